@@ -1,0 +1,45 @@
+# Every target does its own set-up: `make quickstart` and `make test` work on a fresh machine with Python, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DISTS := . rlcore_ppo rlcore_sft
+INSTALLED := $(VENV)/.installed
+
+# More threads than free cores make small models many times slower.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: quickstart test lint types bench docs wheels clean
+
+quickstart: $(INSTALLED)
+	$(BIN)/python docs/examples/randomwalks.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy -p rlcore -p rlcore_ppo -p rlcore_sft
+
+bench: $(INSTALLED)
+	$(BIN)/python tests/benchmarks/ppo_randomwalks.py
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
+
+wheels: $(INSTALLED)
+	for dist in $(DISTS); do $(BIN)/python -m build --no-isolation --outdir dist $$dist || exit 1; done
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is as new as everything that says what to install.
+$(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))
+	touch $@

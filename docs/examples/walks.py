@@ -1,0 +1,181 @@
+"""The random-walks task: reach node `a` of a directed random graph from a given start in as few moves as possible.
+
+Self-contained: no download, and small enough to learn on one CPU core in seconds. The walks to imitate were drawn at
+random, so the data is poor (a mean optimality of .35 on graph seed 1000, of 1 possible) and a policy has to find the
+short ways by itself. Graph seeds differ much in difficulty: state the seed with every figure.
+
+Chen et al., 2021, arXiv:2106.01345, section 5.4; the exact procedure is that of trlX's benchmark of the same name.
+
+    python walks.py FOLDER      write a model with random weights and its tokenizer, for the configuration files
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+NUM_NODES = 21
+MAX_NODES = 10
+"""Longest walk, counted in nodes; also what a walk that fails counts as."""
+NUM_WALKS = 1000
+EDGE_THRESHOLD = 0.9
+END_ID, PAD_ID = 21, 22
+END, PAD = "<end>", "<pad>"
+
+
+def letter(node: int) -> str:
+    """Name a node: 0 is `a`, the goal; 20 is `u`."""
+    return chr(ord("a") + node)
+
+
+def node_of(name: str) -> int | None:
+    """Return the node a letter names, None for any other character."""
+    node = ord(name) - ord("a")
+    return node if 0 <= node < NUM_NODES else None
+
+
+class RandomWalks:
+    """Draw a graph and 1000 walks on it, and judge walks by how near they come to the shortest.
+
+    Every number depends on the order of calls to one numpy `RandomState(seed)`.
+
+    Attributes:
+        edges: bool[21, 21], `edges[i, j]` where a move from i to j is legal; the goal leads to itself alone.
+        walks: 1000 strings of letters, start and goal included, at most 10 long.
+        starts: the distinct first letters of the walks, sorted.
+        shortest: for each node, how many nodes the shortest path to the goal has, itself and the goal included;
+            10 where it has more or there is none.
+    """
+
+    def __init__(self, seed: int = 1000) -> None:
+        random = np.random.RandomState(seed)
+        self.edges = draw_edges(random)
+        self.walks = [draw_walk(random, self.edges) for _ in range(NUM_WALKS)]
+        self.starts = sorted({walk[0] for walk in self.walks})
+        self.shortest = count_shortest(self.edges)
+
+    def optimality(self, walk: str) -> float:
+        """Return (10 - length) / (10 - shortest possible length) of a walk, between 0 and 1.
+
+        The walk ends at its first `a`. One that makes an illegal move, leaves the alphabet or never arrives counts as
+        10 nodes long and scores 0; so does an empty one, and any from a start that no shorter walk leaves.
+        """
+        start = node_of(walk[0]) if walk else None
+        if start is None or self.shortest[start] >= MAX_NODES:
+            return 0.0
+        return (MAX_NODES - self._length(walk)) / (MAX_NODES - self.shortest[start])
+
+    def _length(self, walk: str) -> int:
+        before: int | None = None
+        for index, name in enumerate(walk[:MAX_NODES]):
+            node = node_of(name)
+            if node is None or (before is not None and not self.edges[before, node]):
+                return MAX_NODES
+            if node == 0:
+                return index + 1
+            before = node
+        return MAX_NODES
+
+
+def draw_edges(random: np.random.RandomState) -> npt.NDArray[np.bool_]:
+    """Draw graphs until every node has a way out, then make the goal absorbing."""
+    while True:
+        edges = random.rand(NUM_NODES, NUM_NODES) > EDGE_THRESHOLD
+        np.fill_diagonal(edges, False)
+        if edges.any(1).all():
+            break
+    edges[0] = False
+    edges[0, 0] = True
+    return edges
+
+
+def draw_walk(random: np.random.RandomState, edges: npt.NDArray[np.bool_]) -> str:
+    """Move at random from a random start other than the goal, until the goal or the tenth node."""
+    node = 0
+    while node == 0:
+        node = random.randint(NUM_NODES)
+    path = [node]
+    while node != 0 and len(path) < MAX_NODES:
+        node = int(random.choice(np.nonzero(edges[node])[0]))
+        path.append(node)
+    return "".join(letter(node) for node in path)
+
+
+def count_shortest(edges: npt.NDArray[np.bool_]) -> list[int]:
+    """Search breadth first from the goal against the direction of the edges."""
+    lengths = {0: 1}
+    waiting = deque([0])
+    while waiting:
+        node = waiting.popleft()
+        for before in map(int, np.nonzero(edges[:, node])[0]):
+            if before not in lengths:
+                lengths[before] = lengths[node] + 1
+                waiting.append(before)
+    return [min(lengths.get(node, MAX_NODES), MAX_NODES) for node in range(NUM_NODES)]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token a letter: a..u are 0..20, `<end>` is 21, `<pad>` 22; no BOS, no unknown token."""
+    vocab = {letter(node): node for node in range(NUM_NODES)} | {END: END_ID, PAD: PAD_ID}
+    backend = Tokenizer(models.WordLevel(vocab))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD)
+
+
+def model_config(*, tiny: bool = False) -> GPT2Config:
+    """Describe a GPT-2 of 1.66 M parameters (6 layers, 144 wide), or a tiny one: 1 layer, 24 wide, heads as narrow."""
+    layers, width, heads = (1, 24, 2) if tiny else (6, 144, 12)
+    return GPT2Config(
+        n_layer=layers,
+        n_embd=width,
+        n_head=heads,
+        vocab_size=PAD_ID + 1,
+        n_positions=64,
+        bos_token_id=END_ID,
+        eos_token_id=END_ID,
+        pad_token_id=PAD_ID,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+
+
+@cache
+def task(seed: int = 1000) -> RandomWalks:
+    """Draw a graph once however often it is asked for."""
+    return RandomWalks(seed)
+
+
+# What configuration files refer to as `walks:name`; all of them mean graph seed 1000.
+
+
+def samples() -> list[str]:
+    """Return the 1000 walks to imitate."""
+    return list(task().walks)
+
+
+def prompts() -> list[str]:
+    """Return the prompts of one round: each start seven times."""
+    return task().starts * 7
+
+
+def eval_prompts() -> list[str]:
+    """Return 1000 prompts: each start fifty times."""
+    return task().starts * 50
+
+
+def reward_fn(samples: list[str]) -> list[float]:
+    """Judge each walk by its optimality."""
+    return [task().optimality(walk) for walk in samples]
+
+
+if __name__ == "__main__":
+    GPT2LMHeadModel(model_config()).save_pretrained(sys.argv[1])
+    tokenizer().save_pretrained(sys.argv[1])

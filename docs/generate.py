@@ -1,0 +1,78 @@
+"""Write docs/configuration.md from the config classes, so that the page cannot disagree with them.
+
+    python docs/generate.py [--check]
+
+With --check nothing is written; the exit code is 1 if the page is not what the classes say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+
+from rlcore.components import KINDS
+from rlcore.config import Row, describe
+from rlcore.registry import registries
+from rlcore.settings import TrainConfig
+
+PAGE = Path(__file__).with_name("configuration.md")
+SHOWN = ("rlcore", "rlcore-ppo", "rlcore-sft")
+INTRODUCTION = """\
+# Configuration
+
+Generated from the config classes by `make docs`. `rlcore show NAME` prints the same tables, those of other people's
+plugins too.
+
+An option can stand in a YAML file (`rlcore train run.yaml`), be changed on the command line by its dotted path
+(`trainer.clip=0.1`), or be given to `rlcore.train` as a dict or a config object. Nothing is converted silently: an
+unknown key, a wrong type and a value out of range are errors, all of them told at once. YAML is read as its 1.2
+standard says: `1e-5` is a number, `no` is text, only `true` and `false` are booleans, and no key may stand twice.
+
+The sections `trainer` and `model` and the entries of `loggers` hold a name (`model.architecture` for a model; it may be
+left out) and the options of the component that bears it. The resolved configuration of a run, every default filled in,
+is in its `config.yaml`.
+"""
+
+
+def main() -> int:
+    """Write or check the page."""
+    parts = [INTRODUCTION, *sections()]
+    for registry in registries():
+        for component in registry:
+            options = component.config_class()
+            if component.dist in SHOWN and options is not None:
+                title = f"The {KINDS[registry.kind]} `{component.name}`"
+                parts.append(section(title, f"{component.summary} ({component.dist})", describe(options)))
+    page = "\n".join(parts)
+    if "--check" in sys.argv[1:]:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page)
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+def sections() -> list[str]:
+    """Write the sections of a run's configuration, those without options of their own in one table."""
+    rows = describe(TrainConfig)
+    meanings = {name: value.default for name, value in ((f.name, f) for f in TrainConfig.__attrs_attrs__)}
+    alone = [row for row in rows if "." not in row.path]
+    nested = groupby((row for row in rows if "." in row.path), key=lambda row: row.path.partition(".")[0])
+    written = [section("Top level", "Beside the sections below", alone)]
+    return written + [section(f"The section `{name}`", str(type(meanings[name]).__doc__), group) for name, group in nested]
+
+
+def section(title: str, lead: str, rows: Iterable[Row]) -> str:
+    """Write one table."""
+    lines = [f"## {title}", "", f"{lead[:1].upper()}{lead[1:].rstrip('.')}.", ""]
+    lines += ["| option | type | default | range | unit | meaning | source |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        default = json.dumps(row.default)
+        cells = (f"`{row.path}`", row.type, f"`{default}`", row.range, row.unit, row.meaning, row.source)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

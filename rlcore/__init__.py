@@ -1,0 +1,51 @@
+"""Reinforcement-learning fine-tuning of language models, one plugin per algorithm."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rlcore.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from rlcore.door import Result, train
+    from rlcore.errors import RLCoreError
+    from rlcore.sampling import sample
+    from rlcore.settings import TrainConfig
+    from rlcore.types import Prompt, Scores, Trajectories
+
+__version__ = "0.1.0"
+__all__ = [
+    "Prompt",
+    "RLCoreError",
+    "Result",
+    "Scores",
+    "TrainConfig",
+    "Trajectories",
+    "__version__",
+    "hookimpl",
+    "sample",
+    "train",
+]
+
+# Imported on first use: `import rlcore` costs what its plugin door costs, and no torch.
+_LAZY = {
+    "Prompt": "rlcore.types",
+    "RLCoreError": "rlcore.errors",
+    "Result": "rlcore.door",
+    "Scores": "rlcore.types",
+    "TrainConfig": "rlcore.settings",
+    "Trajectories": "rlcore.types",
+    "sample": "rlcore.sampling",
+    "train": "rlcore.door",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'rlcore' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

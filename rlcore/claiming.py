@@ -1,0 +1,117 @@
+"""Take a run's folder for this run, and leave no trace there if the run turns out not to be possible."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from rlcore.checkpoints import Checkpoint, Checkpoints
+from rlcore.config import unstructure
+from rlcore.errors import CheckpointError, ConfigError
+from rlcore.log import get_logger
+from rlcore.ranks import Ranks
+from rlcore.rundir import RunDir, is_run
+from rlcore.settings import TrainConfig
+
+REPLACED = ".replaced"
+"""Where what the folder held waits until the run that replaces it can begin."""
+
+
+@attrs.frozen
+class Claim:
+    """Hold where a run lies and what it goes on from.
+
+    Attributes:
+        path: the run's folder.
+        is_continued: the folder held this run before.
+        checkpoint: where to go on, None for a fresh start.
+        start: folder of the model as it was before training, where the run keeps one and is to go on.
+    """
+
+    path: Path
+    is_continued: bool
+    checkpoint: Checkpoint | None
+    start: Path | None
+
+
+@contextmanager
+def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: str) -> Iterator[Claim]:
+    """Make or find the run's folder on rank 0, and let all ranks know; undo it if the block raises.
+
+    Raises:
+        RunExists: the folder holds a run and nothing was said about it.
+        CheckpointError: the checkpoint that was named cannot be used.
+    """
+    existed = config.run.name is not None and _wanted(config).exists()
+    found = ranks.on_main(lambda: _claim(config, trainer))
+    try:
+        if ranks.is_main and not found.is_continued:
+            RunDir(found.path).write_config(unstructure(config), plugins)
+        yield found
+    except BaseException:
+        if ranks.is_main and not found.is_continued:
+            _undo(found.path, existed)
+        raise
+    if ranks.is_main:
+        shutil.rmtree(found.path / REPLACED, ignore_errors=True)
+        if found.is_continued:
+            RunDir(found.path).write_config(unstructure(config), plugins)
+
+
+def _wanted(config: TrainConfig) -> Path:
+    return Path(config.run.root) / (config.run.name or "")
+
+
+def _claim(config: TrainConfig, trainer: str) -> Claim:
+    run, wanted = config.run, _wanted(config)
+    if run.name is None and run.resume == "auto":
+        raise ConfigError("run.resume = 'auto': needs run.name, to know which run to go on with")
+    checkpoint = None if run.resume in ("never", "auto") else Checkpoints.open(Path(run.resume))
+    if checkpoint is not None:
+        _check_trainer(checkpoint, trainer)
+    replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(wanted)
+    if replaces:
+        _set_aside(wanted)
+    place = RunDir.create(run.root, run.name, overwrite=run.overwrite, resume=run.resume, trainer=trainer)
+    if checkpoint is None and place.is_continued:
+        checkpoint = Checkpoints(place.checkpoints).newest_whole()
+        if checkpoint is None:
+            get_logger("resume").warning("the run has no whole checkpoint: it starts anew", run=str(place.path))
+        else:
+            _check_trainer(checkpoint, trainer)
+    start = None if checkpoint is None else checkpoint.path.parent.parent / "start"
+    return Claim(place.path, place.is_continued, checkpoint, start if start is not None and start.is_dir() else None)
+
+
+def _check_trainer(checkpoint: Checkpoint, trainer: str) -> None:
+    wrote = str(checkpoint.manifest.get("config", {}).get("trainer", {}).get("name"))
+    if wrote.rpartition(":")[2] != trainer:
+        raise CheckpointError(
+            f"{checkpoint.path} was written by trainer '{wrote}', and '{trainer}' cannot go on from it: "
+            f"set trainer.name to '{wrote}', or start a new run from {checkpoint.path / 'model'}"
+        )
+
+
+def _set_aside(folder: Path) -> None:
+    shutil.rmtree(folder / REPLACED, ignore_errors=True)
+    children = list(folder.iterdir())
+    (folder / REPLACED).mkdir()
+    for child in children:
+        child.rename(folder / REPLACED / child.name)
+
+
+def _undo(folder: Path, existed: bool) -> None:  # noqa: FBT001  a fact, not a switch
+    """Put the folder back to what it was before `_claim`."""
+    for child in folder.iterdir():
+        if child.name != REPLACED:
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+    if (folder / REPLACED).is_dir():
+        for child in (folder / REPLACED).iterdir():
+            child.rename(folder / child.name)
+        (folder / REPLACED).rmdir()
+    elif not existed:
+        folder.rmdir()

@@ -1,0 +1,125 @@
+"""A component: a name, what it stands for, and the dist that brought it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, Generic, TypeVar, cast
+
+import attrs
+
+from rlcore.errors import PluginError
+
+T = TypeVar("T")
+
+KINDS = {
+    "trainers": "trainer",
+    "pipelines": "pipeline",
+    "architectures": "architecture",
+    "rollout_stores": "rollout store",
+    "loggers": "logger",
+    "samplers": "sampler",
+    "rewards": "reward",
+}
+"""The registries, each with what one of its components is called."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def normalise(dist: str) -> str:
+    """Spell a dist's name the one way the packaging standard compares it."""
+    return re.sub(r"[-_.]+", "-", dist).lower()
+
+
+@attrs.frozen(eq=False)
+class Component(Generic[T]):
+    """Hold what a register hook said; nothing is imported before `target` or `config_class` is called.
+
+    Attributes:
+        kind: registry it belongs to, such as `trainers`.
+        name: short name, `ppo`.
+        dist: name of the dist that brought it, `rlcore-ppo`.
+        version: that dist's version.
+        summary: one line for a reader.
+        reference: the component, or `"module:attribute"` of it.
+        config_reference: the class of its options, or `"module:attribute"` of it, or None.
+    """
+
+    kind: str
+    name: str
+    dist: str
+    version: str
+    summary: str
+    reference: Any
+    config_reference: Any
+
+    @property
+    def qualified(self) -> str:
+        """Give the full name, `rlcore-ppo:ppo`, which never clashes."""
+        return f"{self.dist}:{self.name}"
+
+    def target(self) -> T:
+        """Return the component itself, importing it on first use.
+
+        Raises:
+            PluginError: the import fails, for whatever reason.
+        """
+        return cast("T", self._load(self.reference, "target"))
+
+    def config_class(self) -> type | None:
+        """Return the class of its options, importing it on first use; None where it has none.
+
+        Raises:
+            PluginError: the import fails, or yields something that is not a config class.
+        """
+        found = self._load(self.config_reference, "config")
+        if found is not None and not (isinstance(found, type) and attrs.has(found)):
+            raise PluginError(
+                f"{self}: its config {self.config_reference!r} is not a class made with @rlcore.config.config"
+            )
+        return cast("type | None", found)
+
+    def _load(self, reference: Any, role: str) -> Any:
+        if not isinstance(reference, str):
+            return reference
+        module, _, attribute = reference.partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's module may raise anything, SystemExit included
+            raise PluginError(f"{self}: cannot load its {role} {reference!r}: {describe_error(error)}") from error
+        return found
+
+    def __str__(self) -> str:
+        return f"{KINDS[self.kind]} '{self.name}' ({self.dist} {self.version})"
+
+
+def describe_error(error: BaseException) -> str:
+    """Say an exception in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def check_component(component: Component[Any]) -> None:
+    """Refuse a registration that could never be used.
+
+    Raises:
+        PluginError: the name, target, config or summary is not of the form a register hook takes.
+    """
+    name: Any = component.name
+    target, config = component.reference, component.config_reference
+    what = f"{KINDS[component.kind]} {name!r}"
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise PluginError(f"{what}: a name is letters, digits, '-', '_' and '.', such as 'my-algo'")
+    if not (callable(target) or (isinstance(target, str) and _REFERENCE.fullmatch(target))):
+        raise PluginError(f"{what}: target is {target!r}; it must be callable or 'module:attribute'")
+    known = config is None or (isinstance(config, type) and attrs.has(config))
+    if not (known or (isinstance(config, str) and _REFERENCE.fullmatch(config))):
+        raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
+    summary: Any = component.summary
+    if not isinstance(summary, str):
+        raise PluginError(f"{what}: summary is {summary!r}; it must be text")

@@ -1,0 +1,147 @@
+"""Turn what a user calls prompts into `Prompt` objects: text, tokens and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlcore.data.chat import is_conversation, render_prompt
+from rlcore.data.sources import load_source
+from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
+from rlcore.errors import DataError
+from rlcore.types import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+RESERVED_COLUMNS = ("samples", "prompts", "outputs", "tokenizer")
+"""Names reward and metric functions receive other things under."""
+
+
+def build_prompts(
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "prompts"
+) -> list[Prompt]:
+    """Read, render and tokenise prompts, in their order, all in one batched call of the tokenizer.
+
+    A row is a string, a conversation (list of {role, content}), or a mapping with either under `data.prompt_column`,
+    whose other keys become columns: every prompt has every column, None where its row lacked it. A conversation is
+    written with the tokenizer's chat template, which also brings its own BOS. Where `data.max_prompt_tokens` cuts
+    tokens off on the left, BOS stays and the text becomes what the remaining tokens spell, so that a reward function
+    reads what the model read.
+
+    Args:
+        source: whatever `load_source` takes.
+        tokenizer: the policy's.
+        data: options; the sources in it are not looked at.
+        max_length: tokens in the model's context; 0 where there is no bound.
+        what: the option the prompts belong to, for messages.
+
+    Raises:
+        DataError: naming the first row that cannot be used, and why.
+    """
+    rows = load_source(source, what)
+    if not rows:
+        raise DataError(f"{what} is empty; at least one prompt is needed")
+    contents = [_content(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
+    columns = _columns(rows, data.prompt_column, what)
+    texts: list[str] = []
+    rendered = []
+    for i, content in enumerate(contents):
+        rendered.append(not isinstance(content, str))
+        texts.append(content if isinstance(content, str) else render_prompt(tokenizer, content, f"{what}[{i}]"))
+    if data.add_bos is False and tokenizer.bos_token:
+        bos = str(tokenizer.bos_token)
+        texts = [text.removeprefix(bos) if is_chat else text for text, is_chat in zip(texts, rendered, strict=True)]
+    tokens = _tokenise(tokenizer, texts, rendered, data)
+    tokens, texts = _cut(tokenizer, tokens, texts, data, what)
+    _check_lengths(tokens, max_length, what)
+    return [
+        Prompt(text=text, tokens=tuple(ids), columns=extra)
+        for text, ids, extra in zip(texts, tokens, columns, strict=True)
+    ]
+
+
+def _content(row: Any, column: str, where: str) -> Any:
+    value = row
+    if isinstance(row, Mapping):
+        if column not in row:
+            raise DataError(
+                f"{where}: has no key '{column}' (keys: {', '.join(map(repr, row)) or 'none'}); "
+                "name the prompt's key with data.prompt_column"
+            )
+        value, where = row[column], f"{where}[{column!r}]"
+    if isinstance(value, str):
+        return str(value)
+    if is_conversation(value):
+        return value
+    raise DataError(
+        f"{where}: is {_short(value)} ({type(value).__name__}); a prompt is a string, a list of {{role, content}} "
+        f"messages, or a mapping with either under '{column}'"
+    )
+
+
+def _columns(rows: list[Any], column: str, what: str) -> list[dict[str, Any]]:
+    names: dict[Any, int] = {}
+    for i, row in enumerate(rows):
+        if isinstance(row, Mapping):
+            for name in row:
+                names.setdefault(name, i)
+    names.pop(column, None)
+    for name, i in names.items():
+        if name in RESERVED_COLUMNS:
+            raise DataError(
+                f"{what}[{i}]: has a column '{name}', a name under which reward functions receive other things "
+                f"({', '.join(RESERVED_COLUMNS)}); rename the column"
+            )
+        if not isinstance(name, str):
+            raise DataError(f"{what}[{i}]: has the key {name!r} ({type(name).__name__}); keys must be strings")
+    return [{name: row.get(name) if isinstance(row, Mapping) else None for name in names} for row in rows]
+
+
+def _tokenise(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], rendered: list[bool], data: DataConfig
+) -> list[list[int]]:
+    plain = opening_tokens(tokenizer, data.add_bos)
+    chat = rendered_opening(tokenizer, data.add_bos) if any(rendered) else ()
+    return [
+        missing_opening(ids, chat if is_chat else plain) + ids
+        for ids, is_chat in zip(encode(tokenizer, texts), rendered, strict=True)
+    ]
+
+
+def _cut(
+    tokenizer: PreTrainedTokenizerBase, tokens: list[list[int]], texts: list[str], data: DataConfig, what: str
+) -> tuple[list[list[int]], list[str]]:
+    limit = data.max_prompt_tokens
+    long = [i for i, ids in enumerate(tokens) if limit and len(ids) > limit]
+    if not long:
+        return tokens, texts
+    tokens, texts = list(tokens), list(texts)
+    for i in long:
+        opening = tokens[i][:1] if tokens[i][0] == tokenizer.bos_token_id else []
+        if limit <= len(opening):
+            raise DataError(f"{what}[{i}]: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
+        rest = tokens[i][len(opening) - limit :]
+        tokens[i] = opening + rest
+        (texts[i],) = decode(tokenizer, [rest], skip_special_tokens=False)
+    return tokens, texts
+
+
+def _check_lengths(tokens: list[list[int]], max_length: int, what: str) -> None:
+    for i, ids in enumerate(tokens):
+        if not ids:
+            raise DataError(
+                f"{what}[{i}]: has no tokens at all, so nothing can be continued; give text, or set data.add_bos=true"
+            )
+        if max_length and len(ids) >= max_length:
+            raise DataError(
+                f"{what}[{i}]: has {len(ids)} tokens, which leaves no room to answer in the model's context of "
+                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to cut prompts on the left"
+            )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

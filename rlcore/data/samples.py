@@ -1,0 +1,245 @@
+"""Turn what a user calls samples into demonstrations: token ids and which of them the policy should choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from rlcore.data.chat import is_conversation, marked_turns, split_turns
+from rlcore.data.sources import load_source
+from rlcore.data.tokens import (
+    decode,
+    encode,
+    encode_continuations,
+    eos_id,
+    missing_opening,
+    opening_tokens,
+    rendered_opening,
+    special_ids,
+)
+from rlcore.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+OUTPUT_KEYS = ("output", "completion", "response")
+FORMS = (
+    "a sample is a string, a list [prompt, output, prompt, output, ...], a mapping {prompt, output}, or a list of "
+    "{role, content} messages"
+)
+
+
+@attrs.frozen
+class Sample:
+    """Hold one demonstration.
+
+    Attributes:
+        tokens: its ids, T of them.
+        action_mask: T booleans, True for a token the policy should choose; the first is False.
+        ended: False where the demonstration was cut on the right and so does not end there.
+    """
+
+    tokens: tuple[int, ...]
+    action_mask: tuple[bool, ...]
+    ended: bool = True
+
+
+@attrs.frozen
+class _Draft:
+    """Hold a row once its shape is understood: pieces of text, or, where a template marked them, tokens."""
+
+    texts: tuple[str, ...]
+    chosen: tuple[bool, ...]
+    rendered: bool = False
+    marked: tuple[list[int], list[bool]] | None = None
+
+
+def build_samples(
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+) -> list[Sample]:
+    """Read and tokenise demonstrations, in their order.
+
+    * A string, or a mapping with only `text`: everything after the opening tokens (BOS) is to be learnt, and without
+      any, everything but the first token.
+    * A list `[prompt, output, prompt, output, ...]`, or `{prompt, output}` (also `completion`, `response`): the outputs
+      only. A prompt's tokens are those `build_prompts` gives it, each later text's those it has in that place.
+    * A conversation, `{messages: [...]}`, or `{prompt: [...], completion: [...]}`: the assistant's turns, from where a
+      generation would begin, through the token that ends the turn.
+
+    With `data.append_eos` every output ends with EOS, those within a dialogue too, so that the policy learns to stop
+    whenever it is the other's turn. A chat template ends turns in its own way; only if it writes no special token there
+    does EOS follow the last one.
+
+    Args:
+        source: whatever `load_source` takes.
+        tokenizer: the policy's.
+        data: options; the sources in it are not looked at.
+        max_length: tokens in the model's context; 0 where there is no bound.
+        what: the option the samples belong to, for messages.
+
+    Raises:
+        DataError: naming the first row that cannot be used, and why.
+    """
+    rows = load_source(source, what)
+    if not rows:
+        raise DataError(f"{what} is empty; at least one sample is needed")
+    drafts = [_read(row, tokenizer, data, f"{what}[{i}]") for i, row in enumerate(rows)]
+    eos = eos_id(tokenizer, data.append_eos)
+    samples = []
+    for i, (tokens, mask) in enumerate(_tokenise(tokenizer, drafts, data.add_bos, eos, what)):
+        mask[:1] = [False] * len(mask[:1])
+        samples.append(_fit(tokens, mask, data.max_sample_tokens, max_length, f"{what}[{i}]"))
+    return samples
+
+
+def _read(row: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> _Draft:
+    if isinstance(row, str):
+        return _Draft(texts=(str(row),), chosen=(True,))
+    if is_conversation(row):
+        return _read_conversation(row, tokenizer, where)
+    if isinstance(row, Mapping):
+        return _read_mapping(row, tokenizer, data.prompt_column, where)
+    if isinstance(row, (list, tuple)):
+        return _read_turns(row, where)
+    raise DataError(f"{where}: is {row!r} ({type(row).__name__}); {FORMS}")
+
+
+def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
+    for k, turn in enumerate(turns):
+        if not isinstance(turn, str):
+            raise DataError(f"{where}[{k}]: is {turn!r} ({type(turn).__name__}), not a string; {FORMS}")
+    if not turns or len(turns) % 2:
+        raise DataError(
+            f"{where}: has {len(turns)} texts, but prompts and outputs alternate, so their number must be even; "
+            "begin with an empty prompt '' if the policy speaks first"
+        )
+    for k, turn in enumerate(turns):
+        if k % 2 and not turn:
+            raise DataError(f"{where}[{k}]: is an empty output, from which nothing can be learnt; drop the sample")
+    return _Draft(texts=tuple(map(str, turns)), chosen=(False, True) * (len(turns) // 2))
+
+
+def _read_mapping(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, prompt_column: str, where: str) -> _Draft:
+    outputs = [key for key in OUTPUT_KEYS if row.get(key) is not None]
+    if row.get(prompt_column) is not None and len(outputs) == 1:
+        prompt, output = row[prompt_column], row[outputs[0]]
+        if isinstance(prompt, str) and isinstance(output, str):
+            return _read_turns((prompt, output), where)
+        if is_conversation(prompt) and is_conversation(output):
+            return _read_conversation([*prompt, *output], tokenizer, where, first=len(prompt))
+        raise DataError(
+            f"{where}: '{prompt_column}' is a {type(prompt).__name__} and '{outputs[0]}' a {type(output).__name__}; "
+            "both must be strings, or both lists of {role, content} messages"
+        )
+    if is_conversation(row.get("messages")):
+        return _read_conversation(row["messages"], tokenizer, where)
+    alone = not outputs and (prompt_column == "text" or row.get(prompt_column) is None)
+    if isinstance(row.get("text"), str) and alone:
+        return _Draft(texts=(str(row["text"]),), chosen=(True,))
+    raise DataError(
+        f"{where}: has no keys of a known form ({', '.join(map(repr, row)) or 'none'}); give '{prompt_column}' with "
+        f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text'"
+    )
+
+
+def _read_conversation(
+    messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, where: str, *, first: int = 0
+) -> _Draft:
+    marked = marked_turns(tokenizer, messages, where, first=first)
+    if marked is not None:
+        return _Draft(texts=(), chosen=(), rendered=True, marked=marked)
+    texts, chosen = zip(*split_turns(tokenizer, messages, where, first=first), strict=True)
+    return _Draft(texts=texts, chosen=chosen, rendered=True)
+
+
+def _tokenise(
+    tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], add_bos: bool | None, eos: int | None, what: str
+) -> list[tuple[list[int], list[bool]]]:
+    plain = opening_tokens(tokenizer, add_bos)
+    chat = rendered_opening(tokenizer, add_bos) if any(draft.rendered for draft in drafts) else ()
+    firsts = iter(encode(tokenizer, [text for draft in drafts for text in draft.texts[:1]]))
+    others = iter(encode_continuations(tokenizer, [text for draft in drafts for text in draft.texts[1:]]))
+    special = special_ids(tokenizer)
+    built = []
+    for i, draft in enumerate(drafts):
+        pieces = [next(firsts if k == 0 else others) for k in range(len(draft.texts))]
+        if draft.rendered:
+            tokens, mask = draft.marked or _join_rendered(tokenizer, draft, pieces, special)
+            built.append(_end_rendered(*_open(tokens, mask, chat), special, eos))
+        elif len(pieces) == 1:
+            built.append(_join_text(pieces[0], plain, eos))
+        else:
+            built.append(_join_turns(draft, pieces, plain, eos, f"{what}[{i}]"))
+    return built
+
+
+def _open(tokens: list[int], mask: list[bool], opening: tuple[int, ...]) -> tuple[list[int], list[bool]]:
+    lacking = missing_opening(tokens, opening)
+    return lacking + tokens, [False] * len(lacking) + mask
+
+
+def _join_text(ids: list[int], opening: tuple[int, ...], eos: int | None) -> tuple[list[int], list[bool]]:
+    tokens, _ = _open(ids, [], opening)
+    if eos is not None and (len(tokens) == len(opening) or tokens[-1] != eos):
+        tokens = [*tokens, eos]
+    return tokens, [False] * len(opening) + [True] * (len(tokens) - len(opening))
+
+
+def _join_turns(
+    draft: _Draft, pieces: list[list[int]], opening: tuple[int, ...], eos: int | None, where: str
+) -> tuple[list[int], list[bool]]:
+    tokens, mask = _open(pieces[0], [False] * len(pieces[0]), opening)
+    for k in range(1, len(pieces)):
+        ids, chosen = pieces[k], draft.chosen[k]
+        if chosen and not ids:
+            raise DataError(f"{where}[{k}]: the output {draft.texts[k]!r} has no tokens; drop the sample")
+        if chosen and eos is not None and ids[-1] != eos:
+            ids = [*ids, eos]
+        tokens += ids
+        mask += [chosen] * len(ids)
+    return tokens, mask
+
+
+def _join_rendered(
+    tokenizer: PreTrainedTokenizerBase, draft: _Draft, pieces: list[list[int]], special: frozenset[int]
+) -> tuple[list[int], list[bool]]:
+    tokens: list[int] = []
+    mask: list[bool] = []
+    for ids, chosen in zip(pieces, draft.chosen, strict=True):
+        end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
+        # Generation stops at the token that ends a turn: the line break a template writes behind it is never chosen.
+        if "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip():
+            end = len(ids)
+        tokens += ids
+        mask += [chosen and k < end for k in range(len(ids))]
+    return tokens, mask
+
+
+def _end_rendered(
+    tokens: list[int], mask: list[bool], special: frozenset[int], eos: int | None
+) -> tuple[list[int], list[bool]]:
+    if eos is None or not mask or not mask[-1] or tokens[-1] in special:
+        return tokens, mask
+    return [*tokens, eos], [*mask, True]
+
+
+def _fit(tokens: list[int], mask: list[bool], limit: int, max_length: int, where: str) -> Sample:
+    size = len(tokens)
+    if limit:
+        tokens, mask = tokens[:limit], mask[:limit]
+    if max_length and len(tokens) > max_length:
+        raise DataError(
+            f"{where}: has {len(tokens)} tokens, more than the model's context of {max_length}; shorten it, or set "
+            f"data.max_sample_tokens to at most {max_length} to cut samples on the right"
+        )
+    if not any(mask):
+        cut = f" once cut to data.max_sample_tokens = {limit}" if len(tokens) < size else ""
+        raise DataError(
+            f"{where}: holds no token for the policy to choose{cut} ({len(tokens)} tokens in all, the first of which "
+            "is given); drop the sample" + (", or raise the limit" if cut else "")
+        )
+    return Sample(tokens=tuple(tokens), action_mask=tuple(mask), ended=len(tokens) == size)

@@ -1,0 +1,106 @@
+"""Drive any trainer: at each yield log, evaluate, write a checkpoint, tell the observers, and stop when due."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rlcore.errors import CheckpointError
+from rlcore.evaluation import evaluate
+from rlcore.log import get_logger
+from rlcore.protocols import Trainer
+from rlcore.run import Run
+from rlcore.saving import Saver
+from rlcore.stopping import StopRequest
+from rlcore.types import Metrics
+
+log = get_logger("driver")
+
+
+def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
+    """Run `trainer` until a budget is spent or somebody asks to stop; return the last value of every metric.
+
+    Nothing is assumed of the algorithm but that a yield is a promise (`rlcore.protocols.Trainer.steps`). Processes come
+    to each yield together; what depends on a clock or a signal is decided once for all of them.
+    """
+    config = run.config
+    with _told(run), StopRequest(lambda: run.step + 1) as stop:
+        run.observers.on_run_start(run)
+        if config.eval.at_start and run.step == 0:
+            _evaluate(run, saver)
+        steps = trainer.steps()
+        over = _is_over(run)
+        while not (over or (asked := run.ranks.any(stop.requested))):
+            _step(steps, run)
+            over = _is_over(run)
+            evaluated = _due(run, config.eval.every)
+            if evaluated:
+                _evaluate(run, saver)
+            # The last step's checkpoint waits for the last evaluation, which may judge it.
+            if not over and (_due(run, config.checkpoint.every) or (evaluated and config.checkpoint.keep_best)):
+                _checkpoint(trainer, run, saver)
+        if over and config.eval.at_end and saver.evaluated_at != run.step:
+            _evaluate(run, saver)
+        if (config.checkpoint.at_end or _due(run, config.checkpoint.every)) and saver.saved_at != run.step:
+            run.observers.on_checkpoint(run, saver.checkpoint(trainer))
+        saver.final(trainer)
+        if not over and asked:
+            log.info("stopped as asked; run.resume=auto goes on", step=run.step, run=str(run.dir))
+    return run.metrics
+
+
+def _step(steps: Iterator[Metrics], run: Run) -> None:
+    begun = time.perf_counter()
+    metrics = next(steps)
+    run.step += 1
+    metrics["time/step_s"] = time.perf_counter() - begun
+    run.metrics |= metrics
+    run.loggers.metrics(run.step, metrics)
+    run.observers.on_step(run, metrics)
+
+
+def _due(run: Run, every: int) -> bool:
+    return every > 0 and run.step % every == 0
+
+
+def _is_over(run: Run) -> bool:
+    if run.total_steps is not None and run.step >= run.total_steps:
+        return True
+    bound = run.config.run.time_s
+    return bound is not None and bool(run.ranks.broadcast(run.elapsed_s >= bound))
+
+
+def _evaluate(run: Run, saver: Saver) -> None:
+    begun = time.perf_counter()
+    metrics, rows = evaluate(run)
+    metrics["eval/time_s"] = time.perf_counter() - begun
+    run.metrics |= metrics
+    run.loggers.metrics(run.step, metrics)
+    run.loggers.completions(run.step, rows)
+    run.observers.on_evaluate(run, metrics)
+    saver.note_evaluation(metrics)
+
+
+def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
+    """Write a checkpoint in the middle of a run; one that cannot be written is reported, and the run goes on."""
+    try:
+        path = saver.checkpoint(trainer)
+    except CheckpointError as error:
+        log.warning("checkpoint not written; the run goes on", step=run.step, reason=str(error))
+    else:
+        run.observers.on_checkpoint(run, path)
+
+
+@contextmanager
+def _told(run: Run) -> Iterator[None]:
+    """Tell loggers and observers how the run ended, whatever ended it."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        run.loggers.close(error)
+        run.observers.on_run_end(run, error)

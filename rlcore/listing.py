@@ -1,0 +1,167 @@
+"""Print plugins and options, for a person (a table; plain lines into a pipe) and for machines (JSON)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections import defaultdict
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlcore import __version__
+from rlcore.components import KINDS
+from rlcore.discovery import Discovery, Plugin, State
+from rlcore.errors import UnknownComponent
+from rlcore.registry import all_registries
+
+SCHEMA = 1
+_WIDEST = max(map(len, KINDS)) + 2
+_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.INCOMPATIBLE: "yellow", State.CONFLICT: "yellow"}
+
+
+@attrs.frozen
+class Options:
+    """Hold what `rlcore show` prints of one component or section; `config` is None where there are no options."""
+
+    name: str
+    what: str
+    summary: str
+    config: type | None
+
+
+def print_plugins(discovery: Discovery) -> None:
+    """Print a row for every plugin, whatever its state, and the reason beneath where it is not ok."""
+    console, table = _console(), _table("plugin", "version", "state", "components")
+    for plugin in discovery.plugins:
+        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
+        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "red"))
+        table.add_row(plugin.dist, plugin.version, state, Text(brought))
+        if plugin.reason:
+            table.add_row("", "", "", Text(plugin.reason, style=_COLOURS.get(plugin.state, "red")))
+    console.print(table)
+    for note in discovery.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def plugins_as_json(discovery: Discovery) -> str:
+    """Write what `print_plugins` prints, for machines."""
+    plugins = [
+        {
+            "dist": plugin.dist,
+            "version": plugin.version,
+            "entry_point": plugin.name,
+            "module": plugin.module,
+            "state": str(plugin.state),
+            "reason": plugin.reason,
+            "components": _by_kind(plugin),
+        }
+        for plugin in discovery.plugins
+    ]
+    document = {"schema": SCHEMA, "rlcore": __version__, "plugins": plugins, "notes": list(discovery.notes)}
+    return json.dumps(document, indent=2)
+
+
+def find_options(name: str) -> list[Options]:
+    """Find what is called `name`: a section of the configuration file, or components of any kind.
+
+    Raises:
+        UnknownComponent: nothing is.
+        AmbiguousComponent: several dists brought a component of one kind by that name.
+    """
+    sections = _sections()
+    if name in sections:
+        return [sections[name]]
+    found = []
+    for registry in all_registries():
+        if registry.matches(name):
+            component = registry.get(name)
+            title = f"{KINDS[component.kind]} '{component.name}' ({component.dist} {component.version})"
+            found.append(Options(component.qualified, title, component.summary, component.config_class()))
+    if found:
+        return found
+    everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
+    near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    lines = [f"nothing is called '{name}'.{hint}", f"  {'sections:':<{_WIDEST}}{', '.join(sections)}"]
+    lines += [
+        f"  {registry.kind + ':':<{_WIDEST}}{', '.join(sorted({each.name for each in registry}))}"
+        for registry in all_registries()
+        if len(registry)
+    ]
+    raise UnknownComponent("\n".join(lines) + "        see: rlcore list-plugins")
+
+
+def print_options(options: Options) -> None:
+    """Print one component's options: default, range, unit, meaning, source."""
+    from rlcore.describe import describe
+
+    console = _console()
+    console.print(Text(options.what, style="bold") + Text(f": {options.summary}" if options.summary else ""))
+    if options.config is None:
+        console.print("it has no options")
+        return
+    table = _table("option", "type", "default", "range", "unit", "meaning", "source")
+    for row in describe(options.config):
+        default = row.default if isinstance(row.default, str) else json.dumps(row.default)
+        cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def options_as_json(found: list[Options]) -> str:
+    """Write what `print_options` prints, for machines."""
+    from rlcore.describe import describe
+
+    shown: list[dict[str, Any]] = [
+        {
+            "name": options.name,
+            "what": options.what,
+            "summary": options.summary,
+            "options": [attrs.asdict(row) for row in describe(options.config)] if options.config else [],
+        }
+        for options in found
+    ]
+    return json.dumps({"schema": SCHEMA, "rlcore": __version__, "shown": shown}, indent=2)
+
+
+def _sections() -> dict[str, Options]:
+    from rlcore.settings import TrainConfig
+    from rlcore.wording import fields, section_class
+
+    return {
+        name: Options(name, f"section '{name}'", field.metadata["help"], section_class(tp))
+        for name, (field, tp) in fields(TrainConfig).items()
+        if section_class(tp)
+    }
+
+
+def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for component in plugin.components:
+        names[component.kind].append(component.name)
+    return dict(names)
+
+
+class _Console(Console):
+    """A console that lets a reader that has gone, such as head, be no error."""
+
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, where rich would exit with 1."""
+        raise BrokenPipeError
+
+
+def _console() -> Console:
+    """Make a console that wraps for a person only: in a pipe a row stays a line."""
+    return _Console(highlight=False) if sys.stdout.isatty() else _Console(highlight=False, width=10_000, no_color=True)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,200 @@
+"""Show a run to a person: a line a step, a progress bar on a terminal, tables of completions, a closing summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlcore.loggers import LoggedRun
+from rlcore.loggers.progress import make_progress
+from rlcore.loggers.settings import ConsoleConfig
+
+USUAL = (
+    "reward/mean",
+    "kl/mean",
+    "loss/policy",
+    "loss/value",
+    "response/length_mean",
+    "loss/total",
+    "loss",
+    "lr",
+    "progress/epoch",
+)
+"""What a step's line shows of the metrics that are there, in this order."""
+MAX_CELLS = 5
+NUMBER_WIDTH = 9
+TIME_KEYS = ("time/step_s", "time/total_s")
+SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
+PROMPT_CHARS, OUTPUT_CHARS = 200, 400
+
+
+class ConsoleLogger:
+    """Print a run through rich: colours and a live bar on a terminal, plain lines elsewhere, no colours for NO_COLOR.
+
+    Args:
+        config: see `ConsoleConfig`.
+        run: the run shown.
+        console: where to print; standard output when left out.
+    """
+
+    def __init__(self, config: ConsoleConfig, run: LoggedRun, *, console: Console | None = None) -> None:
+        self._config = config
+        self._run = run
+        self._console = console or Console(highlight=False)
+        self._last: dict[str, float] = {}
+        self._started = time.monotonic()
+        self._first_step = run.step
+        self._progress = make_progress(self._console) if config.progress and self._console.is_terminal else None
+        self._task = None if self._progress is None else self._progress.add_task("", total=None)
+        self._advance(run.step)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print the line of a training step, or of an evaluation."""
+        evaluation = {key: value for key, value in metrics.items() if key.startswith("eval/")}
+        training = {key: value for key, value in metrics.items() if key not in evaluation}
+        if training:
+            self._last.update(training)
+            if step % self._config.every == 0 or step == self._run.total_steps:
+                self._print_line("step", step, self._cells(training), training)
+            self._advance(step)
+        if evaluation:
+            self._last.update(evaluation)
+            self._print_line("eval", step, _evaluation_cells(evaluation), {})
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Print a table of the first rows: prompt, output and scores."""
+        show = self._run.config.eval.show if self._config.show is None else self._config.show
+        if not rows or not show:
+            return
+        scores = [key for key, value in rows[0].items() if key not in ("prompt", "output") and _is_number(value)]
+        table = Table(
+            title=f"completions after step {step}, {min(show, len(rows))} of {len(rows)}", title_justify="left"
+        )
+        table.add_column("prompt", overflow="fold", ratio=1)
+        table.add_column("output", overflow="fold", ratio=2)
+        for key in scores[:MAX_CELLS]:
+            table.add_column(_label(key), justify="right", no_wrap=True)
+        for row in rows[:show]:
+            numbers = [_cell(row.get(key)) for key in scores[:MAX_CELLS]]
+            prompt, output = _visible(row.get("prompt", "")), _visible(row.get("output", ""))
+            prompt = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
+            output = output if len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
+            table.add_row(Text(prompt, style="dim"), Text(output), *numbers)
+        self._console.print(table)
+
+    def close(self, error: BaseException | None) -> None:
+        """End the progress bar and sum the run up: what it reached, where it lies, how to load it or go on."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        run, steps = self._run, self._run.step - self._first_step
+        took = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
+        if error is None:
+            self._print(Text.assemble(("finished", "bold green"), f": {took}, now at step {run.step}"))
+        elif isinstance(error, KeyboardInterrupt):
+            self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {took}"))
+        else:
+            cause = f"{type(error).__name__}: {_visible(str(error))}"
+            self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {took}\n  {cause}"))
+        evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
+        cells = _evaluation_cells(evaluation) or self._cells(self._last)
+        if cells:
+            numbers = "   ".join(f"{label} {_number(value).strip()}" for label, value in cells)
+            self._print(Text(f"  {'last eval' if evaluation else 'last step'}  {numbers}"))
+        self._print(Text(f"  run        {run.dir}"))
+        if error is None and (run.dir / "model").is_dir():
+            path = (run.dir / "model").as_posix()
+            self._print(Text(f'  load       transformers.AutoModelForCausalLM.from_pretrained("{path}")'))
+        elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
+            self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
+
+    def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+        if self._config.metrics:
+            return [(_label(key), metrics[key]) for key in self._config.metrics if key in metrics]
+        chosen = [key for key in USUAL if key in metrics]
+        others = [key for key in metrics if key not in chosen and not key.endswith(SIDE_STATISTICS)]
+        keys = chosen or others
+        return [(_label(key), metrics[key]) for key in keys[:MAX_CELLS]]
+
+    def _print_line(
+        self, kind: str, step: int, cells: Sequence[tuple[str, float]], metrics: Mapping[str, float]
+    ) -> None:
+        total = self._run.total_steps
+        count = f"{step}/{total}" if total is not None else str(step)
+        width = 2 * len(str(total)) + 1 if total is not None else 6
+        line = Text.assemble((kind, "bold cyan" if kind == "eval" else "bold"), f" {count:>{width}}")
+        seconds = next((metrics[key] for key in TIME_KEYS if key in metrics), None)
+        end = "" if seconds is None else f"   {seconds:8.2f} s"
+        for label, value in cells:
+            cell = Text.assemble("   ", (label, "dim"), " ", _number(value))
+            if self._console.is_terminal and len(line) + len(cell) + len(end) > self._console.width:
+                break
+            line.append(cell)
+        self._print(line.append(end, style="dim"))
+
+    def _print(self, text: Text) -> None:
+        """Print without wrapping: in a file, a line of a log is one line."""
+        self._console.print(text, soft_wrap=True)
+
+    def _advance(self, step: int) -> None:
+        """Show the bar where the end is known; before, there is nothing to show progress towards."""
+        total = self._run.total_steps
+        if self._progress is not None and self._task is not None and total is not None:
+            self._progress.update(self._task, completed=step, total=total)
+            self._progress.start()
+
+
+def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    keys = [key for key in metrics if not key.endswith(SIDE_STATISTICS)]
+    keys.sort(key=lambda key: not key.startswith("eval/reward/mean"))
+    return [(_label(key.removeprefix("eval/")), metrics[key]) for key in keys[:MAX_CELLS]]
+
+
+def _label(key: str) -> str:
+    """Shorten a key where nothing is lost: `reward/mean` to `reward`, `response/length_mean` to `length`."""
+    return key.removesuffix("/mean").removesuffix("/total").removeprefix("response/").removesuffix("_mean")
+
+
+def _number(value: float) -> str:
+    value = float(value)
+    size = abs(value)
+    if not math.isfinite(value) or value == 0:
+        text = f"{value:g}"
+    elif 10 <= size < 1e6 and value.is_integer():
+        text = f"{value:.0f}"
+    elif size < 1e-3 or size >= 1e5:
+        text = f"{value:.2e}"
+    else:
+        text = f"{value:.4f}" if size < 10 else f"{value:.2f}"
+    return f"{text:>{NUMBER_WIDTH}}"
+
+
+def _cell(value: object) -> str:
+    """Write a number of a table: a count as it is, anything else like the metrics, nothing for what is no number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return ""
+    return str(value) if isinstance(value, int) else _number(float(value)).strip()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _visible(text: object) -> str:
+    """Spell out control characters: a model may write escape sequences, and a terminal would obey them."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

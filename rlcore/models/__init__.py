@@ -1,0 +1,1 @@
+"""Turn a model specification into a policy; `causal` is the architecture the core ships."""

@@ -1,0 +1,125 @@
+"""Continue a batch of prompts token by token with any causal model of `transformers`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from rlcore.models.cache import make_cache
+from rlcore.protocols import DecodeStep
+
+ValueHead = Callable[[Tensor], Tensor]
+
+
+class CausalDecoder:
+    """Read prompts of different lengths together, then one token of each at a time.
+
+    Prompts are padded on the left; positions count real tokens, so padding changes nothing. A prompt that occurs
+    several times is read once. Nothing is recorded for autograd, and the model is left in the mode it is in.
+
+    Args:
+        model: an `AutoModelForCausalLM`, or a wrapper that passes keywords on to one.
+        prompts: B sequences of token ids, each with one at least.
+        max_new_tokens: how often `step` may be called; it is what the cache has room for.
+        value_head: maps what the output embeddings read, float[B, H], to float[B].
+        pad_id: fills the left of shorter prompts; any id of the vocabulary will do.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        value_head: ValueHead | None = None,
+        pad_id: int = 0,
+    ) -> None:
+        self._model, self._value_head = model, value_head
+        device = next(model.parameters()).device
+        distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
+        self._copies = None
+        if len(distinct) < len(prompts):
+            self._copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
+        self._length = max(len(prompt) for prompt in distinct)
+        self._prompts = torch.tensor(
+            [[pad_id] * (self._length - len(prompt)) + list(prompt) for prompt in distinct], device=device
+        )
+        capacity = self._length + max_new_tokens
+        starts = torch.tensor([[self._length - len(prompt)] for prompt in distinct], device=device)
+        columns = torch.arange(capacity, device=device)[None]
+        self._positions = (columns - starts).clamp(min=0)
+        self._mask = (columns >= starts).long()  # passed even if nothing is padded: transformers then builds no mask
+        self._cache = make_cache(model.config, capacity)
+        # Without attention, the mask is about the tokens being read, not about those remembered.
+        self._is_recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in self._cache.layers)
+        self._cache_name, self._takes_positions = _keywords(model)
+
+    @torch.no_grad()
+    def start(self) -> DecodeStep:
+        """Read the prompts."""
+        said = self._read(self._prompts, 0)
+        if self._copies is None:
+            return said
+        self._select(self._copies)
+        values = None if said.values is None else said.values[self._copies]
+        return DecodeStep(said.logits[self._copies], values)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> DecodeStep:
+        """Read one more token of every sequence: long[B]."""
+        self._length += 1
+        return self._read(tokens[:, None], self._length - 1)
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Go on with the sequences at `rows` (long[K], ascending) only."""
+        self._select(rows)
+
+    def _select(self, rows: Tensor) -> None:
+        self._cache.reorder_cache(cast("torch.LongTensor", rows))
+        self._mask, self._positions = self._mask[rows], self._positions[rows]
+
+    def _read(self, tokens: Tensor, start: int) -> DecodeStep:
+        inputs: dict[str, Any] = {
+            "input_ids": tokens,
+            "attention_mask": self._mask[:, start if self._is_recurrent else 0 : self._length],
+            self._cache_name: self._cache,
+            "use_cache": True,
+            "logits_to_keep": 1,
+        }
+        if self._takes_positions:
+            inputs["position_ids"] = self._positions[:, start : self._length]
+        if self._value_head is None:
+            return DecodeStep(self._model(**inputs).logits[:, -1], None)
+        head = self._model.get_output_embeddings()
+        with read_by(head) as rows:
+            logits = self._model(**inputs).logits[:, -1]
+        return DecodeStep(logits, self._value_head(rows[0][:, -1]))
+
+
+@contextmanager
+def read_by(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect what `module` is called with while the context is open."""
+    inputs: list[Tensor] = []
+    hook = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    try:
+        yield inputs
+    finally:
+        hook.remove()
+
+
+def _keywords(model: nn.Module) -> tuple[str, bool]:
+    """Tell the name under which `model` takes its cache, and whether it takes positions.
+
+    A wrapper whose signature names neither passes keywords on to a decoder that takes both.
+    """
+    named = inspect.signature(model.forward).parameters
+    cache = "cache_params" if "cache_params" in named else "past_key_values"
+    return cache, "position_ids" in named or cache not in named

@@ -1,0 +1,111 @@
+"""Where values come from: a head on the policy's trunk, on top layers of its own, or on another model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore.models.blocks import TopLayers
+
+
+@attrs.frozen(eq=False)
+class ForwardPass:
+    """Describe the pass of a policy over a batch that values are wanted for.
+
+    Attributes:
+        inputs: the keyword arguments the model was called with.
+        rows: long[N], the positions that predict chosen tokens, in the flattened batch.
+        hidden: what the output embeddings read, float[N, H]; one entry once the model has run.
+    """
+
+    inputs: dict[str, Any]
+    rows: Tensor
+    hidden: list[Tensor] = attrs.field(factory=list)
+
+    def keep(self, hidden: Tensor) -> Tensor:
+        """Select what predicts chosen tokens: float[B, T, H] -> float[N, H]."""
+        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.rows.to(hidden.device))
+
+
+class ValueHead(nn.Module):
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1)."""
+
+    def __init__(self, width: int, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.rise = nn.Linear(width, 2 * width, dtype=dtype)
+        self.fall = nn.Linear(2 * width, 1, dtype=dtype)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32[N] for float[N, H]."""
+        out: Tensor = self.fall(torch.relu(self.rise(hidden)))
+        return out[..., 0].float()
+
+
+class ScoreHead(nn.Module):
+    """Read values off the score head of a sequence classifier with one label."""
+
+    def __init__(self, score: nn.Module) -> None:
+        super().__init__()
+        self.score = score
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32[N] for float[N, H]."""
+        out: Tensor = self.score(hidden)
+        return out[..., 0].float()
+
+
+class TrunkValue(nn.Module):
+    """Read values off the hidden states that the policy's own head reads."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.head = ValueHead(hidden_width(model), model.dtype)
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]."""
+        values: Tensor = self.head(run.hidden[0])
+        return values
+
+
+class BranchValue(nn.Module):
+    """Run a copy of the top layers on the policy's trunk, with a head on it."""
+
+    def __init__(self, model: PreTrainedModel, layers: int) -> None:
+        super().__init__()
+        self.top = TopLayers(model, layers)
+        self.head = ValueHead(hidden_width(model), model.dtype)
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]; the policy's pass must have been inside `top.recording()`."""
+        values: Tensor = self.head(run.keep(self.top(run.inputs)))
+        return values
+
+
+class CriticValue(nn.Module):
+    """Ask another model.
+
+    Args:
+        trunk: the model that is asked, without a head.
+        head: maps its hidden states to values.
+    """
+
+    def __init__(self, trunk: PreTrainedModel, head: ScoreHead | ValueHead) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]."""
+        values: Tensor = self.head(run.keep(self.trunk(**run.inputs).last_hidden_state))
+        return values
+
+
+ValueSource = TrunkValue | BranchValue | CriticValue
+
+
+def hidden_width(model: PreTrainedModel) -> int:
+    """Return H, the width of the rows that the output embeddings read."""
+    return int(model.get_output_embeddings().weight.shape[-1])

@@ -1,0 +1,188 @@
+"""Run a decoder over real tokens only: padding never meets a linear layer, and no sequence sees another.
+
+The hidden states of a batch are laid out as one row, `[1, N]` for its N real tokens, with explicit positions. Inside
+the attention function alone, queries, keys and values are spread to `[B, heads, T, width]`, plain scaled-dot-product
+attention runs, and its result is gathered back. Everything else of the model works token by token and needs no change,
+so this holds for any `transformers` decoder that takes its attention from the attention interface.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from rlcore.models.quiet import quiet_transformers
+
+PACKED = "rlcore_packed"
+IGNORABLE = {
+    "position_ids", "use_cache", "cache_position", "output_attentions", "output_router_logits", "sliding_window",
+    "is_causal",
+}  # fmt: skip
+"""Keywords of an attention function that do not change what it computes here, or that are looked at by name."""
+
+
+class PackingRefused(Exception):
+    """Say why a model's attention cannot run packed; caught where packing is tried."""
+
+
+@attrs.frozen(eq=False)
+class Packing:
+    """Say where the N packed tokens stand in the padded batch.
+
+    Attributes:
+        index: long[N], positions in the flattened [B * T].
+        rows: B.
+        columns: T.
+        calls: how often attention ran, so that a model with other kinds of layers is found out.
+    """
+
+    index: Tensor
+    rows: int
+    columns: int
+    calls: list[int] = attrs.field(factory=lambda: [0])
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Packing:
+        """Pack the real tokens of bool[B, T] as if they stood at the left end of their rows; it makes no difference."""
+        lengths = mask.sum(1)
+        columns = int(lengths.max())
+        index = (torch.arange(columns, device=mask.device) < lengths[:, None]).reshape(-1).nonzero()[:, 0]
+        return cls(index, len(mask), columns)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Spread [1, heads, N, width] to [B, heads, T, width], zero at padding."""
+        heads, width = packed.shape[1], packed.shape[3]
+        tokens = packed[0].transpose(0, 1)
+        if len(self.index) != self.rows * self.columns:
+            empty = tokens.new_zeros(self.rows * self.columns, heads, width)
+            tokens = empty.index_copy(0, self.index, tokens)
+        return tokens.reshape(self.rows, self.columns, heads, width).transpose(1, 2)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Gather [B, heads, T, width] to [1, N, heads, width], the layout attention functions return."""
+        tokens = padded.transpose(1, 2).reshape(self.rows * self.columns, padded.shape[1], padded.shape[3])
+        if len(self.index) != self.rows * self.columns:
+            tokens = tokens.index_select(0, self.index)
+        return tokens[None]
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    packing: Packing | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend within each sequence of a packed batch; without `packing`, be plain scaled-dot-product attention.
+
+    Raises:
+        PackingRefused: the family asks for something plain attention does not do, or the window is too short.
+    """
+    if packing is None:
+        out: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return out
+    unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in IGNORABLE)
+    if unknown:
+        raise PackingRefused(f"its attention takes {', '.join(unknown)}")
+    window = kwargs.get("sliding_window")
+    if window is not None and window < packing.columns:
+        raise PackingRefused(f"its attention window of {window} tokens is shorter than the longest sequence")
+    packing.calls[0] += 1
+    q, k, v = packing.unpack(query), packing.unpack(key), packing.unpack(value)
+    mixed = scaled_dot_product_attention(
+        q, k, v, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=k.shape[1] != q.shape[1]
+    )
+    return packing.pack(mixed), None
+
+
+AttentionInterface.register(PACKED, packed_attention)
+AttentionMaskInterface.register(PACKED, sdpa_mask)
+
+
+def packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Lay the real tokens of long[B, T] out as one row: the keyword arguments of a packed forward pass."""
+    packing = Packing.of(mask)
+    return {
+        "input_ids": tokens[mask][None],
+        "position_ids": (packing.index % packing.columns)[None],
+        # A four-dimensional mask is handed through untouched, which keeps the model from building one of its own.
+        "attention_mask": tokens.new_zeros(1, 1, 1, 1),
+        "packing": packing,
+        "use_cache": False,
+    }
+
+
+def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Return the keyword arguments of an ordinary forward pass over long[B, T]; positions count real tokens only."""
+    return {
+        "input_ids": tokens,
+        "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+        "attention_mask": mask.long(),
+        "use_cache": False,
+    }
+
+
+def longest_packed(model: PreTrainedModel) -> int:
+    """Switch `model` (with a head or without) to packed attention where that is exact.
+
+    The model proves it on a small batch: as many attention calls as layers, and the result of an ordinary pass.
+
+    Returns:
+        Tokens of the longest sequence that may be packed; 0 where the family does not allow packing, and the model is
+        left as it was.
+    """
+    before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
+    limit = min(_windows(model), default=2**31)
+    if before not in ("sdpa", PACKED) or limit < 3:
+        return 0
+    training = model.training
+    model.eval()
+    try:
+        exact = _runs_packed(model)
+    except (PackingRefused, TypeError, ValueError, RuntimeError, AttributeError, KeyError):
+        exact = False
+    model.train(training)
+    if not exact:
+        _attend_with(model, before)
+        return 0
+    return limit
+
+
+@torch.no_grad()
+def _runs_packed(model: PreTrainedModel) -> bool:
+    """Switch `model` to packed attention and tell whether that changes what it says."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    tokens = (torch.arange(8, device=model.device).reshape(2, 4) * 7 + 1) % vocabulary
+    mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
+    expected = model(**padded_inputs(tokens, mask))[0][mask].float()
+    _attend_with(model, PACKED)
+    inputs = packed_inputs(tokens, mask)
+    got = model(**inputs)[0][0].float()
+    if inputs["packing"].calls[0] != model.config.get_text_config().num_hidden_layers:
+        return False
+    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
+    return bool((got - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _attend_with(model: PreTrainedModel, implementation: str) -> None:
+    with quiet_transformers():
+        model.set_attn_implementation(implementation)
+
+
+def _windows(model: PreTrainedModel) -> list[int]:
+    """List the attention windows the configuration speaks of; sequences longer than any of them are not packed."""
+    text = model.config.get_text_config().to_dict()
+    return [int(text[name]) for name in ("sliding_window", "attention_chunk_size") if text.get(name)]

@@ -1,0 +1,143 @@
+"""Tensor maths that more than one algorithm needs: pure functions, torch only, hyper-parameters by keyword.
+
+Shapes: B sequences, T tokens, N chosen tokens, V vocabulary. Column t of every array is about token t (`rlcore.types`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def predicting(action_mask: Tensor) -> Tensor:
+    """Mark the position whose logits predict each chosen token: the token before it.
+
+    This is the one place where logits and labels are shifted against each other. Real tokens stand side by side and the
+    first of a sequence is never chosen, so the marks come in the same row-major order as the chosen tokens.
+
+    Args:
+        action_mask: bool[B, T].
+
+    Returns:
+        bool[B, T] with as many True entries as `action_mask`.
+    """
+    return F.pad(action_mask[:, 1:], (0, 1))
+
+
+def spread(flat: Tensor, action_mask: Tensor) -> Tensor:
+    """Put float[N], one number per chosen token in row-major order, where the tokens stand: float[B, T], else zero."""
+    return flat.new_zeros(action_mask.shape).masked_scatter(action_mask, flat)
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return log softmax(logits)[token] without keeping the normalised vocabulary.
+
+    Args:
+        logits: float[N, V].
+        tokens: long[N].
+
+    Returns:
+        float32[N].
+    """
+    return -F.cross_entropy(logits.float(), tokens, reduction="none")
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits) in nats: float[N, V] -> float32[N]."""
+    logprobs = F.log_softmax(logits.float(), -1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum the entries of `values` that `mask` selects; what lies outside may be anything, NaN included."""
+    return values.masked_fill(~mask, 0.0).sum()
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Average the entries of `values` that `mask` selects; zero where it selects none."""
+    return masked_sum(values, mask) / mask.sum().clamp(min=1)
+
+
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """Shift and scale the selected entries to mean 0 and population standard deviation 1; zero elsewhere.
+
+    (A - mean) / (std + 1e-8), over the entries that `mask` selects and no other.
+    """
+    mean = masked_mean(values, mask)
+    std = masked_mean((values - mean) ** 2, mask).sqrt()
+    return ((values - mean) / (std + 1e-8)).masked_fill(~mask, 0.0)
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, *, estimator: str = "k1") -> Tensor:
+    """Estimate KL(pi || ref) at each sampled token from the two log-probs of that token.
+
+    With D = log pi - log ref: k1 = D (unbiased), k2 = D^2 / 2, k3 = exp(-D) - 1 + D (unbiased, never negative).
+    Source: Schulman 2020, "Approximating KL divergence".
+
+    Args:
+        logprobs: float[...], under pi, which the tokens were sampled from.
+        ref_logprobs: float[...], under the reference.
+        estimator: "k1", "k2" or "k3".
+
+    Raises:
+        ValueError: another estimator.
+    """
+    difference = logprobs - ref_logprobs
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference**2 / 2
+    if estimator == "k3":
+        return torch.expm1(-difference) + difference
+    raise ValueError(f"estimator = {estimator!r}: must be one of k1, k2, k3")
+
+
+def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
+    """Return KL(pi || ref) over the whole vocabulary: float[N, V], float[N, V] -> float32[N]."""
+    logprobs, ref_logprobs = F.log_softmax(logits.float(), -1), F.log_softmax(ref_logits.float(), -1)
+    return (logprobs.exp() * (logprobs - ref_logprobs)).sum(-1)
+
+
+def gae(
+    rewards: Tensor, values: Tensor, action_mask: Tensor, *, gamma: float, lam: float, bootstrap: Tensor | None = None
+) -> Tensor:
+    """Return generalised advantage estimates over the chosen tokens of each sequence.
+
+    delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lam A_{t+1},
+    where t + 1 is the next *chosen* token: what lies between (another speaker, a tool) takes no time.
+
+    Args:
+        rewards: float[B, T].
+        values: float[B, T], V before each chosen token.
+        action_mask: bool[B, T].
+        gamma: discount, in [0, 1].
+        lam: 0 is one-step TD, 1 is the Monte-Carlo return less V.
+        bootstrap: float[B], V past the last chosen token; zero when left out (the sequence really ended).
+
+    Returns:
+        float[B, T], zero where `action_mask` is False.
+
+    Source: Schulman et al. 2016, arXiv:1506.02438, equation 16.
+    """
+    advantages = torch.zeros_like(values)
+    following = values.new_zeros(len(values)) if bootstrap is None else bootstrap
+    running = values.new_zeros(len(values))
+    for t in range(values.shape[1] - 1, -1, -1):
+        chosen = action_mask[:, t]
+        delta = rewards[:, t] + gamma * following - values[:, t]
+        running = torch.where(chosen, delta + gamma * lam * running, running)
+        following = torch.where(chosen, values[:, t], following)
+        advantages[:, t] = running * chosen
+    return advantages
+
+
+def place_last(scores: Tensor, action_mask: Tensor) -> Tensor:
+    """Put each sequence's score on its last chosen token, EOS included: float[B] -> float[B, T].
+
+    A sequence without a chosen token has nowhere to put it and gets none; trainers refuse such sequences earlier.
+    """
+    columns = torch.arange(action_mask.shape[1], device=action_mask.device)
+    last = (action_mask * (columns + 1)).argmax(1)
+    placed = torch.zeros(action_mask.shape, dtype=scores.dtype, device=scores.device)
+    return placed.scatter(1, last[:, None], scores[:, None]).masked_fill(~action_mask, 0.0)

@@ -1,0 +1,127 @@
+"""One process or many: the few things processes must agree on, over `accelerate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor
+
+from rlcore.errors import RanksError
+from rlcore.types import Trajectories
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """Know this process's place among the processes of the run.
+
+    Attributes:
+        rank: number of this process, 0 for the one that writes.
+        world: number of processes.
+        device: where this process computes.
+    """
+
+    def __init__(self, mixed_precision: str = "no") -> None:
+        wanted = int(os.environ.get("WORLD_SIZE", "1"))
+        AcceleratorState._reset_state()  # a second run in one process may want another precision
+        # Without this, processes started on a machine with no accelerator would not find each other.
+        cpu = not torch.accelerator.is_available()
+        self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
+        self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
+        self.device: torch.device = self.accelerator.device
+        if self.world != wanted:
+            raise RanksError(
+                f"WORLD_SIZE = {wanted}, yet accelerate runs {self.world} process(es) "
+                f"({self.accelerator.distributed_type}): start the script with torchrun or accelerate launch"
+            )
+
+    @property
+    def is_main(self) -> bool:
+        """Tell whether this is the process that writes files and speaks."""
+        return bool(self.rank == 0)
+
+    def sum(self, value: float | Tensor) -> Tensor:
+        """Add `value` over all processes: float64[...]."""
+        total = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        if self.world > 1:
+            total = total.clone()
+            torch.distributed.all_reduce(total)
+        return total
+
+    def average(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+        """Average each column over its numbers on all processes; what is None takes no part."""
+        sums = [sum(x for x in column if x is not None) for column in columns.values()]
+        counts = [sum(x is not None for x in column) for column in columns.values()]
+        totals = self.sum(torch.tensor([sums, counts], dtype=torch.float64)).tolist()
+        return {name: total / max(count, 1.0) for name, total, count in zip(columns, *totals, strict=True)}
+
+    def any(self, flag: bool) -> bool:
+        """Tell whether `flag` is true on any process."""
+        return bool(self.sum(float(flag)) > 0)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return what process 0 passed."""
+        if self.world == 1:
+            return value
+        box = [value]
+        broadcast_object_list(box, from_process=0)
+        return box[0]
+
+    def on_main(self, make: Callable[[], T]) -> T:
+        """Return on every process what `make` returns on process 0; what it raises there ends all of them."""
+        made: T | None = None
+        error: Exception | None = None
+        if self.is_main:
+            try:
+                made = make()
+            except Exception as caught:  # noqa: BLE001  told to every process, and raised below
+                error = caught
+        made, failure = self.broadcast((made, None if error is None else f"{type(error).__name__}: {error}"))
+        if error is not None:
+            raise error
+        if failure is not None:
+            raise RanksError(f"process 0 failed: {failure}")
+        return cast("T", made)
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        """Return the lists of all processes put together, in the order of ranks."""
+        return list(gather_object(values)) if self.world > 1 else values
+
+    def share(self, count: int) -> list[int]:
+        """Return which of `count` items are this process's: every `world`-th, beginning with its rank."""
+        return list(range(self.rank, count, self.world))
+
+    def gather_batch(self, batch: Trajectories) -> Trajectories:
+        """Put together the shares of all processes, so that each holds the whole batch in the order `share` dealt it."""
+        if self.world == 1:
+            return batch
+        parts = self.gather([batch.to("cpu")])
+        whole = Trajectories.concat(parts)
+        dealt = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
+        order = torch.tensor(dealt).argsort()
+        return whole.rows(order).to(self.device)
+
+    def take_share(self, batch: Trajectories) -> Trajectories:
+        """Return this process's rows of a batch that all hold, as many as every other process's.
+
+        Where rows are short, the first ones stand in with no chosen token: they weigh nothing in any sum.
+        """
+        if self.world == 1:
+            return batch
+        size = -(-len(batch) // self.world)
+        index = torch.tensor([*self.share(len(batch)), 0][:size], device=batch.tokens.device)
+        mine = batch.rows(index)
+        real = len(self.share(len(batch)))
+        if real < size:
+            mine.action_mask[real:] = False
+        return mine
+
+    def wait(self) -> None:
+        """Return when every process has come here."""
+        self.accelerator.wait_for_everyone()

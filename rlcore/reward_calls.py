@@ -1,0 +1,191 @@
+"""Call a user's function with what its signature takes, wait for it if it is a coroutine, and blame it by name."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+import os
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import attrs
+
+from rlcore.data.prompts import RESERVED_COLUMNS
+from rlcore.errors import DataError, RewardError
+from rlcore.types import Prompt
+
+_ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
+_BY_POSITION = ("samples", "prompts", "outputs")
+
+
+@attrs.frozen(eq=False)
+class UserFunction:
+    """Hold a function of the user's and what messages call it.
+
+    Attributes:
+        kind: "reward" or "metric".
+        name: what it goes by in messages and metrics.
+        call: the function itself.
+        weight: what a reward is multiplied by in the total.
+    """
+
+    kind: str
+    name: str
+    call: Callable[..., Any]
+    weight: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.kind} function '{self.name}'"
+
+
+@attrs.frozen(eq=False)
+class Occasion:
+    """Hold what functions are asked about, and where that happens.
+
+    Attributes:
+        given: everything a function may take, by name: `samples`, `prompts`, `outputs`, `tokenizer`, and the columns.
+        size: number of samples.
+        where: "step 3", for messages.
+    """
+
+    given: Mapping[str, Any]
+    size: int
+    where: str
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], outputs: Sequence[str], tokenizer: Any, where: str) -> Occasion:
+        """Put prompts and outputs side by side.
+
+        Raises:
+            DataError: a column of the prompts has a name that means something else to these functions.
+        """
+        names = list(dict.fromkeys(name for prompt in prompts for name in prompt.columns))
+        for name in names:
+            if name in RESERVED_COLUMNS:
+                raise DataError(
+                    f"the prompts have a column '{name}', a name under which reward functions receive other things "
+                    f"({', '.join(RESERVED_COLUMNS)}); rename the column"
+                )
+        given: dict[str, Any] = {
+            "samples": [prompt.text + output for prompt, output in zip(prompts, outputs, strict=True)],
+            "prompts": [prompt.text for prompt in prompts],
+            "outputs": list(outputs),
+            "tokenizer": tokenizer,
+        }
+        given |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
+        return cls(given, len(outputs), where)
+
+    def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
+        """Raise a RewardError that names the function and the batch."""
+        batch = f"batch of {self.size}"
+        place = f"{self.where}, {batch}" if self.where else batch
+        raise RewardError(f"{function} ({place}) {problem}") from cause
+
+
+def call_all(functions: Sequence[UserFunction], occasion: Occasion) -> list[Any]:
+    """Call each function; those that return something to await are awaited together, while none blocks another.
+
+    They are awaited on an event loop that lives in a thread of its own as long as the process, so that clients keep
+    their connections from call to call, and a notebook's running loop is no obstacle.
+
+    Raises:
+        RewardError: a function raised, or its signature asks for what is not there.
+    """
+    results: list[Any] = []
+    try:
+        results.extend(_call(function, occasion) for function in functions)
+    except BaseException:
+        for result in results:
+            if inspect.iscoroutine(result):
+                result.close()
+        raise
+    awaited = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
+    if awaited:
+        for i, answer in zip(awaited, _wait([results[i] for i in awaited]), strict=True):
+            if isinstance(answer, BaseException):
+                _raised(functions[i], occasion, answer)
+            results[i] = answer
+    return results
+
+
+def _call(function: UserFunction, occasion: Occasion) -> Any:
+    args, kwargs = _arguments(function, occasion)
+    try:
+        return function.call(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        _raised(function, occasion, error)
+
+
+def _arguments(function: UserFunction, occasion: Occasion) -> tuple[list[Any], dict[str, Any]]:
+    # Each function gets lists of its own, so that none can change what another reads.
+    given = {name: list(value) if isinstance(value, list) else value for name, value in occasion.given.items()}
+    parameters = _parameters(function.call)
+    if parameters is None:
+        return [given["samples"]], {}
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    args = [given[name] for name in _BY_POSITION[: len(by_position)]]
+    by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    lacking = [p for p in by_name if p.default is p.empty and p.name not in given]
+    lacking += [p for p in by_position[len(_BY_POSITION) :] if p.default is p.empty]
+    # A first parameter may bear any name that does not look like one of ours misspelt.
+    own_name = bool(lacking) and lacking == by_name[:1] and not by_position and not _near(lacking[0].name, given)
+    if own_name and lacking[0].kind is lacking[0].POSITIONAL_OR_KEYWORD:
+        args, by_name, lacking = [given["samples"]], by_name[1:], []
+    if lacking:
+        name = lacking[0].name
+        near = _near(name, given)
+        hint = f"did you mean '{near}'? " if near else ""
+        occasion.fail(function, f"asks for '{name}', which is not there; {hint}There are {', '.join(given)}")
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return args, {name: value for name, value in given.items() if name not in {p.name for p in by_position}}
+    return args, {p.name: given[p.name] for p in by_name if p.name in given}
+
+
+def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    try:
+        return list(inspect.signature(call).parameters.values())
+    except (ValueError, TypeError):  # some built-ins do not tell
+        return None
+
+
+def _near(name: str, given: Mapping[str, Any]) -> str | None:
+    near = difflib.get_close_matches(name, list(given), n=1)
+    return _ALIASES.get(name) or (near[0] if near else None)
+
+
+def _raised(function: UserFunction, occasion: Occasion, error: BaseException) -> NoReturn:
+    if not isinstance(error, (Exception, asyncio.CancelledError)):
+        raise error
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames and frames[-1].filename != __file__ else ""
+    occasion.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
+
+
+def _wait(awaitables: Sequence[Awaitable[Any]]) -> list[Any]:
+    async def settle(awaitable: Awaitable[Any]) -> Any:
+        try:
+            return await awaitable
+        except (KeyboardInterrupt, SystemExit) as error:  # these would end the loop, and nobody would hear of it
+            return error
+
+    async def gather() -> list[Any]:
+        return await asyncio.gather(*map(settle, awaitables), return_exceptions=True)
+
+    future = asyncio.run_coroutine_threadsafe(gather(), _loop(os.getpid()))
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+@functools.cache
+def _loop(process: int) -> asyncio.AbstractEventLoop:
+    """Start the loop of this process; a forked child, which inherits no threads, starts its own."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=f"rlcore-rewards-{process}", daemon=True).start()
+    return loop

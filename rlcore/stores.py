@@ -1,0 +1,44 @@
+"""Where trajectories wait between sampling and learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from rlcore.errors import EmptyStore
+from rlcore.types import Trajectories
+
+
+class MemoryStore:
+    """Hold trajectories in memory, in the order they came."""
+
+    def __init__(self) -> None:
+        self._parts: list[Trajectories] = []
+
+    def append(self, batch: Trajectories) -> None:
+        """Add a batch; all must have the same columns."""
+        self._parts.append(batch)
+
+    def take(self) -> Trajectories:
+        """Return everything as one batch and forget it.
+
+        Raises:
+            EmptyStore: nothing has been added since the last time.
+        """
+        if not self._parts:
+            raise EmptyStore("the rollout store is empty: append a batch before taking one")
+        whole = self._parts[0] if len(self._parts) == 1 else Trajectories.concat(self._parts)
+        self._parts = []
+        return whole
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is held."""
+        return {"parts": [attrs.asdict(part, recurse=False) for part in self._parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self._parts = [Trajectories(**part) for part in state["parts"]]

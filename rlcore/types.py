@@ -1,0 +1,197 @@
+"""The types that flow: trajectories, prompts, and the protocols of what a plugin may bring.
+
+Column t of every array is about token t:
+
+    tokens[t]        the token itself
+    mask[t]          token t is real, not padding
+    action_mask[t]   the policy chose token t                    (False at the first real token)
+    logprobs[t]      log pi(token t | tokens before t)
+    values[t]        V(tokens before t)
+    rewards[t]       received for choosing t; zero where action_mask is False
+
+Padding may stand on either side and carries nothing: where a sequence ends is recorded in `mask` and `ended`, never
+guessed from token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabulary, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore.errors import MissingColumn
+
+Metrics = dict[str, float]
+
+
+@attrs.frozen(eq=False)
+class Trajectories:
+    """Hold B token sequences side by side, padded to T columns, with the arrays that are about them.
+
+    Attributes:
+        tokens: long[B, T].
+        mask: bool[B, T], True for a real token.
+        action_mask: bool[B, T], True for a token the policy chose (or, for a demonstration, should choose).
+        ended: bool[B], True where the sequence ended by itself (EOS or a stop sequence), False where it was cut.
+        columns: further arrays by name, [B, T] for one entry a token or [B] for one a sequence.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    action_mask: Tensor
+    ended: Tensor
+    columns: Mapping[str, Tensor] = attrs.field(factory=dict)
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the column called `name`.
+
+        Raises:
+            MissingColumn: no such column has been added.
+        """
+        try:
+            return self.columns[name]
+        except KeyError:
+            raise MissingColumn(name, tuple(self.columns)) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    @property
+    def num_actions(self) -> Tensor:
+        """Count the chosen tokens of each sequence: long[B]."""
+        return self.action_mask.sum(1)
+
+    def with_columns(self, **columns: Tensor) -> Trajectories:
+        """Return the same sequences with columns added or replaced."""
+        return attrs.evolve(self, columns={**self.columns, **columns})
+
+    def rows(self, index: Tensor) -> Trajectories:
+        """Return the sequences at `index` (long[K] or bool[B]), trimmed of columns that none of them needs."""
+        return self._each(lambda array: array[index]).trim()
+
+    def split(self, size: int) -> Iterator[Trajectories]:
+        """Yield consecutive groups of at most `size` sequences, each trimmed."""
+        for index in torch.arange(len(self), device=self.tokens.device).split(size):
+            yield self.rows(index)
+
+    def trim(self) -> Trajectories:
+        """Drop the outer columns in which every sequence is padding."""
+        used = self.mask.any(0).nonzero()
+        if not len(used):
+            return self
+        first, last = int(used[0]), int(used[-1]) + 1
+        if first == 0 and last == self.tokens.shape[1]:
+            return self
+        width = self.tokens.shape[1]
+        return self._each(lambda array: array[:, first:last] if array.dim() > 1 and array.shape[1] == width else array)
+
+    def extended(self) -> Trajectories:
+        """Return the sequences with one more token, of no meaning, as the only chosen one: its value is the whole's."""
+        height, width = self.tokens.shape
+        columns = torch.arange(width + 1, device=self.tokens.device)
+        past = (self.mask * columns[1:]).amax(1, keepdim=True) == columns
+        return Trajectories(
+            tokens=torch.cat([self.tokens, self.tokens[:, -1:]], 1),
+            mask=torch.cat([self.mask, self.mask.new_zeros(height, 1)], 1),
+            action_mask=past,
+            ended=self.ended,
+        )
+
+    def to(self, device: torch.device | str) -> Trajectories:
+        """Move every array to `device`."""
+        return self._each(lambda array: array.to(device))
+
+    def _each(self, change: Any) -> Trajectories:
+        return Trajectories(
+            tokens=change(self.tokens),
+            mask=change(self.mask),
+            action_mask=change(self.action_mask),
+            ended=change(self.ended),
+            columns={name: change(array) for name, array in self.columns.items()},
+        )
+
+    @classmethod
+    def stack(
+        cls,
+        tokens: Sequence[Sequence[int]],
+        action_mask: Sequence[Sequence[bool]],
+        *,
+        ended: Sequence[bool] | None = None,
+        pad_id: int = 0,
+    ) -> Trajectories:
+        """Pad ragged sequences on the right into one batch.
+
+        Args:
+            tokens: B sequences of token ids.
+            action_mask: B sequences of booleans, as long as `tokens`.
+            ended: B booleans; True for all when left out (a demonstration is whole).
+            pad_id: what padding holds; any id will do, for no result depends on it.
+        """
+        height, width = len(tokens), max((len(row) for row in tokens), default=0)
+        ids = torch.full((height, width), pad_id, dtype=torch.long)
+        mask = torch.zeros(height, width, dtype=torch.bool)
+        chosen = torch.zeros(height, width, dtype=torch.bool)
+        for i, (row, actions) in enumerate(zip(tokens, action_mask, strict=True)):
+            ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+            mask[i, : len(row)] = True
+            chosen[i, : len(row)] = torch.as_tensor(actions, dtype=torch.bool)
+        done = torch.ones(height, dtype=torch.bool) if ended is None else torch.as_tensor(ended, dtype=torch.bool)
+        return cls(tokens=ids, mask=mask, action_mask=chosen, ended=done)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """Put batches under each other, padding the narrower ones on the right; all must have the same columns."""
+        width = max(part.tokens.shape[1] for part in parts)
+        names = dict.fromkeys(name for part in parts for name in part.columns)
+
+        def widen(array: Tensor, old: int) -> Tensor:
+            if array.dim() < 2 or array.shape[1] != old or old == width:
+                return array
+            return torch.nn.functional.pad(array, (0, width - old))
+
+        wide = [part._each(lambda array, old=part.tokens.shape[1]: widen(array, old)) for part in parts]
+        return cls(
+            tokens=torch.cat([part.tokens for part in wide]),
+            mask=torch.cat([part.mask for part in wide]),
+            action_mask=torch.cat([part.action_mask for part in wide]),
+            ended=torch.cat([part.ended for part in wide]),
+            columns={name: torch.cat([part[name] for part in wide]) for name in names},
+        )
+
+
+@attrs.frozen
+class Prompt:
+    """Hold one prompt: what the user wrote, what the model reads, and the columns that came with it.
+
+    Attributes:
+        text: the string reward functions receive; a conversation is rendered with the chat template first.
+        tokens: the ids the policy continues, with the tokenizer's special tokens (BOS where it has that habit).
+        columns: further keys of the user's row, passed on to reward and metric functions.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    columns: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False)
+class Scores:
+    """Hold what a policy says of the chosen tokens of a batch; entries of other tokens are zero.
+
+    Attributes:
+        logprobs: float[B, T], log pi of each chosen token, untempered.
+        values: float[B, T] or None, V before each chosen token, where the policy has a value head.
+        entropy: float[B, T] or None, of the distribution each chosen token came from, in nats; only when asked for.
+        logits: float[N, V] or None, for the chosen tokens in row-major order; only when asked for.
+    """
+
+    logprobs: Tensor
+    values: Tensor | None = None
+    entropy: Tensor | None = None
+    logits: Tensor | None = None

@@ -1,0 +1,53 @@
+"""Turn config objects back into plain values, and merge plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+
+def unstructure(value: Any) -> Any:
+    """Return plain mappings, lists, numbers, text and null, fit for YAML and JSON.
+
+    What has no plain form (a function, a dataset, a model) becomes text that names it: a record, not a way back.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return _plain_scalar(value)
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, int) else str(key): unstructure(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [unstructure(part) for part in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if attrs.has(type(value)):
+        return {
+            field.alias or field.name: unstructure(getattr(value, field.name)) for field in attrs.fields(type(value))
+        }
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over` in their places; mappings are merged, all else is replaced."""
+    merged = {key: merge(part, {}) if isinstance(part, Mapping) else part for key, part in base.items()}
+    for key, part in over.items():
+        below = merged.get(key)
+        if isinstance(part, Mapping):
+            merged[key] = merge(below if isinstance(below, Mapping) else {}, part)
+        else:
+            merged[key] = part
+    return merged
+
+
+def _plain_scalar(value: Any) -> Any:
+    """Strip subclasses (an enum's member, numpy's float64) down to what YAML and JSON know."""
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return plain(value) if type(value) is not plain else value
+    return value

@@ -1,0 +1,128 @@
+"""Read and write YAML as its 1.2 standard has it: `1e-5` is a number, `no` is text, no key stands twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlcore.errors import ConfigError
+
+_SCALARS = {
+    "null": (r"~|null|Null|NULL|", "~nN\0"),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    "merge": (r"<<", "<"),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML wants it a plain class attribute
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag.endswith(":merge"):
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        text = self.construct_scalar(node)
+        bases = {"0o": 8, "0x": 16}
+        return int(text, bases.get(text[:2], 10))
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML wants it a plain class attribute
+
+    def ignore_aliases(self, _: Any) -> bool:
+        return True
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
+for _tag, (_pattern, _first) in _SCALARS.items():
+    for _class in (_Loader, _Dumper):
+        _starts = ["" if letter == "\0" else letter for letter in _first]
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _starts)
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file whose top is a mapping; an empty file is an empty one.
+
+    Raises:
+        ConfigError: it cannot be read, or is not such a file; says the file, line and column.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text: {error}"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    values = _parse(text, str(path))
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: its top is {type(values).__name__} ({text.strip()[:40]!r}); it must be a mapping")
+    return values
+
+
+def dump_yaml(values: Mapping[str, Any]) -> str:
+    """Write plain values so that `load_yaml` gives the same ones back."""
+    return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Turn `["trainer.clip=0.1"]` into nested mappings; values are YAML, a later argument wins.
+
+    Raises:
+        ConfigError: one line for each argument that is not `key=value`, or whose value does not parse.
+    """
+    nested: dict[str, Any] = {}
+    complaints = []
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        steps = key.strip().split(".")
+        if not equals or not all(step.strip() for step in steps):
+            complaints.append(f"{argument!r}: must be written key=value, such as trainer.clip=0.1")
+            continue
+        try:
+            _put(nested, steps, _parse(text, f"{argument!r}"))
+        except ConfigError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise ConfigError("\n".join(complaints))
+    return nested
+
+
+def _parse(text: str, where: str) -> Any:
+    loader = None
+    try:
+        loader = _Loader(text)
+        return loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError(f"{where}{place}: is not YAML that can be used: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: is not YAML that can be used: {str(error).splitlines()[0]}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _put(nested: dict[str, Any], steps: Sequence[str], value: Any) -> None:
+    for i, step in enumerate(steps[:-1]):
+        nested = nested.setdefault(step, {})
+        if not isinstance(nested, dict):
+            raise ConfigError(f"{'.'.join(steps)}: '{'.'.join(steps[: i + 1])}' was given a value of its own before")
+    nested[steps[-1]] = value

@@ -1,0 +1,61 @@
+"""The options of PPO; light, so that `rlcore show ppo` needs no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+
+ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
+SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
+HUANG = "Huang et al. 2024, arXiv:2403.17031"
+
+
+@config
+class PPOConfig:
+    """Proximal policy optimisation of a language model against a reward, with a penalty for leaving the reference."""
+
+    rollouts: int = option(128, "responses sampled in a round, on all ranks together", ge=1, unit="sequences")
+    epochs: int = option(4, "passes over a round's responses", ge=1, source=SCHULMAN)
+    batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
+    micro_batch_size: int = option(
+        0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
+    )
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=3e-5), "AdamW of policy and value function together")
+
+    gamma: float = option(1.0, "discount per chosen token", ge=0, le=1)
+    lam: float = option(0.95, "weight of later TD errors in the advantages", ge=0, le=1, source="arXiv:1506.02438")
+    clip: float = option(0.2, "how far the ratio may leave 1 before its gradient stops", ge=0, le=1, source=SCHULMAN)
+    clip_value: float = option(
+        0.2, "how far a value may leave the old one before its gradient stops; 0 does not clip", ge=0, source=HUANG
+    )
+    value_coef: float = option(1.0, "weight of the value loss", ge=0, source="trlX 1, TRL 0.1")
+    entropy_coef: float = option(0.0, "weight of the entropy bonus", ge=0, source=SCHULMAN)
+    whiten_advantages: bool = option(True, "bring a round's advantages to mean 0 and deviation 1", source=HUANG)
+
+    kl_coef: float = option(
+        0.001, "weight of the KL penalty, its first value if adaptive; 0 keeps no reference model", ge=0, source=ZIEGLER
+    )
+    kl_target: float | None = option(
+        None, "KL per response that the weight adapts to; a fixed weight if absent", gt=0, unit="nats", source=ZIEGLER
+    )
+    kl_horizon: int = option(10_000, "responses over which an adaptive weight moves", ge=1, source=ZIEGLER)
+    kl_estimator: Literal["k1", "k2", "k3", "full"] = option(
+        "k1", "estimate of the KL at a token; full sums over the vocabulary", source="Schulman 2020"
+    )
+
+    score_min: float | None = option(None, "scores below are raised to it, before scaling")
+    score_max: float | None = option(None, "scores above are lowered to it, before scaling")
+    score_scaling: Literal["none", "running", "first"] = option(
+        "none", "divide scores by the deviation of all so far, or of the first round", source="trlX"
+    )
+    missing_eos_penalty: float = option(0.0, "taken off the score of a response that was cut", ge=0, source=HUANG)
+    bootstrap_truncated: bool = option(False, "where a response was cut, go on with the value instead of 0")
+
+    target_kl: float | None = option(
+        None, "stop a round's epochs once the approximate KL to the old policy passes 1.5 times this", gt=0, unit="nats"
+    )
+    max_ratio: float = option(
+        10.0, "skip an optimizer step whose mean ratio is larger, and count it", gt=1, source="TRL 0.7"
+    )

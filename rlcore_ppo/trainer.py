@@ -1,0 +1,237 @@
+"""PPO's loop: sample a round, reward it, estimate advantages, learn from it for a few epochs, yield."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlcore import ops
+from rlcore.batching import micro_batches, minibatches
+from rlcore.errors import ConfigError
+from rlcore.log import get_logger
+from rlcore.models.loading import disable_dropout
+from rlcore.order import Order
+from rlcore.protocols import Policy
+from rlcore.run import Run
+from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore_ppo.config import PPOConfig
+from rlcore_ppo.loss import approx_kl, policy_loss, value_loss
+from rlcore_ppo.meter import Meter
+from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
+
+RATIO_TOLERANCE = 1e-2
+"""Sampler and trainer disagree when ratios on a round's first minibatch are further than this from 1."""
+
+
+class PPOTrainer:
+    """Proximal policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("reward_fn", "prompts")
+    default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+
+    def __init__(self, config: PPOConfig, run: Run) -> None:
+        self.config, self.run, self.num_rounds = config, run, 0
+        self.penalised = config.kl_coef > 0
+        if config.kl_target is not None and not self.penalised:
+            raise ConfigError(
+                f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: an adaptive weight is multiplied "
+                "each round, so it would stay 0: begin with one above 0, or leave kl_target out"
+            )
+        self._policy = run.build_policy(value_head=True, reference=self.penalised)
+        disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.store = run.make_store()
+        run.plan_steps(len(run.prompts) / config.rollouts)
+        self.updates_per_round = config.epochs * -(-config.rollouts // config.batch_size)
+        self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
+        self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
+        self.scale = ScoreScale(config.score_scaling)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each round, when everything it sampled has been learned from."""
+        while True:
+            metrics = self.rollout()
+            metrics |= self.update(self.store.take())
+            self.num_rounds += 1
+            yield metrics | {"progress/epoch": self.order.epoch}
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    def rollout(self) -> Metrics:
+        """Sample and reward a round, shape its rewards, and put it in the store with its advantages."""
+        run, clock = self.run, time.perf_counter
+        dealt = self.order.take(self.config.rollouts)
+        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
+        begun = clock()
+        batch = run.sample(prompts)
+        sampled = clock()
+        batch, by_name = self._scored(batch, prompts)
+        batch = run.ranks.gather_batch(batch)
+        batch, metrics = self._shaped(batch)
+        self.store.append(batch)
+        run.observers.on_rollout(run, batch)
+        return metrics | by_name | {"time/sample_s": sampled - begun, "time/score_s": clock() - sampled}
+
+    @torch.no_grad()
+    def _scored(self, batch: Trajectories, prompts: list[Prompt]) -> tuple[Trajectories, Metrics]:
+        """Add what is missing of old log-probs and values, the reference's, and the reward functions' scores."""
+        run, policy, config = self.run, self._policy, self.config
+        scored = run.score(prompts, batch)
+        full = self.penalised and config.kl_estimator == "full"
+        entropy = None
+        if not run.config.gen.is_plain or "values" not in batch or full:
+            said = policy.score(batch, entropy=True, logits=full)
+            entropy, logits = said.entropy, said.logits
+            if not run.config.gen.is_plain or "logprobs" not in batch:
+                batch = batch.with_columns(logprobs=said.logprobs)
+            if said.values is not None:
+                batch = batch.with_columns(values=said.values)
+        # Sampled untempered, -log pi(token) is an unbiased estimate of the entropy, and free.
+        batch = batch.with_columns(entropy=-batch["logprobs"] if entropy is None else entropy)
+        if self.penalised:
+            reference = policy.reference_score(batch, logits=full)
+            if full and reference.logits is not None and logits is not None:
+                kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
+            else:
+                kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=config.kl_estimator)
+            batch = batch.with_columns(kl=kl)
+        if config.bootstrap_truncated:
+            batch = batch.with_columns(bootstrap=self._value_past_the_cut(batch))
+        if scored.dense is not None:
+            batch = batch.with_columns(dense=scored.dense)
+        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
+        return batch.with_columns(scores=scored.totals), {f"reward/{name}": mean for name, mean in by_name.items()}
+
+    def _value_past_the_cut(self, batch: Trajectories) -> Tensor:
+        """Return V of the whole sequence where it was cut, zero where it ended: float[B]."""
+        longer = batch.extended()
+        values = self._policy.score(longer).values
+        assert values is not None  # noqa: S101  for the type checker: the policy was built with a value head
+        return values.sum(1) * ~batch.ended
+
+    def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
+        """Turn a whole round's scores into rewards, advantages and returns; every rank does the same."""
+        config, chosen, scores = self.config, batch.action_mask, batch["scores"]
+        dense = batch.columns.get("dense")
+        rewards = token_scores(
+            scores, dense, batch, low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty
+        )
+        rewards = rewards / self.scale.divisor(rewards.sum(1))
+        lengths = batch.num_actions.float()
+        metrics = {
+            "reward/mean": float(scores.mean()),
+            "reward/std": float(scores.std(correction=0)),
+            "reward/min": float(scores.min()),
+            "reward/max": float(scores.max()),
+            "policy/entropy": float(ops.masked_mean(batch["entropy"], chosen)),
+            "response/length_mean": float(lengths.mean()),
+            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+        }
+        if self.penalised:
+            kl = float(ops.masked_sum(batch["kl"], chosen)) / len(batch)
+            metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
+            rewards = rewards - self.kl.value * batch["kl"].masked_fill(~chosen, 0.0)
+            self.kl.update(kl, len(batch))
+        bootstrap = batch.columns.get("bootstrap")
+        advantages = ops.gae(rewards, batch["values"], chosen, gamma=config.gamma, lam=config.lam, bootstrap=bootstrap)
+        returns = advantages + batch["values"]
+        metrics |= _explained(returns, batch["values"], chosen)
+        if config.whiten_advantages:
+            advantages = ops.whiten(advantages, chosen)
+        return batch.with_columns(rewards=rewards, advantages=advantages, returns=returns), metrics
+
+    def update(self, batch: Trajectories) -> Metrics:
+        """Learn from a round: `epochs` passes of minibatches, stopped early where the policy has moved too far."""
+        config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
+        for epoch in range(config.epochs):
+            seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
+            passed = Meter(self.run.ranks)
+            for minibatch in minibatches(batch, config.batch_size, seed=seed):
+                first = not meter.weight and not passed.weight
+                passed.merge(self._learn(minibatch, check_ratio=first))
+            meter.merge(passed)
+            if config.target_kl is not None and passed.means()["policy/approx_kl"] > 1.5 * config.target_kl:
+                break
+        metrics = meter.means() | {"policy/epochs": epoch + 1.0, "policy/skipped": float(self.updater.num_skipped)}
+        metrics["loss/total"] = metrics["loss/policy"] + config.value_coef * metrics["loss/value"]
+        if config.entropy_coef:
+            metrics["loss/total"] -= config.entropy_coef * metrics["policy/entropy"]
+        return metrics | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
+
+    def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
+        """Make one optimizer step, or skip it where the mean ratio is out of bounds; return the sums it measured."""
+        config, meter = self.config, Meter(self.run.ranks)
+        total = minibatch.num_actions.sum()
+        for part, last in micro_batches(minibatch, config.micro_batch_size, self.run.ranks):
+            said = self._policy.score(part, entropy=config.entropy_coef > 0)
+            assert said.values is not None  # noqa: S101  for the type checker: the policy was built with a value head
+            chosen, old = part.action_mask, part["logprobs"]
+            policy = policy_loss(said.logprobs, old, part["advantages"], clip=config.clip)
+            value = value_loss(said.values, part["values"], part["returns"], clip=config.clip_value)
+            loss = policy + config.value_coef * value
+            if said.entropy is not None:
+                loss = loss - config.entropy_coef * said.entropy
+            # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
+            self.updater.backward((loss * chosen).sum() / total, last=last)
+            with torch.no_grad():
+                ratio = ((said.logprobs - old) * chosen).exp()
+                moved = (said.values - part["values"]).abs() > config.clip_value
+                meter.add(
+                    chosen,
+                    {
+                        "loss/policy": policy,
+                        "loss/value": value,
+                        "policy/approx_kl": approx_kl(said.logprobs, old),
+                        "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
+                        "policy/ratio_mean": ratio,
+                        "value/clip_fraction": moved.float() * float(config.clip_value > 0),
+                        **({} if said.entropy is None else {"policy/entropy": said.entropy}),
+                    },
+                )
+                if check_ratio:
+                    self._check(((ratio - 1).abs() * chosen).max())
+        if meter.means()["policy/ratio_mean"] <= config.max_ratio:
+            self.updater.step()
+        else:  # not a number counts as out of bounds
+            self.updater.skip()
+        return meter
+
+    def _check(self, error: Tensor) -> None:
+        """Warn where the policy that learns is not the one that sampled."""
+        if float(error) > RATIO_TOLERANCE:
+            get_logger("ppo").warning(
+                "ratio is not 1 on the first minibatch: sampler and trainer disagree",
+                largest_error=round(float(error), 4), round=self.num_rounds + 1,
+            )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer, the order of prompts, the KL coefficient, the score moments and the round's number."""
+        return {
+            "updater": self.updater.state_dict(),
+            "order": self.order.state_dict(),
+            "kl_coef": self.kl.value,
+            "scale": self.scale.state_dict(),
+            "num_rounds": self.num_rounds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
+        self.kl.value, self.num_rounds = state["kl_coef"], state["num_rounds"]
+        self.scale.load_state_dict(state["scale"])
+
+
+def _explained(returns: Tensor, values: Tensor, chosen: Tensor) -> Metrics:
+    """Return the mean value and the share of the returns' variance that values explain, over chosen tokens."""
+    picked, error = returns[chosen], (returns - values)[chosen]
+    variance = float(picked.var(correction=0))
+    explained = 1.0 - float(error.var(correction=0)) / variance if variance > 0 else float("nan")
+    return {"value/mean": float(values[chosen].mean()), "value/explained_variance": explained}

@@ -1,0 +1,18 @@
+"""The options of supervised fine-tuning; light, so that `rlcore show sft` needs no torch."""
+
+from __future__ import annotations
+
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+
+
+@config
+class SFTConfig:
+    """Supervised fine-tuning: make the chosen tokens of demonstrations likelier."""
+
+    batch_size: int = option(32, "demonstrations of one optimizer step, on all ranks together", ge=1, unit="sequences")
+    micro_batch_size: int = option(
+        0, "demonstrations of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
+    )
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW")
+    dropout: bool = option(True, "drop out as the model's configuration says; False trains without")

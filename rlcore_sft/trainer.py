@@ -1,0 +1,90 @@
+"""The loop of supervised fine-tuning: one optimizer step, one yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from rlcore.batching import micro_batches
+from rlcore.data.samples import Sample
+from rlcore.models.loading import disable_dropout
+from rlcore.order import Order
+from rlcore.protocols import Policy
+from rlcore.run import Run
+from rlcore.sampling.loop import evaluating
+from rlcore.types import Metrics, Trajectories
+from rlcore_sft.config import SFTConfig
+from rlcore_sft.loss import nll
+
+
+class SFTTrainer:
+    """Supervised fine-tuning (`rlcore.protocols.Trainer`); the loss is on chosen tokens only, EOS among them."""
+
+    needs = ("samples",)
+    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+
+    def __init__(self, config: SFTConfig, run: Run) -> None:
+        self.config, self.run = config, run
+        self._policy = run.build_policy()
+        if not config.dropout:
+            disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.order = Order(len(run.samples), run.config.run.seed)
+        run.plan_steps(-(-len(run.samples) // config.batch_size))
+        self.updater = run.updater(self._policy, config.optimizer)
+        if run.eval_samples:
+            run.add_evaluation(self.validation_loss)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each optimizer step."""
+        while True:
+            dealt = self.order.take_within_pass(self.config.batch_size)
+            batch = self._stack([self.run.samples[i] for i in dealt])
+            total = batch.num_actions.sum()
+            summed = torch.zeros((), dtype=torch.float64, device=self.run.ranks.device)
+            for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+                # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
+                loss = nll(self._policy.score(part).logprobs).sum() / total
+                self.updater.backward(loss, last=last)
+                summed += loss.detach()
+            metrics = {"lr": self.updater.lr}
+            norm = self.updater.step()
+            if norm is not None:
+                metrics["grad/norm"] = float(norm)
+            yield metrics | {
+                "loss/total": float(self.run.ranks.sum(summed)),
+                "data/tokens": float(total),
+                "progress/epoch": self.order.epoch,
+            }
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    @torch.no_grad()
+    def validation_loss(self) -> Metrics:
+        """Return the mean negative log-likelihood of the held-out chosen tokens, on all ranks together."""
+        samples, size = self.run.eval_samples, self.config.batch_size
+        total = count = 0.0
+        with evaluating(self._policy.module):
+            for start in range(0, len(samples), size):
+                batch = self._stack(samples[start : start + size])
+                count += float(batch.num_actions.sum())
+                for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+                    total += float(nll(self._policy.score(part).logprobs).sum())
+        return {"loss": float(self.run.ranks.sum(total)) / count}
+
+    def _stack(self, samples: Sequence[Sample]) -> Trajectories:
+        rows = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
+        return Trajectories.stack(*rows).to(self.run.ranks.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer and the order of samples."""
+        return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])

@@ -1,0 +1,58 @@
+"""The figures every PPO benchmark program reports, so that programs are compared by one measure."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+
+@dataclass
+class Clock:
+    """Note the end of each iteration in wall and in CPU seconds, and add up the seconds of its phases."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    _last: float = 0.0
+
+    def end_phase(self, name: str) -> None:
+        """Put the time since the last call of any kind down to `name`."""
+        now = time.perf_counter()
+        self.phases[name] = self.phases.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def mark(self) -> None:
+        """Note the time: once before the first iteration and once after each."""
+        self._last = time.perf_counter()
+        self.wall.append(self._last)
+        self.cpu.append(time.process_time())
+
+
+def first_reached(scores: list[float], cpu: list[float], level: float) -> dict[str, float] | None:
+    """Tell at which iteration and CPU second the mean score of 3 iterations first reached `level`.
+
+    Args:
+        scores: of each iteration.
+        cpu: one more than scores: CPU seconds at the start, then after each iteration.
+    """
+    for i in range(3, len(scores) + 1):
+        if sum(scores[i - 3 : i]) / 3 >= level:
+            return {"iteration": i, "cpu_s": round(cpu[i] - cpu[0], 2)}
+    return None
+
+
+def report(scores: list[float], clock: Clock) -> dict[str, Any]:
+    """Sum up a run: median wall and mean CPU seconds, seconds by phase, peak memory, and when .95 was reached."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "s_per_iteration": round(median(after - before for before, after in pairwise(clock.wall)), 5),
+        "cpu_s_per_iteration": round((clock.cpu[-1] - clock.cpu[0]) / len(scores), 5),
+        "phase_s": {name: round(value / len(scores), 5) for name, value in clock.phases.items()},
+        "peak_rss_mb": round(peak / 1024),
+        "reached_95": first_reached(scores, clock.cpu, 0.95),
+        "scores": [round(score, 3) for score in scores],
+    }

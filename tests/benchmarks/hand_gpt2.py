@@ -1,0 +1,150 @@
+"""A GPT-2 with a value head, run by hand: scoring of whole walks, and sampling with a cache allocated once.
+
+While scoring, hidden states carry chosen positions only (packed); attention alone sees the padded rectangle.
+
+Shapes: B rollouts, T moves, N chosen tokens, H hidden, V vocabulary. Column t of every [B, T] array is about move t,
+token t + 1 of a row that begins with the start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (what torch's own documentation calls it)
+from torch import Tensor, nn
+from transformers import GPT2LMHeadModel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
+
+from walks import END_ID, PAD_ID, letter
+
+MOVES = 9
+
+
+class Network:
+    """Run a GPT-2's weights, with a value head on its last hidden state, without the modules around them."""
+
+    def __init__(self, folder: str) -> None:
+        self.gpt2 = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
+        body, config = self.gpt2.transformer, self.gpt2.config
+        self.width, self.heads = config.n_embd, config.n_head
+        self.blocks = list(body.h)
+        self.vocab, self.positions, self.last_norm = body.wte.weight, body.wpe.weight, body.ln_f
+        self.value_head = nn.Sequential(nn.Linear(self.width, 2 * self.width), nn.ReLU(), nn.Linear(2 * self.width, 1))
+        self.parameters = [*self.gpt2.parameters(), *self.value_head.parameters()]
+
+    def norm(self, layer: Any, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.width,), layer.weight, layer.bias)
+
+    def trunk(self, tokens: Tensor, positions: Tensor, mix: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Return the last hidden states, float[N, H], of tokens, long[N], at positions, long[N] or one for all.
+
+        `mix(i, qkv)` is attention in block i: float[N, 3H] to float[N, H]. It alone knows which token is whose.
+        """
+        x = F.embedding(tokens, self.vocab) + self.positions[positions]
+        for i, block in enumerate(self.blocks):
+            attention, mlp = block.attn, block.mlp
+            qkv = torch.addmm(attention.c_attn.bias, self.norm(block.ln_1, x), attention.c_attn.weight)
+            x = x + torch.addmm(attention.c_proj.bias, mix(i, qkv), attention.c_proj.weight)
+            hidden = torch.addmm(mlp.c_fc.bias, self.norm(block.ln_2, x), mlp.c_fc.weight)
+            x = x + torch.addmm(mlp.c_proj.bias, F.gelu(hidden, approximate="tanh"), mlp.c_proj.weight)
+        return self.norm(self.last_norm, x)
+
+    def heads_of(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probs over the vocabulary, float[N, V], and values, float[N]."""
+        return F.log_softmax(hidden @ self.vocab.t(), -1), self.value_head(hidden)[:, 0]
+
+    def score(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probs and values of the moves that `mask` selects, float[B, T] each, zero elsewhere.
+
+        Args:
+            tokens: long[B, T + 1], the start and the moves.
+            mask: bool[B, T], True where the policy chose.
+        """
+        height, width = mask.shape
+        chosen = mask.reshape(-1).nonzero()[:, 0]
+
+        def mix(_: int, qkv: Tensor) -> Tensor:
+            square = qkv.new_zeros(height * width, 3 * self.width).index_copy(0, chosen, qkv)
+            q, k, v = square.view(height, width, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return mixed.transpose(1, 2).reshape(-1, self.width)[chosen]
+
+        hidden = self.trunk(tokens[:, :-1].reshape(-1)[chosen], chosen % width, mix)
+        logprobs, values = self.heads_of(hidden)
+        logprobs = logprobs.gather(1, tokens[:, 1:].reshape(-1)[chosen, None])[:, 0]
+        empty = hidden.new_zeros(height * width)
+        logprobs, values = empty.index_copy(0, chosen, logprobs), empty.index_copy(0, chosen, values)
+        return logprobs.view(height, width), values.view(height, width)
+
+
+@dataclass
+class Rollouts:
+    """Hold a round of walks as they were sampled; entries beyond a walk's end are zero (PAD_ID in `tokens`).
+
+    Attributes:
+        tokens: long[B, T + 1].
+        mask: bool[B, T], True where the policy chose the move (the end token included).
+        logprobs, values: float[B, T], as the sampling policy had them.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    values: Tensor
+
+    def texts(self) -> list[str]:
+        """Spell the walks, end token left off; a pad the policy chose is spelt as a letter outside the alphabet."""
+        rows = [row[: row.index(END_ID)] if END_ID in row else row for row in self.tokens.tolist()]
+        return ["".join(map(letter, row)) for row in rows]
+
+
+class Sampler:
+    """Continue a fixed number of starts, with a cache of keys and values allocated once."""
+
+    def __init__(self, network: Network, num_rows: int) -> None:
+        self.network, self.num_rows = network, num_rows
+        shape = (num_rows, network.heads, MOVES, network.width // network.heads)
+        self.keys = [torch.empty(shape) for _ in network.blocks]
+        self.values = [torch.empty(shape) for _ in network.blocks]
+
+    def _mix(self, t: int) -> Callable[[int, Tensor], Tensor]:
+        """Return attention from position t to the positions up to it, which writes the cache."""
+
+        def mix(i: int, qkv: Tensor) -> Tensor:
+            q, k, v = qkv.view(self.num_rows, 3, self.network.heads, 1, -1).unbind(1)
+            keys, values = self.keys[i], self.values[i]
+            keys[:, :, t : t + 1], values[:, :, t : t + 1] = k, v
+            mixed = F.scaled_dot_product_attention(q, keys[:, :, : t + 1], values[:, :, : t + 1])
+            return mixed.reshape(self.num_rows, -1)
+
+        return mix
+
+    @torch.no_grad()
+    def __call__(self, starts: Tensor) -> Rollouts:
+        """Sample one walk from each start, long[B], at temperature 1."""
+        tokens = torch.full((self.num_rows, MOVES + 1), PAD_ID)
+        tokens[:, 0] = starts
+        mask = torch.zeros(self.num_rows, MOVES, dtype=torch.bool)
+        logprobs, values = torch.zeros(2, self.num_rows, MOVES)
+        alive = torch.ones(self.num_rows, dtype=torch.bool)
+        for t in range(MOVES):
+            hidden = self.network.trunk(tokens[:, t], torch.tensor(t), self._mix(t))
+            distribution, values[:, t] = self.network.heads_of(hidden)
+            move = torch.multinomial(distribution.exp(), 1)
+            logprobs[:, t] = distribution.gather(1, move)[:, 0]
+            mask[:, t] = alive
+            tokens[:, t + 1] = move[:, 0].where(alive, PAD_ID)
+            alive = alive & (move[:, 0] != END_ID)
+            if not alive.any():
+                break
+        longest = int(mask.sum(1).max())
+        mask = mask[:, :longest].contiguous()
+        return Rollouts(
+            tokens[:, : longest + 1].contiguous(), mask, logprobs[:, :longest] * mask, values[:, :longest] * mask
+        )

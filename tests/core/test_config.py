@@ -1,0 +1,301 @@
+"""Configuration: strict structuring with every error at once, YAML, overrides, merging, and what is printed of it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+import numpy as np
+import pytest
+
+from rlcore.config import (
+    config,
+    describe,
+    dump_yaml,
+    load_yaml,
+    merge,
+    option,
+    parse_overrides,
+    structure,
+    unstructure,
+)
+from rlcore.errors import ConfigError
+from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@config
+class Inner:
+    lr: float = option(0.5, "how fast", gt=0, unit="per step", source="arXiv:0000.00001")
+    betas: tuple[float, float] = option((0.9, 0.95), "decays", ge=0, lt=1)
+
+
+@config
+class Outer:
+    """Hold one option of every type that there is."""
+
+    steps: int = option(4, "how many", ge=1, unit="steps")
+    clip: float = option(0.2, "how far the ratio may leave 1", ge=0, le=1)
+    on: bool = option(True, "whether at all")
+    name: str = option("x", "a name")
+    course: Literal["constant", "linear"] = option("constant", "the course")
+    resume: Literal["never", "auto"] | str = option("never", "how to go on")
+    ids: tuple[int, ...] | None = option(None, "some ids")
+    words: tuple[str, ...] = option((), "some words")
+    extra: Mapping[str, Any] = option({}, "anything by name")
+    weights: Mapping[str, float] = option({}, "numbers by name")
+    any: Any = option(None, "anything")
+    inner: Inner = option(Inner(lr=0.25, betas=(0.5, 0.6)), "a section")
+    maybe: Inner | None = option(None, "a section, or none")
+
+
+def complaint(values: Any, **place: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        structure(Outer, values, **place)
+    return str(caught.value)
+
+
+def test_nothing_said_gives_the_defaults() -> None:
+    assert structure(Outer, {}) == Outer()
+    assert structure(TrainConfig, {}) == TrainConfig()
+
+
+@pytest.mark.parametrize(
+    ("option_name", "value", "allowed"),
+    [
+        ("steps", "3", "a whole number"),
+        ("steps", 2.9, "a whole number"),
+        ("steps", 3.0, "a whole number"),
+        ("steps", True, "a whole number"),
+        ("steps", None, "a whole number"),
+        ("steps", [3], "a whole number"),
+        ("clip", "0.1", "a number"),
+        ("clip", False, "a number"),
+        ("clip", math.nan, "a number"),
+        ("on", 1, "true or false"),
+        ("on", "yes", "true or false"),
+        ("name", 3, "text"),
+        ("course", "sideways", "one of 'constant', 'linear'"),
+        ("course", True, "one of 'constant', 'linear'"),
+        ("resume", 3, "one of 'never', 'auto' or text"),
+        ("ids", "12", "a list or null"),
+        ("words", "stop", "a list"),
+        ("extra", [1], "a mapping"),
+        ("inner", 3, "a mapping of options"),
+    ],
+)
+def test_a_wrong_type_is_refused_and_never_converted(option_name: str, value: Any, allowed: str) -> None:
+    meaning = next(field.metadata["help"] for field in attrs.fields(Outer) if field.name == option_name)
+    expected = f"run.yaml: ppo.{option_name} = {value!r}: must be {allowed} ({meaning})"
+    assert complaint({option_name: value}, where="run.yaml", path="ppo") == expected
+
+
+def test_a_whole_number_serves_as_a_number_and_a_list_as_a_tuple() -> None:
+    made = structure(Outer, {"clip": 1, "ids": [1, 2], "words": ["a"]})
+    assert made.clip == 1.0
+    assert type(made.clip) is float
+    assert (made.ids, made.words) == ((1, 2), ("a",))
+
+
+def test_numbers_of_numpy_and_paths_become_plain() -> None:
+    made = structure(Outer, {"steps": np.int64(3), "clip": np.float32(0.5), "name": Path("a") / "b"})
+    assert (made.steps, made.clip, made.name) == (3, 0.5, str(Path("a") / "b"))
+    assert (type(made.steps), type(made.clip)) == (int, float)
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ({"steps": 0}, "steps = 0: must be at least 1 (how many)"),
+        ({"clip": 1.7}, "clip = 1.7: must lie in [0, 1] (how far the ratio may leave 1)"),
+        ({"clip": -0.1}, "clip = -0.1: must lie in [0, 1] (how far the ratio may leave 1)"),
+        ({"inner": {"lr": 0}}, "inner.lr = 0: must be greater than 0 (how fast)"),
+        ({"inner": {"betas": [0.5, 1.0]}}, "inner.betas = [0.5, 1.0]: must lie in [0, 1) (decays)"),
+    ],
+)
+def test_out_of_range_is_refused(values: Any, allowed: str) -> None:
+    assert complaint(values) == allowed
+
+
+def test_the_ends_of_a_range_belong_to_it_where_it_says_so() -> None:
+    assert structure(Outer, {"clip": 0}).clip == 0
+    assert structure(Outer, {"clip": 1}).clip == 1
+    assert structure(Outer, {"steps": 1}).steps == 1
+    assert structure(RunConfig, {"time_s": math.inf}).time_s == math.inf
+
+
+@pytest.mark.parametrize("wrong", [1.7, -0.1, math.nan])
+def test_ranges_hold_for_objects_built_by_hand(wrong: float) -> None:
+    with pytest.raises(ConfigError, match=r"Outer.clip = .*: must lie in \[0, 1\] \(how far the ratio may leave 1\)"):
+        Outer(clip=wrong)
+
+
+def test_every_error_is_told_at_once_each_with_its_path() -> None:
+    text = complaint(
+        {"clpi": 1, "steps": "3", "inner": {"lr": -1, "betas": [0.1, "x"]}, "weights": {"a": "b"}, "zzz": 1},
+        where="run.yaml",
+        path="ppo",
+    )
+    lines = text.splitlines()
+    assert [line.split(" = ")[0] for line in lines] == [
+        "run.yaml: ppo.clpi",
+        "run.yaml: ppo.steps",
+        "run.yaml: ppo.inner.lr",
+        "run.yaml: ppo.inner.betas[1]",
+        "run.yaml: ppo.weights.a",
+        "run.yaml: ppo.zzz",
+    ]
+    assert lines[0].endswith(": no such option; did you mean 'clip'?")
+    assert "there are steps, clip, on" in lines[-1]
+
+
+def test_a_tuple_of_fixed_length_is_counted() -> None:
+    assert "must be a list of 2 entries" in complaint({"inner": {"betas": [0.1]}})
+
+
+def test_part_of_a_section_keeps_the_rest_of_that_sections_default() -> None:
+    made = structure(Outer, {"inner": {"lr": 1}})
+    assert made.inner == Inner(lr=1.0, betas=(0.5, 0.6))
+    assert structure(Outer, {"maybe": {"lr": 1}}).maybe == Inner(lr=1.0, betas=(0.9, 0.95))
+    assert structure(Outer, {"inner": None}).inner == Outer().inner
+    assert structure(Outer, {"maybe": None}).maybe is None
+
+
+def test_config_objects_pass_through() -> None:
+    inner, outer = Inner(lr=0.125), Outer(steps=9)
+    assert structure(Outer, {"inner": inner}).inner is inner
+    assert structure(Outer, {"maybe": inner}).maybe is inner
+    assert structure(Outer, outer) is outer
+    assert "must be a mapping of options" in complaint({"inner": SamplingConfig()})
+
+
+def test_options_checked_against_each_other_are_told_with_their_path() -> None:
+    @config
+    class Pair:
+        low: int = option(0, "low")
+        high: int = option(1, "high")
+
+        def __attrs_post_init__(self) -> None:
+            if self.low > self.high:
+                raise ConfigError("low must not exceed high")
+
+    with pytest.raises(ConfigError, match=r"^f.yaml: pair = .*: low must not exceed high$"):
+        structure(Pair, {"low": 3}, where="f.yaml", path="pair")
+
+
+def test_what_is_structured_shares_no_mapping_with_what_was_given() -> None:
+    given = {"extra": {"a": 1}}
+    made = structure(Outer, given)
+    given["extra"]["a"] = 2
+    assert made.extra == {"a": 1}
+
+
+def test_the_whole_configuration_comes_back_from_its_own_yaml(tmp_path: Path) -> None:
+    original = structure(
+        TrainConfig,
+        {"gen": {"stop_sequences": ["\n", "no", "1e-5"], "temperature": 1e-5}, "run": {"time_s": math.inf}},
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(unstructure(original)), encoding="utf-8")
+    assert structure(TrainConfig, load_yaml(path)) == original
+
+
+def test_what_has_no_plain_form_is_named() -> None:
+    plain = unstructure({"fn": math.floor, "path": Path("a"), "n": np.float64(2), "o": object(), "t": (1, None)})
+    assert plain == {"fn": "math:floor", "path": "a", "n": 2.0, "o": "<builtins.object>", "t": [1, None]}
+    assert type(plain["n"]) is float
+
+
+def test_merging_changes_neither_side() -> None:
+    base, over = {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}, {"a": {"c": {"f": 3}, "b": None}, "e": [2], "g": {"h": 1}}
+    merged = merge(base, over)
+    assert merged == {"a": {"b": None, "c": {"d": 2, "f": 3}}, "e": [2], "g": {"h": 1}}
+    merged["a"]["c"]["d"] = merged["g"]["h"] = 9
+    assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
+    assert over["g"] == {"h": 1}
+
+
+def test_overrides_are_yaml_values_at_dotted_paths() -> None:
+    parsed = parse_overrides(["a.b=1e-3", "a.c=[x, y]", "d=", "e=no", "f=mod:fn", "g=a=b", "a.b=2"])
+    assert parsed == {"a": {"b": 2, "c": ["x", "y"]}, "d": None, "e": "no", "f": "mod:fn", "g": "a=b"}
+
+
+def test_every_override_that_cannot_be_used_is_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_overrides(["a=1", "a.b=2", "c", "d=[1", ".=2"])
+    first, second, third, fourth = str(caught.value).splitlines()
+    assert first == "a.b: 'a' was given a value of its own before"
+    assert second == "'c': must be written key=value, such as trainer.clip=0.1"
+    assert third.startswith("'d=[1':1:3: is not YAML")
+    assert fourth.startswith("'.=2': must be written key=value")
+
+
+def test_yaml_means_what_its_1_2_standard_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "a: 1e-5\nb: no\nc: 010\nd: 2020-01-01\ne: 1:30\nf: true\ng: ~\nh: 0x1F\ni: -.inf\nj: .5\n"
+        "k: &k {x: 1}\nl: {<<: *k, y: 2}\n"
+    )
+    assert load_yaml(path) == {
+        "a": 1e-5, "b": "no", "c": 10, "d": "2020-01-01", "e": "1:30", "f": True, "g": None, "h": 31, "i": -math.inf,
+        "j": 0.5, "k": {"x": 1}, "l": {"x": 1, "y": 2},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", ":4:3", "'c' stands twice"),
+        ("a: [1", ":1:6", "expected ',' or ']'"),
+        ("a: 1\nb: c: d\n", ":2:5", "mapping values are not allowed here"),
+        ("a: !!python/object:os.system {}\n", ":1:4", "could not determine a constructor"),
+        ("- 1\n", "", "its top is list"),
+        ("just text\n", "", "its top is str"),
+        ("a: \x00\n", "", "unacceptable character"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, place: str, reason: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_yaml(path)
+    assert str(caught.value).startswith(f"{path}{place}: ")
+    assert reason in str(caught.value)
+
+
+def test_a_file_that_is_absent_or_not_text_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
+        load_yaml(tmp_path / "absent.yaml")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match=r"bytes\.yaml: cannot be read: it is not UTF-8"):
+        load_yaml(tmp_path / "bytes.yaml")
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert load_yaml(tmp_path / "empty.yaml") == {}
+
+
+def test_rows_describe_every_option_nested_ones_by_the_default_they_really_have() -> None:
+    rows = {row.path: row for row in describe(Outer)}
+    lr = rows["inner.lr"]
+    assert (lr.type, lr.default, lr.range, lr.unit, lr.source) == ("float", 0.25, "> 0", "per step", "arXiv:0000.00001")
+    assert rows["maybe.lr"].default == 0.5
+    assert rows["inner.betas"].range == "[0, 1)"
+    assert rows["inner.betas"].default == [0.5, 0.6]
+    assert rows["clip"].range == "[0, 1]"
+    assert rows["resume"].type == "never | auto | text"
+    assert rows["ids"].type == "[int, ...] | null"
+    assert "inner" not in rows
+
+
+def test_every_option_of_the_settings_says_what_it_means() -> None:
+    assert [row.path for row in describe(TrainConfig) if not row.meaning] == []
+
+
+def test_the_configuration_page_is_what_the_classes_say() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], check=False)
+    assert done.returncode == 0, "run `make docs`"

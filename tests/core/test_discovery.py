@@ -1,0 +1,381 @@
+"""The door, with real dists on a real path, each test in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = """
+from rlcore import hookimpl
+
+@hookimpl
+def register_trainers(register):
+    register("{name}", "json:dumps")
+"""
+
+
+class Site:
+    """A folder of installed dists, and processes that see it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "site"
+        self.elsewhere = folder / "elsewhere"
+        self.folder.mkdir()
+        self.elsewhere.mkdir()
+
+    def install(
+        self,
+        dist: str,
+        source: str | None = None,
+        *,
+        version: str = "0.3",
+        requires: tuple[str, ...] = (),
+        entry_points: str | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        folder = folder or self.folder
+        folder.mkdir(exist_ok=True)
+        module = dist.replace("-", "_") + "_plugin"
+        if source is not None:
+            (folder / f"{module}.py").write_text(source)
+        info = folder / f"{dist.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {dist}", f"Version: {version}"]
+        (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires), ""]))
+        (info / "entry_points.txt").write_text(entry_points or f"[rlcore]\nmain = {module}\n")
+
+    def python(
+        self, *arguments: str, path: tuple[Path, ...] = (), cwd: Path | None = None, **switches: str
+    ) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
+        search = os.pathsep.join(map(str, [self.folder, *path, ROOT]))
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**kept, "PYTHONPATH": search, **switches},
+            cwd=cwd or self.elsewhere,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    def plugins(self, **options: Any) -> dict[str, dict[str, Any]]:
+        done = self.python("-m", "rlcore", "list-plugins", "--json", **options)
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
+        listed = [plugin for plugin in document["plugins"] if not plugin["dist"].startswith("rlcore-")]
+        assert len({plugin["dist"] for plugin in listed}) == len(listed)
+        return {plugin["dist"]: plugin for plugin in listed}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def state_of(plugin: Mapping[str, Any]) -> tuple[str, str]:
+    return plugin["state"], plugin["reason"]
+
+
+def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Site) -> None:
+    site.install("acme-dpo", GOOD.format(name="dpo"))
+    plugins = site.plugins()
+    assert state_of(plugins["acme-dpo"]) == ("ok", "")
+    assert plugins["acme-dpo"]["components"] == {"trainers": ["dpo"]}
+    assert plugins["acme-dpo"]["version"] == "0.3"
+    assert plugins["rlcore"]["components"]["architectures"] == ["causal_lm"]
+
+
+FAILURES = {
+    "no-module": (None, "ModuleNotFoundError: No module named 'no_module_plugin'"),
+    "no-dependency": ("import acme_is_not_there\n", "ModuleNotFoundError: No module named 'acme_is_not_there'"),
+    "syntax": ("def f(:\n", "SyntaxError: invalid syntax (syntax_plugin.py, line 1)"),
+    "exits": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "generator-exit": ("raise GeneratorExit\n", "GeneratorExit"),
+    "many-lines": ("raise ValueError('first\\nsecond')\n", "ValueError: first"),
+    "misspelt": (
+        "from rlcore import hookimpl\n@hookimpl\ndef register_trainer(register): ...\n",
+        "rlcore has no hook 'register_trainer'; did you mean 'register_trainers'?",
+    ),
+    "misspelt-observer": (
+        "from rlcore import hookimpl\n@hookimpl\ndef on_steps(run, metrics): ...\n",
+        "rlcore has no hook 'on_steps'; did you mean 'on_step'?",
+    ),
+    "undecorated": (
+        "def register_trainers(register): ...\n",
+        "register_trainers is not decorated with @rlcore.hookimpl",
+    ),
+    "raises-half-way": (
+        GOOD.format(name="half") + "    raise RuntimeError('half way')\n",
+        "RuntimeError: half way",
+    ),
+    "exits-half-way": (GOOD.format(name="half") + "    raise SystemExit\n", "SystemExit"),
+    "twice": (GOOD.format(name="half") + "    register('half', 'json:dumps')\n", "it registers trainer 'half' twice"),
+    "bad-name": (
+        GOOD.format(name="a:b"),
+        "trainer 'a:b': a name is letters, digits, '-', '_' and '.', such as 'my-algo'",
+    ),
+    "bad-target": (
+        GOOD.format(name="half") + "    register('x', 'no colon')\n",
+        "trainer 'x': target is 'no colon'; it must be callable or 'module:attribute'",
+    ),
+    "bad-config": (
+        GOOD.format(name="half") + "    register('x', print, config=3)\n",
+        "trainer 'x': config is 3; it must be a config class, 'module:attribute' or None",
+    ),
+    "recursive": (
+        "from rlcore.registry import registries\nregistries()\n",
+        "a plugin asked for the registries while it was being loaded itself",
+    ),
+}
+
+
+def test_no_plugin_breaks_another_and_each_says_why_in_one_line(site: Site) -> None:
+    for dist, (source, _) in FAILURES.items():
+        site.install(dist, source)
+    site.install("zzz-good", GOOD.format(name="good"))
+    plugins = site.plugins()
+    assert {dist: state_of(plugins[dist]) for dist in FAILURES} == {
+        dist: ("broken", reason) for dist, (_, reason) in FAILURES.items()
+    }
+    assert all(plugins[dist]["components"] == {} for dist in FAILURES), "half a registration was kept"
+    assert state_of(plugins["zzz-good"]) == ("ok", "")
+    assert state_of(plugins["rlcore"]) == ("ok", "")
+
+
+def test_a_hook_that_wants_an_unknown_argument_is_broken(site: Site) -> None:
+    site.install("acme", "from rlcore import hookimpl\n@hookimpl\ndef on_step(run, loss): ...\n")
+    state, reason = state_of(site.plugins()["acme"])
+    assert state == "broken"
+    assert "'on_step'" in reason
+    assert "'loss'" in reason
+
+
+def test_hooks_of_a_refused_plugin_are_never_called(site: Site) -> None:
+    site.install(
+        "acme",
+        GOOD.format(name="half")
+        + "    raise RuntimeError\n@hookimpl\ndef on_step(run, metrics):\n    print('called')\n",
+    )
+    code = "from rlcore.observers import Observers; Observers().on_step(None, {}); print('done')"
+    assert site.python("-c", code).stdout == "done\n"
+
+
+def test_a_plugin_for_another_rlcore_is_never_imported(site: Site) -> None:
+    shout = "import sys\nsys.stderr.write('IMPORTED')\n"
+    site.install("too-new", shout, requires=("attrs>=1", "RLCORE >=9.1"))
+    site.install("too-old", shout, requires=("rlcore<0.0.1; python_version>'3'",))
+    site.install("unreadable", shout, requires=("rlcore =>> 1",))
+    site.install("extra-only", GOOD.format(name="x"), requires=("rlcore>=9; extra == 'future'",))
+    done = site.python("-m", "rlcore", "list-plugins")
+    assert "IMPORTED" not in done.stderr
+    plugins = site.plugins()
+    assert state_of(plugins["too-new"]) == ("incompatible", "needs rlcore>=9.1, this is rlcore 0.1.0")
+    assert plugins["too-old"]["state"] == "incompatible"
+    assert state_of(plugins["unreadable"]) == ("broken", "its metadata has an unreadable requirement 'rlcore =>> 1'")
+    assert plugins["extra-only"]["state"] == "ok"
+
+
+def test_unreadable_metadata_is_shown_and_breaks_nothing(site: Site) -> None:
+    site.install("no-value", entry_points="[rlcore]\nmain\n")
+    site.install("no-name", GOOD.format(name="x"))
+    (site.folder / "no_name-0.3.dist-info" / "METADATA").unlink()
+    site.install("not-a-module", entry_points="[rlcore]\nmain = 3 / 4\n")
+    site.install("good", GOOD.format(name="good"))
+    plugins = site.plugins()
+    assert plugins["good"]["state"] == "ok"
+    for dist in ("no-value", "no-name", "not-a-module"):
+        assert plugins[dist]["state"] == "broken", dist
+        assert plugins[dist]["reason"].startswith("its "), dist
+
+
+def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(site: Site) -> None:
+    site.install("acme-ppo", GOOD.format(name="best"))
+    site.install("zeta-ppo", GOOD.format(name="best"), version="2.0")
+    plugins = site.plugins()
+    assert state_of(plugins["acme-ppo"]) == (
+        "conflict",
+        "zeta-ppo 2.0 brings a trainer 'best' too: say 'acme-ppo:best'",
+    )
+    assert plugins["zeta-ppo"]["state"] == "conflict"
+    code = (
+        "from rlcore.registry import registries; t = registries().trainers\n"
+        "print(t.get('acme-ppo:best').qualified, t.get('Zeta_PPO:best').qualified)\n"
+        "try: t.get('best')\nexcept LookupError as error: print(type(error).__name__, error)"
+    )
+    assert site.python("-c", code).stdout.splitlines() == [
+        "acme-ppo:best zeta-ppo:best",
+        (
+            "AmbiguousComponent 2 trainers are called 'best': "
+            "say 'acme-ppo:best' (acme-ppo 0.3) or 'zeta-ppo:best' (zeta-ppo 2.0)"
+        ),
+    ]
+
+
+def test_two_entry_points_of_one_dist_cannot_take_one_name(site: Site) -> None:
+    (site.folder / "one.py").write_text(GOOD.format(name="x"))
+    (site.folder / "two.py").write_text(GOOD.format(name="x"))
+    site.install("acme", entry_points="[rlcore]\na = one\nb = two\nc = one\n")
+    document = json.loads(site.python("-m", "rlcore", "list-plugins", "--json").stdout)
+    states = {each["entry_point"]: state_of(each) for each in document["plugins"] if each["dist"] == "acme"}
+    assert states == {
+        "a": ("ok", ""),
+        "b": ("conflict", "the entry point 'a' of acme 0.3 brings a trainer 'x' already"),
+        "c": ("conflict", "one is loaded already, for acme:a"),
+    }
+
+
+def test_a_dist_seen_twice_counts_once_as_the_first(site: Site, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    site.install("acme", GOOD.format(name="x"), version="2.0")
+    site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
+    plugins = site.plugins(path=(second, site.folder))
+    assert state_of(plugins["acme"]) == ("ok", "")
+    assert (plugins["acme"]["version"], plugins["acme"]["components"]) == ("2.0", {"trainers": ["x"]})
+
+
+def test_a_dist_hidden_by_a_newer_one_without_plugins_is_hidden(site: Site, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    site.install("acme", version="2.0", entry_points="[console_scripts]\na = b:c\n")
+    site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
+    assert "acme" not in site.plugins(path=(second,))
+
+
+def test_nothing_loads_from_the_working_folder(site: Site) -> None:
+    site.install("local", GOOD.format(name="x"), folder=site.elsewhere)
+    assert "local" not in site.plugins(cwd=site.elsewhere)
+    assert "local" in site.plugins(cwd=site.elsewhere, path=(site.elsewhere,))
+
+
+def test_the_disable_list_is_obeyed_before_import(site: Site) -> None:
+    site.install("Acme.DPO", "raise SystemExit\n", entry_points="[rlcore]\ndpo = acme_dpo_plugin\n")
+    for name in ("acme-dpo", "Acme_DPO", "dpo", " x , dpo "):
+        plugins = site.plugins(RLCORE_DISABLE_PLUGINS=name)
+        assert state_of(plugins["acme-dpo"]) == ("disabled", "RLCORE_DISABLE_PLUGINS names it")
+    assert site.plugins()["acme-dpo"]["state"] == "broken"
+
+
+def test_the_allow_list_leaves_the_rest_out_and_empty_leaves_all_out_but_the_core(site: Site) -> None:
+    site.install("one", GOOD.format(name="x"))
+    site.install("two", GOOD.format(name="y"))
+    plugins = site.plugins(RLCORE_PLUGINS="one")
+    assert plugins["one"]["state"] == "ok"
+    assert state_of(plugins["two"]) == ("disabled", "RLCORE_PLUGINS does not name it")
+    plugins = site.plugins(RLCORE_PLUGINS="", RLCORE_DISABLE_PLUGINS="rlcore,core")
+    assert [plugin["state"] for plugin in plugins.values()] == ["ok", "disabled", "disabled"]
+    assert next(iter(plugins)) == "rlcore"
+
+
+def test_a_switch_that_names_nothing_installed_is_remarked_on(site: Site) -> None:
+    site.install("acme-dpo", GOOD.format(name="dpo"))
+    done = site.python("-m", "rlcore", "list-plugins", RLCORE_DISABLE_PLUGINS="acme-dop")
+    assert "note: RLCORE_DISABLE_PLUGINS names 'acme-dop', which is not installed; 'acme-dpo' is" in done.stdout
+
+
+def test_strict_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Site) -> None:
+    site.install("acme", "raise ValueError('no')\n")
+    code = "from rlcore.registry import registries; registries()"
+    assert site.python("-c", code).returncode == 0
+    done = site.python("-c", code, RLCORE_STRICT_PLUGINS="1")
+    assert done.returncode == 1
+    assert "ValueError: no" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("PluginError: RLCORE_STRICT_PLUGINS is set, and acme 0.3 is broken: ValueError: no")
+    assert site.plugins(RLCORE_STRICT_PLUGINS="1")["acme"]["state"] == "broken"
+
+
+def test_strict_says_nothing_of_what_was_disabled(site: Site) -> None:
+    site.install("acme", "raise ValueError('no')\n")
+    code = "from rlcore.registry import registries; registries()"
+    done = site.python("-c", code, RLCORE_STRICT_PLUGINS="1", RLCORE_DISABLE_PLUGINS="acme")
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupt_while_loading_is_an_interrupt(site: Site) -> None:
+    site.install("acme", "raise KeyboardInterrupt\n")
+    done = site.python("-m", "rlcore", "list-plugins")
+    assert (done.returncode, done.stderr) == (130, "rlcore: interrupted\n")
+
+
+def test_tracing_tells_what_was_loaded_and_every_call(site: Site) -> None:
+    site.install("acme", GOOD.format(name="x"))
+    done = site.python("-m", "rlcore", "list-plugins", RLCORE_TRACE_PLUGINS="1")
+    assert "rlcore: register_trainers: acme:main\n" in done.stderr
+    assert "rlcore: acme 0.3: acme_plugin: ok in " in done.stderr
+
+
+def test_each_process_loads_once_and_a_forked_one_for_itself(site: Site) -> None:
+    site.install("acme", GOOD.format(name="x"))
+    code = (
+        "import os, sys; from rlcore.registry import registries; first = registries()\n"
+        "assert registries() is first\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(registries() is first)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = site.python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_core_enters_even_where_it_has_no_metadata() -> None:
+    from rlcore.finding import find_plugins
+
+    assert [(found.dist, found.module) for found in find_plugins([])] == [("rlcore", "rlcore.plugin")]
+
+
+OBSERVER = """
+from rlcore import hookimpl
+
+@hookimpl
+def on_step(run, metrics):
+    print("{name}", metrics["loss"])
+    {then}
+
+@hookimpl
+def on_run_end(run, error):
+    print("{name} end")
+"""
+WATCH = """
+import structlog, sys
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+from rlcore.observers import Observers
+watch = Observers()
+for loss in (1, 2, 3):
+    watch.on_step(None, {"loss": loss})
+watch.on_run_end(None, None)
+Observers().on_step(None, {"loss": 4})
+"""
+
+
+@pytest.mark.parametrize("failure", ["raise ValueError('no')", "raise SystemExit(3)"])
+def test_an_observer_that_raises_is_logged_once_and_dropped_for_the_run_only(site: Site, failure: str) -> None:
+    site.install("bad", OBSERVER.format(name="bad", then=failure))
+    site.install("good", OBSERVER.format(name="good", then=""))
+    done = site.python("-c", WATCH, RLCORE_PLUGINS="good,bad")
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert [line for line in told if line.startswith("good")] == ["good 1", "good 2", "good 3", "good end", "good 4"]
+    assert [line for line in told if line.startswith("bad")] == ["bad 1", "bad 4"]
+    assert done.stderr.count("observer_dropped") == 2
+    assert "bad:main" in done.stderr
+
+
+def test_an_observer_that_raises_ends_a_strict_run(site: Site) -> None:
+    site.install("bad", OBSERVER.format(name="bad", then="raise ValueError('no')"))
+    done = site.python("-c", WATCH, RLCORE_PLUGINS="bad", RLCORE_STRICT_PLUGINS="1")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("PluginError: bad:main: on_step raised ValueError: no")
+
+
+def test_an_interrupt_in_an_observer_is_an_interrupt(site: Site) -> None:
+    site.install("bad", OBSERVER.format(name="bad", then="raise KeyboardInterrupt"))
+    done = site.python("-c", WATCH, RLCORE_PLUGINS="bad")
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -1,0 +1,124 @@
+"""Imports point down: no circles, nothing heavy above the door, no algorithm known to the core or to another."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "transformers", "datasets", "accelerate")
+LIGHT = [
+    "rlcore",
+    "rlcore.cli",
+    "rlcore.components",
+    "rlcore.config",
+    "rlcore.describe",
+    "rlcore.discovery",
+    "rlcore.errors",
+    "rlcore.finding",
+    "rlcore.hookspecs",
+    "rlcore.listing",
+    "rlcore.observers",
+    "rlcore.options",
+    "rlcore.plugin",
+    "rlcore.registry",
+    "rlcore.settings",
+    "rlcore.structuring",
+    "rlcore.switches",
+    "rlcore.unstructuring",
+    "rlcore.wording",
+    "rlcore.yamlfiles",
+    "rlcore_ppo",
+    "rlcore_ppo.config",
+    "rlcore_ppo.plugin",
+    "rlcore_sft",
+    "rlcore_sft.config",
+    "rlcore_sft.plugin",
+]
+PACKAGES = ["rlcore", "rlcore_ppo", "rlcore_sft"]
+
+
+def module_files(package: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = {name: path for package in PACKAGES for name, path in module_files(package).items()}
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """List what a module imports when it is imported itself: not in functions, not for type checkers."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.update(
+                full if (full := f"{node.module}.{alias.name}") in MODULES else str(node.module) for alias in node.names
+            )
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def test_imports_run_in_no_circle() -> None:
+    graph = {name: imported_at_once(path) & set(MODULES) for name, path in MODULES.items()}
+    order = list(TopologicalSorter(graph).static_order())
+    assert set(order) == set(MODULES)
+
+
+def test_a_circle_would_be_seen() -> None:
+    with pytest.raises(ValueError, match="nodes are in a cycle"):
+        list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_the_core_knows_no_algorithm_and_an_algorithm_no_other(name: str) -> None:
+    own = name.partition(".")[0]
+    text = ast.parse(MODULES[name].read_text())
+    for node in ast.walk(text):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for module in modules:
+            top = module.partition(".")[0]
+            assert not top.startswith("rlcore_") or top == own, f"{name} imports {module}"
+
+
+def test_light_modules_import_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import importlib, sys\n"
+        f"for name in {LIGHT!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = sorted(set({HEAVY!r}) & set(sys.modules))\n"
+        "    if heavy: sys.exit(f'{name} imports {heavy}')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["ops", "loss"])
+def test_the_maths_imports_torch_only(name: str) -> None:
+    for module, path in MODULES.items():
+        if module.rpartition(".")[2] == name:
+            outside = {each.partition(".")[0] for each in imported_at_once(path)} - set(sys.stdlib_module_names)
+            assert outside <= {"torch", *PACKAGES}, f"{module} imports {outside}"

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import copy
+
+import datasets
+import pytest
+
+from rlcore.data.prompts import build_prompts
+from rlcore.data.samples import build_samples
+from rlcore.errors import DataError
+from rlcore.settings import DataConfig
+
+EOS = 30  # of the character tokenizer
+TALK = [
+    {"role": "user", "content": "why ?"},
+    {"role": "assistant", "content": "because"},
+    {"role": "user", "content": "the cat"},
+    {"role": "assistant", "content": "the dog ."},
+]
+
+
+def build(source, tokenizer, *, max_length=0, **options):
+    return build_samples(source, tokenizer, DataConfig(**options), max_length=max_length)
+
+
+def chosen(sample, tokenizer):
+    """Spell each run of chosen tokens, special ones included."""
+    runs, run = [], []
+    for token, mark in [*zip(sample.tokens, sample.action_mask, strict=True), (None, False)]:
+        if mark:
+            run.append(token)
+        elif run:
+            runs.append(tokenizer.decode(run))
+            run = []
+    return runs
+
+
+def test_all_of_a_text_but_its_first_token_is_learnt(char_tokenizer):
+    (sample,) = build(["abc"], char_tokenizer)
+    assert sample.tokens == (0, 1, 2, EOS)
+    assert sample.action_mask == (False, True, True, True)
+    assert sample.ended
+
+
+def test_all_of_a_text_after_bos_is_learnt(llama_tokenizer):
+    (sample,) = build(["the cat"], llama_tokenizer)
+    assert sample.tokens == (*llama_tokenizer("the cat")["input_ids"], 2)
+    assert sample.action_mask == (False, *[True] * (len(sample.tokens) - 1))
+
+
+def test_only_outputs_of_a_dialogue_are_learnt_and_each_ends_with_eos(char_tokenizer):
+    (sample,) = build([["a", "bc", "de", "f"]], char_tokenizer)
+    assert sample.tokens == (0, 1, 2, EOS, 3, 4, 5, EOS)
+    assert sample.action_mask == (False, True, True, True, False, False, True, True)
+
+
+def test_eos_is_left_out_when_told(char_tokenizer):
+    (sample,) = build([["a", "bc", "de", "f"]], char_tokenizer, append_eos=False)
+    assert sample.tokens == (0, 1, 2, 3, 4, 5)
+
+
+def test_eos_written_by_the_user_is_not_doubled(char_tokenizer):
+    text, pair = build(["ab</s>", ["a", "b</s>"]], char_tokenizer)
+    assert text.tokens == pair.tokens == (0, 1, EOS)
+
+
+def test_eos_is_learnt_where_it_is_also_the_padding(byte_tokenizer):
+    (sample,) = build([["the cat", " sat"]], byte_tokenizer)
+    assert sample.tokens[-1] == byte_tokenizer.pad_token_id
+    assert sample.action_mask[-1]
+
+
+@pytest.mark.parametrize("key", ["output", "completion", "response"])
+def test_a_mapping_is_a_pair(char_tokenizer, key):
+    assert build([{"prompt": "a", key: "b", "id": 3}], char_tokenizer) == build([["a", "b"]], char_tokenizer)
+
+
+def test_every_form_of_source_gives_the_same_samples(char_tokenizer):
+    pairs = [("a", "b"), ("cd", "e")]
+    rows = [{"prompt": prompt, "output": output} for prompt, output in pairs]
+    expected = build(pairs, char_tokenizer)
+    assert build(rows, char_tokenizer) == build(datasets.Dataset.from_list(rows), char_tokenizer) == expected
+    for column in ("prompt", "text"):
+        rows = [{"text": "abc", "label": 1}]
+        assert build(rows, char_tokenizer, prompt_column=column) == build(["abc"], char_tokenizer)
+
+
+def test_prompt_tokens_are_those_of_the_prompts_pipeline(llama_tokenizer, byte_tokenizer, char_tokenizer):
+    for tokenizer in (llama_tokenizer, byte_tokenizer, char_tokenizer):
+        (sample,) = build([["the cat", " sat on"]], tokenizer)
+        (prompt,) = build_prompts(["the cat"], tokenizer, DataConfig(), max_length=0)
+        assert sample.tokens[: len(prompt.tokens)] == prompt.tokens
+        assert sample.action_mask == tuple(i >= len(prompt.tokens) for i in range(len(sample.tokens)))
+
+
+@pytest.mark.parametrize("turns", [["the cat", " sat"], ["the c", "at sat"], ["why ?", "\nthe", " dog", "0 !"]])
+def test_tokens_of_a_dialogue_spell_its_texts_side_by_side(llama_tokenizer, byte_tokenizer, turns):
+    for tokenizer in (llama_tokenizer, byte_tokenizer):
+        (sample,) = build([turns], tokenizer)
+        assert tokenizer.decode(sample.tokens, skip_special_tokens=True) == "".join(turns)
+
+
+def test_callers_rows_stay_as_they_were(chat_tokenizer):
+    rows = [["a", "b"], {"prompt": "a", "output": "b"}, "abc", {"messages": TALK}]
+    before = copy.deepcopy(rows)
+    build(rows, chat_tokenizer)
+    assert rows == before
+
+
+def test_only_the_assistants_turns_are_learnt_through_the_token_that_ends_them(chat_tokenizer):
+    direct, mapped = build([TALK, {"messages": TALK}], chat_tokenizer)
+    assert direct == mapped
+    assert list(direct.tokens) == chat_tokenizer.apply_chat_template(TALK, return_dict=False)
+    assert chosen(direct, chat_tokenizer) == ["because<|end|>", "the dog .<|end|>"]
+
+
+def test_a_template_that_marks_generations_gives_the_same_turns(chat_tokenizer):
+    by_prefix = build([TALK], chat_tokenizer)
+    chat_tokenizer.chat_template = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>"
+        "{% endgeneration %}{% else %}{{ m.content }}<|end|>{% endif %}{{ '\n' }}{% endfor %}"
+    )
+    assert build([TALK], chat_tokenizer) == by_prefix
+    (last,) = build([{"prompt": TALK[:3], "completion": TALK[3:]}], chat_tokenizer)
+    assert chosen(last, chat_tokenizer) == ["the dog .<|end|>"]
+
+
+def test_the_completion_of_a_conversation_is_learnt_alone(chat_tokenizer):
+    (sample,) = build([{"prompt": TALK[:3], "completion": TALK[3:]}], chat_tokenizer)
+    assert chosen(sample, chat_tokenizer) == ["the dog .<|end|>"]
+    (prompt,) = build_prompts([TALK[:3]], chat_tokenizer, DataConfig(), max_length=0)
+    assert sample.tokens[: len(prompt.tokens)] == prompt.tokens
+    assert sample.action_mask[len(prompt.tokens)]
+    assert not any(sample.action_mask[: len(prompt.tokens)])
+
+
+def test_eos_ends_a_conversation_whose_template_writes_no_end(chat_tokenizer):
+    chat_tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    (sample,) = build([TALK], chat_tokenizer)
+    assert chosen(sample, chat_tokenizer) == ["because\n", "the dog .\n<|eos|>"]
+    (without,) = build([TALK], chat_tokenizer, append_eos=False)
+    assert without.tokens == sample.tokens[:-1]
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused(chat_tokenizer):
+    chat_tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(
+        DataError, match=r"samples\[0\]: the chat template writes the turns up to message 1 differently"
+    ):
+        build([TALK], chat_tokenizer)
+
+
+def test_a_long_sample_is_refused_or_cut_on_the_right(char_tokenizer):
+    assert build([["ab", "cd"]], char_tokenizer, max_length=5)[0].ended
+    with pytest.raises(DataError, match=r"samples\[1\]: has 5 tokens, .*context of 4;.*max_sample_tokens to at most 4"):
+        build([["a", "b"], ["ab", "cd"]], char_tokenizer, max_length=4)
+    (cut,) = build([["ab", "cd"]], char_tokenizer, max_length=4, max_sample_tokens=3)
+    assert (cut.tokens, cut.action_mask, cut.ended) == ((0, 1, 2), (False, False, True), False)
+
+
+def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
+    with pytest.raises(
+        DataError, match=r"samples\[0\]: holds no token .*once cut to data.max_sample_tokens = 2 .*raise"
+    ):
+        build([["abc", "d"]], char_tokenizer, max_sample_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], r"samples is empty; at least one sample is needed"),
+        (["a", ["a", "b", "c"]], r"samples\[1\]: has 3 texts, but prompts and outputs alternate.*even"),
+        ([["a"]], r"samples\[0\]: has 1 texts"),
+        ([[]], r"samples\[0\]: has 0 texts"),
+        ([["a", "b", "c", ""]], r"samples\[0\]\[3\]: is an empty output"),
+        ([["a", 3]], r"samples\[0\]\[1\]: is 3 \(int\), not a string"),
+        ([7], r"samples\[0\]: is 7 \(int\); a sample is a string, a list"),
+        ([{"question": "a"}], r"samples\[0\]: has no keys of a known form \('question'\); give 'prompt' with one of"),
+        ([{"prompt": "a", "output": 3}], r"samples\[0\]: 'prompt' is a str and 'output' a int; both must be strings"),
+        ([TALK], r"samples\[0\]: is a conversation, and the tokenizer has no chat template"),
+    ],
+)
+def test_samples_that_cannot_be_used_are_named(char_tokenizer, rows, message):
+    with pytest.raises(DataError, match=message):
+        build(rows, char_tokenizer)
+
+
+def test_a_sample_without_a_chosen_token_is_refused(char_tokenizer):
+    with pytest.raises(DataError, match=r"samples\[1\]: holds no token for the policy to choose \(1 tokens in all"):
+        build(["ab", "a"], char_tokenizer, append_eos=False)
+
+
+def test_a_conversation_without_the_assistant_is_refused(chat_tokenizer):
+    with pytest.raises(DataError, match=r"samples\[0\]: no message has the role 'assistant' \(roles: 'user'\)"):
+        build([TALK[:1]], chat_tokenizer)
+
+
+def test_eos_of_a_tokenizer_without_one_is_refused(char_tokenizer):
+    char_tokenizer.eos_token = None
+    with pytest.raises(DataError, match=r"data\.append_eos: .* no EOS token .*data\.append_eos=false"):
+        build(["ab"], char_tokenizer)
+    assert build(["ab"], char_tokenizer, append_eos=False)[0].tokens == (0, 1)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import datasets
+import numpy as np
+import pytest
+
+from rlcore.data.sources import load_reference, load_source
+from rlcore.errors import DataError
+
+ROWS = [{"prompt": "a b", "n": 1}, {"prompt": "c", "n": 2}]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", [ROWS, tuple(ROWS), iter(ROWS), datasets.Dataset.from_list(ROWS)])
+def test_rows_in_memory_come_as_they_are(source):
+    assert load_source(source) == ROWS
+
+
+def test_the_callers_list_is_not_the_one_returned():
+    rows = list(ROWS)
+    load_source(rows).append("more")
+    assert rows == ROWS
+
+
+def test_numbers_and_frames_are_rows_too():
+    pandas = pytest.importorskip("pandas")
+    assert load_source(np.array([0.5, 1.0]), "rewards") == [0.5, 1.0]
+    assert load_source(pandas.DataFrame(ROWS)) == ROWS
+
+
+def test_a_formatted_dataset_gives_plain_rows():
+    formatted = datasets.Dataset.from_list(ROWS).with_format("numpy")
+    assert load_source(formatted) == ROWS
+    assert formatted.format["type"] == "numpy"
+
+
+def test_files_of_every_kind_hold_the_same_rows(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, ROWS)))
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
+    datasets.Dataset.from_list(ROWS).to_csv(tmp_path / "rows.csv")
+    datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "rows.parquet")
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "folder")
+    for name in ("rows.jsonl", "lines.json", "rows.json", "rows.csv", "rows.parquet", "folder"):
+        assert load_source(name) == ROWS, name
+        assert load_source(tmp_path / name) == ROWS, name
+
+
+def test_a_text_file_has_one_row_a_line_blank_ones_left_out(tmp_path):
+    (tmp_path / "rows.txt").write_text("one \r\n\ntwo\u2028still two\n", encoding="utf-8-sig", newline="")
+    assert load_source("rows.txt") == ["one ", "two\u2028still two"]
+
+
+def test_rows_of_one_json_file_may_differ_in_keys_and_kind(tmp_path):
+    rows = [{"prompt": "a"}, {"prompt": "b", "n": "x"}, ["p", "o"], "text"]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert load_source("rows.jsonl") == rows
+
+
+def test_a_function_of_the_working_folder_is_called(tmp_path):
+    (tmp_path / "my_rows_one.py").write_text(f"def rows():\n    return {ROWS!r}\nLISTED = ['x']\n")
+    before = list(sys.path)
+    assert load_source("my_rows_one:rows") == ROWS
+    assert load_source("my_rows_one:LISTED") == ["x"]
+    assert sys.path == before
+
+
+def test_the_working_folder_shadows_no_installed_module(tmp_path):
+    (tmp_path / "attrs.py").write_text("raise SystemExit('shadowed')")
+    (tmp_path / "colorsys.py").write_text("raise SystemExit('shadowed')")
+    sys.modules.pop("colorsys", None)
+    assert callable(load_reference("colorsys:rgb_to_hls", "reward_fn"))
+
+
+def test_a_function_may_name_a_file(tmp_path):
+    (tmp_path / "my_rows_two.py").write_text("def rows():\n    return 'rows.txt'\n")
+    (tmp_path / "rows.txt").write_text("one\n")
+    assert load_source("my_rows_two:rows") == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("lost.jsonl", r"prompts = 'lost.jsonl': there is no such file, looked for at /.*lost\.jsonl"),
+        ("My favourite animal", r"names no file, .*A single text goes into a list: \['My favourite animal'\]"),
+        ("no_such_module:f", r"'no_such_module:f': importing 'no_such_module' failed, ModuleNotFoundError.* and in /"),
+        ("json:lost", r"'json:lost': .*json/__init__\.py holds no 'lost'; it has "),
+        ("broken_rows:rows", r"the function raised ZeroDivisionError: division by zero"),
+        ("odd.yaml", r"cannot tell what a '\.yaml' file holds; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
+        ("bad.jsonl", r"prompts: bad\.jsonl, line 2: is not JSON: .* The text begins '\{oops"),
+        ("latin.txt", r"prompts = 'latin\.txt': is not UTF-8 text"),
+        ("bad.parquet", r"prompts = 'bad.parquet': the datasets library could not load it"),
+        ("nobody/nothing", r"prompts = 'nobody/nothing': the datasets library could not load it, .* Check the name"),
+        (3, r"prompts: cannot read rows from 3 \(int\); give a list"),
+        (b"abc", r"prompts: cannot read rows from b'abc' \(bytes\)"),
+        ({"prompt": ["a"]}, r"prompts: got a dict with keys 'prompt', but rows are needed: a list"),
+        (
+            datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}),
+            r"got a DatasetDict with keys 'train', but rows are needed; name a split, as in source\['train'\]",
+        ),
+    ],
+)
+def test_sources_that_cannot_be_read_are_named(tmp_path, source, message):
+    (tmp_path / "broken_rows.py").write_text("def rows():\n    return 1 / 0\n")
+    (tmp_path / "odd.yaml").write_text("a: 1")
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{oops\n')
+    (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    (tmp_path / "bad.parquet").write_bytes(b"not parquet at all")
+    with pytest.raises(DataError, match=message):
+        load_source(source)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlcore.errors import MissingColumn
+from rlcore.types import Trajectories
+
+T, F = True, False
+
+
+def ragged() -> Trajectories:
+    batch = Trajectories.stack(
+        [[1, 2, 3], [4, 5], [6, 7, 8, 9, 10]],
+        [[F, T, T], [F, T], [F, F, T, F, T]],
+        ended=[True, False, True],
+        pad_id=31,
+    )
+    return batch.with_columns(
+        rewards=torch.arange(15.0).reshape(3, 5), scores=torch.tensor([10.0, 20.0, 30.0])
+    )
+
+
+def test_ragged_sequences_are_padded_on_the_right() -> None:
+    batch = ragged()
+    assert batch.tokens.tolist() == [[1, 2, 3, 31, 31], [4, 5, 31, 31, 31], [6, 7, 8, 9, 10]]
+    assert batch.mask.tolist() == [[T, T, T, F, F], [T, T, F, F, F], [T] * 5]
+    assert batch.action_mask.tolist() == [[F, T, T, F, F], [F, T, F, F, F], [F, F, T, F, T]]
+    assert batch.ended.tolist() == [T, F, T]
+    assert batch.num_actions.tolist() == [2, 1, 2]
+    assert len(batch) == 3
+
+
+def test_demonstrations_are_whole_unless_said_otherwise() -> None:
+    assert Trajectories.stack([[1, 2]], [[F, T]]).ended.tolist() == [T]
+
+
+def test_masks_of_another_length_are_refused() -> None:
+    with pytest.raises((ValueError, RuntimeError)):
+        Trajectories.stack([[1, 2]], [[F, T, T]])
+    with pytest.raises(ValueError, match="zip"):
+        Trajectories.stack([[1, 2], [1]], [[F, T]])
+
+
+def test_a_missing_column_is_named_with_those_there_are() -> None:
+    with pytest.raises(MissingColumn, match="advantages") as caught:
+        ragged()["advantages"]
+    assert "scores" in str(caught.value)
+    assert isinstance(caught.value, KeyError)
+    assert "scores" in ragged()
+    assert "advantages" not in ragged()
+
+
+def test_adding_columns_leaves_the_old_batch_alone() -> None:
+    batch = ragged()
+    new = batch.with_columns(scores=torch.zeros(3), more=torch.ones(3))
+    assert batch["scores"].tolist() == [10, 20, 30]
+    assert "more" not in batch
+    assert new["scores"].tolist() == [0, 0, 0]
+
+
+def test_rows_take_every_array_along_and_drop_columns_nobody_needs() -> None:
+    part = ragged().rows(torch.tensor([1, 0]))
+    assert part.tokens.tolist() == [[4, 5, 31], [1, 2, 3]]
+    assert part.action_mask.tolist() == [[F, T, F], [F, T, T]]
+    assert part.ended.tolist() == [F, T]
+    assert part["rewards"].tolist() == [[5, 6, 7], [0, 1, 2]]
+    assert part["scores"].tolist() == [20, 10]
+
+
+def test_rows_may_be_chosen_by_a_mask() -> None:
+    assert ragged().rows(torch.tensor([T, F, F])).tokens.tolist() == [[1, 2, 3]]
+
+
+def test_trimming_drops_padding_on_both_sides_and_nothing_else() -> None:
+    batch = Trajectories(
+        tokens=torch.tensor([[0, 0, 5, 6, 0], [0, 3, 4, 0, 0]]),
+        mask=torch.tensor([[F, F, T, T, F], [F, T, T, F, F]]),
+        action_mask=torch.tensor([[F, F, F, T, F], [F, F, T, F, F]]),
+        ended=torch.tensor([T, T]),
+        columns={"values": torch.arange(10.0).reshape(2, 5), "scores": torch.tensor([1.0, 2.0])},
+    ).trim()
+    assert batch.tokens.tolist() == [[0, 5, 6], [3, 4, 0]]
+    assert batch.mask.tolist() == [[F, T, T], [T, T, F]]
+    assert batch.action_mask.tolist() == [[F, F, T], [F, T, F]]
+    assert batch["values"].tolist() == [[1, 2, 3], [6, 7, 8]]
+    assert batch["scores"].tolist() == [1, 2]
+
+
+def test_a_batch_without_padding_around_it_is_trimmed_to_itself() -> None:
+    batch = ragged()
+    assert batch.trim() is batch
+
+
+def test_splitting_visits_every_sequence_once_in_order() -> None:
+    parts = list(ragged().split(2))
+    assert [part.tokens.tolist() for part in parts] == [[[1, 2, 3], [4, 5, 31]], [[6, 7, 8, 9, 10]]]
+    assert torch.cat([part["scores"] for part in parts]).tolist() == [10, 20, 30]
+
+
+def test_batches_under_each_other_are_as_wide_as_the_widest() -> None:
+    narrow = Trajectories.stack([[1, 2]], [[F, T]], ended=[False]).with_columns(
+        values=torch.tensor([[0.0, 5.0]]), scores=torch.tensor([1.0])
+    )
+    wide = Trajectories.stack([[3, 4, 5], [6, 7, 8]], [[F, T, T], [F, F, T]]).with_columns(
+        values=torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 3.0]]), scores=torch.tensor([2.0, 3.0])
+    )
+    batch = Trajectories.concat([narrow, wide])
+    assert batch.tokens.tolist() == [[1, 2, 0], [3, 4, 5], [6, 7, 8]]
+    assert batch.mask.tolist() == [[T, T, F], [T, T, T], [T, T, T]]
+    assert batch.action_mask.tolist() == [[F, T, F], [F, T, T], [F, F, T]]
+    assert batch.ended.tolist() == [F, T, T]
+    assert batch["values"].tolist() == [[0, 5, 0], [0, 1, 2], [0, 0, 3]]
+    assert batch["scores"].tolist() == [1, 2, 3]
+
+
+def test_splitting_and_concatenating_gives_the_batch_back() -> None:
+    batch = Trajectories.concat(list(ragged().split(1)))
+    assert batch.tokens[batch.mask].tolist() == ragged().tokens[ragged().mask].tolist()
+    assert torch.equal(batch.action_mask, ragged().action_mask)
+
+
+def test_one_more_token_is_chosen_behind_the_last_real_one() -> None:
+    longer = ragged().extended()
+    assert longer.action_mask.tolist() == [
+        [F, F, F, T, F, F],
+        [F, F, T, F, F, F],
+        [F, F, F, F, F, T],
+    ]
+    assert longer.tokens[:, :5].tolist() == ragged().tokens.tolist()
+    assert longer.ended.tolist() == [T, F, T]
+
+
+def test_the_token_more_is_not_real_so_that_a_full_context_stays_within_bounds() -> None:
+    assert ragged().extended().mask[:, :5].tolist() == ragged().mask.tolist()
+    assert not ragged().extended().mask[:, 5].any()
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_batches_of_other_columns_do_not_go_under_each_other(lacking: int) -> None:
+    parts = [Trajectories.stack([[1, 2]], [[F, T]]).with_columns(values=torch.zeros(1, 2)) for _ in range(2)]
+    parts[lacking] = Trajectories.stack([[1, 2]], [[F, T]])
+    with pytest.raises(MissingColumn, match="values"):
+        Trajectories.concat(parts)

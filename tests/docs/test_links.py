@@ -1,0 +1,83 @@
+"""What the documentation points at is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("docs/*.md")), *ROOT.glob("rlcore_*/README.md"),
+]  # fmt: skip
+LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+NAMED = re.compile(r"((?:rlcore|rlcore_\w+|docs|tests)(?:/[\w.-]+)*/[\w-]+\.(?:py|md|yaml|toml))(?:::([\w.]+))?")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Name the headings of a page as GitHub does."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number, anchor = 0, words
+        while anchor in found:
+            number += 1
+            anchor = f"{words}-{number}"
+        found.add(anchor)
+    return found
+
+
+def definitions(file: Path) -> set[str]:
+    """Name the functions, classes, their methods and the constants of a module."""
+    names = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(prose(page)):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name} links to {target}; {file.name} has {sorted(anchors(file))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_names_in_the_text_exist(page: Path) -> None:
+    for code in CODE.findall(prose(page)):
+        for path, name in NAMED.findall(code):
+            assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
+            assert not name or name in definitions(ROOT / path), f"{page.name} names {path}::{name}, which does not exist"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    for page in ROOT.glob("docs/*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index, f"docs/index.md does not list {page.name}"
+
+
+def test_names_that_are_not_there_are_noticed() -> None:
+    assert NAMED.findall("see rlcore/ops.py::gae and docs/data.md") == [("rlcore/ops.py", "gae"), ("docs/data.md", "")]
+    assert "gae" in definitions(ROOT / "rlcore/ops.py")
+    assert "gea" not in definitions(ROOT / "rlcore/ops.py")
+    assert "Updater.step" in definitions(ROOT / "rlcore/optim.py")

@@ -1,0 +1,15 @@
+"""Run one scenario: child.py SCENARIO ROOT RUN CHANGES_AS_JSON [SIGNAL@CALL]."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from e2e_scenarios import train
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    name, root, run, changes, *stop = sys.argv[1:]
+    train(name, Path(root), run, json.loads(changes), *stop)

@@ -1,0 +1,82 @@
+"""Start processes that train, wait for them within a bound, and compare the folders they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120.0
+
+
+def run_process(arguments: list[str], *, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a session of its own; what it leaves running is killed."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RLCORE_", "TORCHELASTIC"))}
+    process = subprocess.Popen(
+        arguments, cwd=cwd, env=inherited | {"OMP_NUM_THREADS": "1"} | environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file of JSON lines without what a clock decides."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.removeprefix("eval/").startswith("time")} for row in rows]
+
+
+def newest_checkpoint(run: Path) -> Path:
+    return sorted((run / "checkpoints").glob("[0-9]*"))[-1]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Check that two runs left the same to the last bit, clocks aside."""
+    from rlcore.state import load_state
+
+    for name in ("metrics.jsonl", "completions.jsonl"):
+        assert lines(one / name) == lines(other / name)
+    weights = sorted(path.relative_to(one) for path in one.rglob("model*/*.safetensors"))
+    assert len(weights) >= 2
+    for name in weights:
+        if name.parts[0] == "model":
+            assert_same(load_file(one / name), load_file(other / name))
+    first, second = newest_checkpoint(one), newest_checkpoint(other)
+    assert first.name == second.name
+    for name in sorted(path.relative_to(first) for path in first.rglob("model/*.safetensors")):
+        assert_same(load_file(first / name), load_file(second / name))
+    for name in ("trainer.safetensors", "rng.safetensors"):
+        states = [load_state(folder / name) for folder in (first, second)]
+        for state in states:
+            state.pop("elapsed_s", None)
+            state.pop("metrics", None)
+        assert_same(*states)
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    assert type(one) is type(other), where
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{where}[{i}]")
+    else:
+        assert one == other or (one != one and other != other), where  # noqa: PLR0124  nan

@@ -1,0 +1,129 @@
+"""Small trainings that the tests run in processes of their own; each is a set of arguments of `rlcore.train`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GPT2Config
+
+from rlcore.config import merge
+
+LETTERS = "abcdefghij"
+WORDS = ["".join(random.Random(i).choices(LETTERS, k=2 + i % 5)) for i in range(23)]
+
+
+def load_fixtures() -> Any:
+    spec = importlib.util.spec_from_file_location("small_models", Path(__file__).parents[1] / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+small = load_fixtures()
+
+
+def model_config(dropout: float = 0.0) -> GPT2Config:
+    return GPT2Config(
+        n_layer=2, n_embd=16, n_head=2, vocab_size=32, n_positions=64, bos_token_id=30, eos_token_id=30, pad_token_id=31,
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, initializer_range=0.3,
+    )  # fmt: skip
+
+
+def save_model(folder: Path, dropout: float = 0.0) -> Path:
+    torch.manual_seed(7)
+    small.GPT2LMHeadModel(model_config(dropout)).save_pretrained(folder)
+    small.make_char_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def count_a(outputs: list[str]) -> list[float]:
+    return [output.count("a") - 0.1 * len(output) for output in outputs]
+
+
+def noisy_length(outputs: list[str]) -> dict[str, list[float]]:
+    """Draw from the global generators, as a careless metric may."""
+    random.random()
+    torch.rand(3)
+    return {"chars": [float(len(output)) for output in outputs]}
+
+
+class Signalling:
+    """Stand before a function, and signal this very process at its call number `at`."""
+
+    def __init__(self, function: Any, at: int, *numbers: int) -> None:
+        self.function, self.at, self.numbers, self.calls = function, at, numbers, 0
+
+    def __call__(self, outputs: list[str]) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+        return self.function(outputs)
+
+
+SFT = {
+    "samples": [[word[:1], word[1:]] for word in WORDS],
+    "eval_samples": [["a", "bc"], ["d", "efgh"], ["b", "a"]],
+    "eval_prompts": ["a", "bc", "def"],
+    "metric_fn": noisy_length,
+    "trainer": {"name": "sft", "batch_size": 5, "micro_batch_size": 3, "optimizer": {"lr": 3e-3, "max_grad_norm": 1.0}},
+}
+PPO = {
+    "prompts": WORDS,
+    "eval_prompts": ["a", "bc", "def"],
+    "reward_fn": count_a,
+    "trainer": {
+        "name": "ppo", "rollouts": 10, "batch_size": 4, "micro_batch_size": 3, "epochs": 2, "kl_coef": 0.1,
+        "kl_target": 0.5, "kl_horizon": 100, "score_scaling": "running", "optimizer": {"lr": 3e-3},
+    },
+}  # fmt: skip
+COMMON = {
+    "gen": {"max_new_tokens": 6},
+    "eval": {"every": 2, "at_end": False},
+    "checkpoint": {"every": 2},
+    "loggers": [],
+}
+
+
+def arguments(name: str, base: Path) -> dict[str, Any]:
+    """Return what `rlcore.train` is to be called with; `base` is a folder with a model where a scenario needs one."""
+    tokenizer = small.make_char_tokenizer()
+    if name == "sft_config":
+        return SFT | COMMON | {"model": model_config(0.1), "tokenizer": tokenizer}
+    if name == "sft_folder":
+        scheduled = {"optimizer": {"lr": 3e-3, "scheduler": "linear", "warmup_steps": 2}}
+        return merge(SFT | COMMON, {"model": str(base), "trainer": scheduled})
+    if name == "ppo_config":
+        model = {"path": model_config(0.1), "unfrozen_layers": 1}
+        return merge(PPO | COMMON, {"gen": {"top_k": 5}}) | {"model": model, "tokenizer": tokenizer}
+    if name == "ppo_module":
+        model = {"path": small.make_gpt2(), "value_layers": 1}
+        return PPO | COMMON | {"model": model, "tokenizer": tokenizer}
+    raise KeyError(name)
+
+
+def train(name: str, root: Path, run: str, changes: dict[str, Any], stop: str = "") -> Any:
+    """Train a scenario in `root`/`run`.
+
+    Args:
+        name: the scenario.
+        root: folder of the runs, with the model folder `base` in it.
+        run: the run's name.
+        changes: laid over the scenario's arguments.
+        stop: `SIGINT@3` to signal this process in the third call of its reward or metric function.
+    """
+    import rlcore
+
+    given = merge(arguments(name, root / "base"), {"run": {"name": run, "root": str(root)}})
+    given = merge(given, changes)
+    if stop:
+        numbers, at = stop.split("@")
+        key = "reward_fn" if "reward_fn" in given else "metric_fn"
+        given[key] = Signalling(given[key], int(at), *(getattr(signal, number) for number in numbers.split("+")))
+    return rlcore.train(given.pop("model"), **given)

@@ -1,0 +1,38 @@
+"""Stopping a run, in whatever way, and going on in a new process changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e_processes import assert_same_run, newest_checkpoint
+from e2e_scenarios import save_model, train
+
+STEPS = {"run": {"steps": 6}}
+GO_ON = {"run": {"steps": 6, "resume": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "first", "stop", "step"),
+    [
+        ("sft_config", {"run": {"steps": 3}}, "", 3),
+        ("sft_folder", STEPS, "SIGTERM@2", 4),
+        ("ppo_config", STEPS, "SIGINT@4", 3),
+        ("ppo_module", STEPS, "SIGKILL@7", 4),
+    ],
+)
+def test_resume_is_no_interruption(
+    child: Callable, tmp_path: Path, scenario: str, first: dict, stop: str, step: int
+) -> None:
+    save_model(tmp_path / "base", dropout=0.1)
+    train(scenario, tmp_path, "whole", STEPS)
+    stopped = child(scenario, "parts", first, *([stop] if stop else []))
+    assert stopped.returncode == (-9 if "KILL" in stop else 0), stopped.stderr
+    if stop and "KILL" not in stop:
+        assert f"{stop[:-2]}: finishing step" in stopped.stderr
+    assert int(newest_checkpoint(tmp_path / "parts").name) == step
+    resumed = child(scenario, "parts", GO_ON)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"step={step}" in resumed.stderr
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")

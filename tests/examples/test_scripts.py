@@ -1,0 +1,55 @@
+"""The examples run as their readers run them: as scripts, and through their configuration files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+REVIEWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "rt_polarity.jsonl"
+
+
+def run(*arguments: str | Path, cwd: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_randomwalks_says_how_it_went_and_where_it_is(tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs", cwd=tmp_path)
+    assert "optimality over 1000 samples: 0." in said
+    assert "runs/randomwalks-ppo" in said
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "randomwalks-ppo" / "model")
+    assert model.config.n_embd == 144
+
+
+def test_the_configuration_files_do_the_same(tmp_path: Path) -> None:
+    for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    run("walks.py", "runs/start", cwd=tmp_path)
+    run("-m", "rlcore", "train", "randomwalks_sft.yaml", "run.epochs=1", cwd=tmp_path)
+    run("-m", "rlcore", "train", "randomwalks_ppo.yaml", "run.steps=1", cwd=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-ppo/metrics.jsonl").read_text().splitlines()]
+    assert 0 < rows[-1]["eval/reward/mean"] < 1
+    assert len((tmp_path / "runs/randomwalks-ppo/completions.jsonl").read_text().splitlines()) == 1000
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs/randomwalks-ppo/model")
+    assert tokenizer("sda")["input_ids"] == [18, 3, 0]
+
+
+def test_reviews_go_from_a_file_to_a_trained_model(tmp_path: Path) -> None:
+    if not REVIEWS.exists():
+        pytest.skip(f"the film reviews are not at {REVIEWS}")
+    said = run(EXAMPLES / "reviews.py", REVIEWS, "--quick", "--sft-epochs", "1", "--steps", "1", cwd=tmp_path)
+    assert "held-out reviews judged rightly" in said
+    assert "mean reward on" in said
+    assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()

@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from rlcore.errors import ConfigError, ModelError
+from rlcore.types import Trajectories
+
+Make = Callable[..., Any]
+PROMPTS = ["ab", "hello", "q", "see you."]
+ENDS = [30, 3, 7, 11, 19]
+
+
+def lengths(samples: list[str], outputs: list[str]) -> list[float]:
+    return [len(output) * 0.5 - (sample.count("a") + 1.0) for sample, output in zip(samples, outputs, strict=True)]
+
+
+def make_ppo(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
+    """Make a PPO trainer of 32 rollouts whose responses end early, late, or not at all."""
+    gen = {"max_new_tokens": 6, "eos_token_ids": ENDS} | changes.pop("gen", {})
+    inputs = {"prompts": PROMPTS, "reward_fn": lengths} | changes.pop("inputs", {})
+    sections = {"gen": gen, "model": changes.pop("model", {})}
+    options = {"rollouts": 32, "batch_size": 32, "epochs": 1, "whiten_advantages": False} | changes
+    tokenizer = options.pop("tokenizer", None)
+    return make("ppo", model, tokenizer=tokenizer, sections=sections, inputs=inputs, **options)
+
+
+def move(module: nn.Module, size: float = 0.05) -> None:
+    """Move every parameter a little, as training would, so that the policy is not its reference."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += size * torch.randn(parameter.shape, generator=generator)
+
+
+def roll(trainer: Any) -> tuple[Trajectories, dict[str, float]]:
+    metrics = trainer.rollout()
+    return trainer.store.take(), metrics
+
+
+def twin(trainer: Any, model: PreTrainedModel) -> tuple[PreTrainedModel, Any]:
+    """Give plain copies of the policy's model and value head: `model` is an untouched copy of what it began as."""
+    model.load_state_dict(trainer.policy().model.state_dict())
+    return model.eval(), copy.deepcopy(trainer.policy().module.value.head)
+
+
+def say(model: PreTrainedModel, batch: Trajectories, row: int) -> tuple[Tensor, Tensor]:
+    """Return the log-probs over the vocabulary before each chosen token of a row, and the hidden states there."""
+    tokens = batch.tokens[row][batch.mask[row]]
+    chosen = batch.action_mask[row][batch.mask[row]].nonzero()[:, 0]
+    logprobs = model(tokens[None]).logits[0, chosen - 1].log_softmax(-1)
+    return logprobs, model.base_model(tokens[None]).last_hidden_state[0, chosen - 1]
+
+
+def actions(batch: Trajectories, row: int) -> Tensor:
+    return batch.tokens[row][batch.action_mask[row]]
+
+
+@pytest.mark.parametrize("pad_is_eos", [False, True])
+def test_the_score_is_earned_at_the_last_chosen_token(
+    make_trainer: Make,
+    tiny_model: PreTrainedModel,
+    char_tokenizer: PreTrainedTokenizerFast,
+    eos_padded_tokenizer: PreTrainedTokenizerFast,
+    pad_is_eos: bool,
+) -> None:
+    words = eos_padded_tokenizer if pad_is_eos else char_tokenizer
+    trainer = make_ppo(make_trainer, tiny_model, tokenizer=words, kl_coef=0.0, rollouts=64)
+    batch, metrics = roll(trainer)
+    seen = {"one token": 0, "eos": 0, "cut": 0}
+    for i in range(len(batch)):
+        picked = actions(batch, i).tolist()
+        text = "".join(words.convert_ids_to_tokens([t for t in picked if t != 30]))
+        prompt = words.decode(batch.tokens[i][batch.mask[i] & ~batch.action_mask[i]])
+        (score,) = lengths([prompt + text], [text])
+        assert bool(batch.ended[i]) == (picked[-1] in ENDS)
+        assert batch["rewards"][i][batch.action_mask[i]].tolist() == pytest.approx([0.0] * (len(picked) - 1) + [score])
+        assert batch["rewards"][i][~batch.action_mask[i]].abs().sum() == 0
+        seen["one token"] += len(picked) == 1
+        seen["eos"] += picked[-1] == 30
+        seen["cut"] += not batch.ended[i]
+    assert all(seen.values()), seen
+    assert metrics["response/truncated_fraction"] == pytest.approx(seen["cut"] / 64)
+    assert metrics["response/length_mean"] == pytest.approx(float(batch.num_actions.float().mean()))
+    assert metrics["reward/mean"] == pytest.approx(float(batch["scores"].mean()))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "full"])
+def test_the_reported_kl_is_that_of_the_response_tokens(
+    make_trainer: Make, tiny_model: PreTrainedModel, estimator: str
+) -> None:
+    reference = copy.deepcopy(tiny_model)
+    trainer = make_ppo(make_trainer, tiny_model, kl_estimator=estimator, kl_coef=0.3)
+    move(trainer.policy().module)
+    batch, metrics = roll(trainer)
+    policy, _ = twin(trainer, copy.deepcopy(reference))
+    sums = []
+    with torch.no_grad():
+        for i in range(len(batch)):
+            picked = actions(batch, i)[:, None]
+            new, ref = say(policy, batch, i)[0], say(reference, batch, i)[0]
+            difference = (new.gather(1, picked) - ref.gather(1, picked))[:, 0]
+            per_token = {
+                "k1": difference,
+                "k2": difference**2 / 2,
+                "k3": (-difference).exp() - 1 + difference,
+                "full": (new.exp() * (new - ref)).sum(1),
+            }[estimator]
+            sums.append(float(per_token.sum()))
+            penalty = batch["rewards"][i][batch.action_mask[i]]
+            penalty[-1] -= batch["scores"][i]
+            assert penalty.tolist() == pytest.approx((-0.3 * per_token).tolist(), abs=1e-4)
+    assert abs(sum(sums)) > 1
+    assert metrics["kl/mean"] == pytest.approx(sum(sums) / len(sums), rel=1e-3)
+    assert metrics["kl/coef"] == 0.3
+
+
+GENS = [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.8}, {"min_new_tokens": 3}, {"temperature": 1.5, "top_k": 9}]
+
+
+@pytest.mark.parametrize("gen", GENS, ids=str)
+def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
+    make_trainer: Make, tiny_model: PreTrainedModel, gen: dict[str, Any]
+) -> None:
+    plain = copy.deepcopy(tiny_model)
+    trainer = make_ppo(make_trainer, tiny_model, gen=gen, optimizer={"lr": 0.003})
+    for _ in range(2):  # once before and once after training
+        batch, _ = roll(trainer)
+        said = trainer.policy().score(batch)
+        assert (said.logprobs - batch["logprobs"]).abs().max() < 1e-4
+        assert (said.values - batch["values"]).abs().max() < 1e-4
+        model, head = twin(trainer, plain)
+        for i in range(0, len(batch), 5):
+            with torch.no_grad():
+                logprobs, hidden = say(model, batch, i)
+                expected = logprobs.gather(1, actions(batch, i)[:, None])[:, 0]
+                assert torch.allclose(batch["logprobs"][i][batch.action_mask[i]], expected, atol=1e-4)
+                assert torch.allclose(batch["values"][i][batch.action_mask[i]], head(hidden), atol=1e-4)
+        metrics = trainer.update(batch)
+        assert metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert metrics["policy/approx_kl"] == pytest.approx(0, abs=1e-6)
+        assert metrics["policy/clip_fraction"] == metrics["value/clip_fraction"] == 0
+
+
+def test_a_sampler_that_disagrees_is_reported(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2)
+    batch, _ = roll(trainer)
+    trainer.update(batch)
+    assert "disagree" not in "".join(capsys.readouterr())
+    batch, _ = roll(trainer)
+    trainer.update(batch.with_columns(logprobs=batch["logprobs"] - 0.1))
+    assert "disagree" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_advantages_and_returns_are_those_of_the_definition(
+    make_trainer: Make, tiny_model: PreTrainedModel, bootstrap: bool
+) -> None:
+    plain, reference = copy.deepcopy(tiny_model), copy.deepcopy(tiny_model)
+    trainer = make_ppo(make_trainer, tiny_model, kl_coef=0.2, gamma=0.9, lam=0.8, bootstrap_truncated=bootstrap)
+    move(trainer.policy().module)
+    batch, _ = roll(trainer)
+    model, head = twin(trainer, plain)
+    for i in range(len(batch)):
+        with torch.no_grad():
+            picked = actions(batch, i)[:, None]
+            logprobs, hidden = say(model, batch, i)
+            kl = (logprobs - say(reference, batch, i)[0]).gather(1, picked)[:, 0]
+            tokens = batch.tokens[i][batch.mask[i]]
+            beyond = head(model.base_model(tokens[None]).last_hidden_state[0, -1])
+            values = head(hidden).tolist()
+        rewards = (-0.2 * kl).tolist()
+        rewards[-1] += float(batch["scores"][i])
+        follow = [*values[1:], float(beyond) if bootstrap and not batch.ended[i] else 0.0]
+        deltas = [r + 0.9 * n - v for r, n, v in zip(rewards, follow, values, strict=True)]
+        expected = [
+            sum((0.9 * 0.8) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))
+        ]
+        assert batch["advantages"][i][batch.action_mask[i]].tolist() == pytest.approx(expected, abs=1e-3)
+        returns = [a + v for a, v in zip(expected, values, strict=True)]
+        assert batch["returns"][i][batch.action_mask[i]].tolist() == pytest.approx(returns, abs=1e-3)
+    assert (~batch.ended).any()
+    assert batch.ended.any()
+
+
+def test_a_response_that_fills_the_context_can_be_bootstrapped(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    inputs = {"prompts": ["a" * 60], "reward_fn": lengths}
+    trainer = make_ppo(make_trainer, tiny_gpt2, inputs=inputs, gen={"max_new_tokens": 9}, bootstrap_truncated=True)
+    batch, _ = roll(trainer)
+    assert batch.tokens.shape[1] == 64
+    assert batch["bootstrap"][~batch.ended].abs().min() > 0
+    assert batch["bootstrap"][batch.ended].abs().sum() == 0
+
+
+def test_advantages_are_whitened_over_the_chosen_tokens_of_the_whole_round(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    raw, _ = roll(make_ppo(make_trainer, copy.deepcopy(tiny_gpt2)))
+    white, _ = roll(make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), whiten_advantages=True))
+    picked = raw["advantages"][raw.action_mask]
+    expected = (picked - picked.mean()) / picked.std(correction=0)
+    assert torch.allclose(white["advantages"][white.action_mask], expected, atol=1e-4)
+    assert torch.allclose(white["returns"], raw["returns"], atol=1e-5)
+
+
+def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the three parts of the loss a sequence and a token at a time, with no padding anywhere."""
+    policy = value = entropy = torch.zeros(())
+    for i in range(len(batch)):
+        logprobs, hidden = say(model, batch, i)
+        values = head(hidden)
+        for k, t in enumerate(batch.action_mask[i].nonzero()[:, 0].tolist()):
+            ratio = (logprobs[k, batch.tokens[i, t]] - batch["logprobs"][i, t]).exp()
+            advantage, old = batch["advantages"][i, t], batch["values"][i, t]
+            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
+            policy = policy - torch.min(ratio * advantage, bounded * advantage)
+            near = old + (values[k] - old).clamp(-config.clip_value, config.clip_value)
+            target = batch["returns"][i, t]
+            value = value + 0.5 * torch.max((values[k] - target) ** 2, (near - target) ** 2)
+            entropy = entropy - (logprobs[k].exp() * logprobs[k]).sum()
+    count = batch.action_mask.sum()
+    return policy / count, value / count, entropy / count
+
+
+def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(
+    make_trainer: Make, tiny_model: PreTrainedModel
+) -> None:
+    plain = copy.deepcopy(tiny_model)
+    optimizer = {"lr": 0.01, "eps": 0.1, "weight_decay": 0.0}  # a large eps: steps then tell the size of gradients too
+    trainer = make_ppo(
+        make_trainer, tiny_model, optimizer=optimizer, entropy_coef=0.3, value_coef=0.7, clip=0.05, clip_value=0.1,
+        micro_batch_size=5, whiten_advantages=True,
+    )  # fmt: skip
+    batch, _ = roll(trainer)
+    move(trainer.policy().module, 0.02)
+    model, head = twin(trainer, plain)
+    adam = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=0.01, betas=(0.9, 0.95), eps=0.1, weight_decay=0)
+    policy, value, entropy = hand_loss(model, head, batch, trainer.config)
+    (policy + 0.7 * value - 0.3 * entropy).backward()
+    adam.step()
+
+    metrics = trainer.update(batch)
+    assert metrics["loss/policy"] == pytest.approx(policy.item(), abs=1e-4)
+    assert metrics["loss/value"] == pytest.approx(value.item(), rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
+    assert metrics["loss/total"] == pytest.approx((policy + 0.7 * value - 0.3 * entropy).item(), rel=1e-4)
+    assert 0 < metrics["policy/clip_fraction"] < 1
+    assert 0 < metrics["value/clip_fraction"] < 1
+    trained = trainer.policy().module
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(trained.model.get_parameter(name), parameter, atol=2e-5), name
+    for name, parameter in head.named_parameters():
+        assert torch.allclose(trained.value.head.get_parameter(name), parameter, atol=2e-5), name
+
+
+def test_the_fractions_reported_are_those_of_the_definitions(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    plain = copy.deepcopy(tiny_gpt2)
+    trainer = make_ppo(make_trainer, tiny_gpt2)
+    batch, _ = roll(trainer)
+    move(trainer.policy().module, 0.02)
+    model, head = twin(trainer, plain)
+    ratios, moved = [], []
+    with torch.no_grad():
+        for i in range(len(batch)):
+            logprobs, hidden = say(model, batch, i)
+            old = batch["logprobs"][i][batch.action_mask[i]]
+            ratios += (logprobs.gather(1, actions(batch, i)[:, None])[:, 0] - old).exp().tolist()
+            moved += (head(hidden) - batch["values"][i][batch.action_mask[i]]).abs().tolist()
+    metrics, count = trainer.update(batch), len(ratios)
+    assert metrics["policy/ratio_mean"] == pytest.approx(sum(ratios) / count, rel=1e-4)
+    # k3 with D = log pi_old - log pi: exp(-D) - 1 + D = rho - 1 - log rho
+    assert metrics["policy/approx_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / count, rel=1e-3)
+    assert metrics["policy/clip_fraction"] == pytest.approx(sum(abs(r - 1) > 0.2 for r in ratios) / count, abs=0.02)
+    assert metrics["value/clip_fraction"] == pytest.approx(sum(m > 0.2 for m in moved) / count, abs=0.02)
+
+
+@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (None, 4)])
+def test_a_policy_that_has_moved_too_far_ends_the_rounds_epochs(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, target: float | None, epochs: int
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=4, batch_size=8, target_kl=target, optimizer={"lr": 0.01})
+    assert next(trainer.steps())["policy/epochs"] == epochs
+    assert trainer.updater.num_updates == 4 * epochs
+
+
+@pytest.mark.parametrize("shift", [3.0, math.nan])
+def test_a_minibatch_with_a_ratio_out_of_bounds_is_skipped(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, shift: float
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, batch_size=8, max_ratio=10.0, optimizer={"weight_decay": 0.1})
+    batch, _ = roll(trainer)
+    before = copy.deepcopy(trainer.policy().module.state_dict())
+    metrics = trainer.update(batch.with_columns(logprobs=batch["logprobs"] - shift))  # exp(3) = 20
+    assert metrics["policy/skipped"] == 4
+    after = trainer.policy().module.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert all(p.grad is None or not p.grad.any() for p in trainer.policy().module.parameters())
+    trainer.update(batch)
+    assert not all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_an_adaptive_kl_coefficient_moves_once_a_round(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    options = {"kl_coef": 0.2, "kl_target": 2.0, "kl_horizon": 400, "epochs": 3, "batch_size": 8}
+    trainer = make_ppo(make_trainer, tiny_gpt2, **options)
+    move(trainer.policy().module)
+    steps = trainer.steps()
+    coef = 0.2
+    for _ in range(3):
+        metrics = next(steps)
+        assert metrics["kl/coef"] == pytest.approx(coef)
+        coef *= 1 + min(max(metrics["kl/mean"] / 2.0 - 1, -0.2), 0.2) * 32 / 400
+    assert coef != 0.2
+
+
+def test_no_reference_is_kept_where_its_weight_is_zero(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0)
+    metrics = next(trainer.steps())
+    assert trainer.policy().reference is None
+    assert not [name for name in metrics if name.startswith("kl/")]
+    batch, _ = roll(trainer)
+    with pytest.raises(ModelError, match="reference"):
+        trainer.policy().reference_score(batch)
+
+
+def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    with pytest.raises(ConfigError, match="kl_coef = 0"):
+        make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0, kl_target=6.0)
+
+
+def test_dense_rewards_are_earned_where_they_were_given(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
+    # Each output token earns its place; the token that ends a response (no letter) is a slot like any other.
+    def places(outputs: list[str], num_actions: list[int] | None = None) -> list[list[float]]:
+        counts = list(map(len, outputs)) if num_actions is None else num_actions
+        return [[float(k + 1) for k in range(count)] for count in counts]
+
+    inputs = {"prompts": PROMPTS, "reward_fn": places}
+    trainer = make_ppo(make_trainer, tiny_model, inputs=inputs, kl_coef=0.0, gen={"eos_token_ids": ENDS[1:]})
+    batch, metrics = roll(trainer)
+    for i, count in enumerate(batch.num_actions.tolist()):
+        expected = [float(k + 1) for k in range(count)]
+        got = batch["rewards"][i][batch.action_mask[i]].tolist()
+        assert got == expected or (30 in actions(batch, i).tolist() and got[:1] == [1.0])
+        assert float(batch["scores"][i]) == pytest.approx(sum(got))
+    assert metrics["reward/mean"] == pytest.approx(float(batch["rewards"].sum()) / 32)
+
+
+def test_scores_pass_penalty_bounds_and_scale_in_this_order(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(
+        make_trainer, tiny_gpt2, kl_coef=0.0, missing_eos_penalty=1.5, score_min=-1.25, score_max=0.5,
+        score_scaling="running",
+    )  # fmt: skip
+    seen: list[Tensor] = []
+    for _ in range(2):
+        batch, metrics = roll(trainer)
+        seen.append((batch["scores"] - 1.5 * ~batch.ended).clamp(-1.25, 0.5))
+        expected = seen[-1] / torch.cat(seen).std()
+        assert torch.allclose(batch["rewards"].sum(1), expected, atol=1e-5)
+        assert metrics["reward/mean"] == pytest.approx(float(batch["scores"].mean()))
+
+
+def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    options = {"kl_coef": 0.2, "kl_target": 2.0, "kl_horizon": 100, "score_scaling": "running", "rollouts": 6}
+    first = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), **options)
+    steps = first.steps()
+    for _ in range(3):
+        next(steps)
+    second = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), **options)
+    second.load_state_dict(first.state_dict())
+    assert second.kl.value == first.kl.value != 0.2
+    assert second.scale == first.scale
+    assert second.scale.count == 18
+    assert second.num_rounds == 3
+    assert second.order.take(10) == first.order.take(10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rollouts": 5, "batch_size": 2, "micro_batch_size": 1, "epochs": 2},
+        {"rollouts": 1, "batch_size": 1},
+        {"rollouts": 3, "batch_size": 100, "micro_batch_size": 64},
+        {"rollouts": 5, "clip": 0.0, "clip_value": 0.0, "gamma": 0.0, "lam": 0.0},
+        {"rollouts": 5, "value_coef": 0.0, "kl_estimator": "full", "bootstrap_truncated": True, "score_scaling": "first"},
+        {"rollouts": 5, "model": {"value_layers": 1}},
+        {"rollouts": 5, "model": {"critic": "copy"}},
+        {"rollouts": 5, "model": {"unfrozen_layers": 1, "packing": False}},
+        {"rollouts": 5, "gen": {"max_new_tokens": 1}},
+        {"rollouts": 5, "gen": {"temperature": 0.0}},
+    ],
+    ids=str,
+)
+def test_options_at_their_edges_train(make_trainer: Make, tiny_gpt2: PreTrainedModel, options: dict[str, Any]) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, **options)
+    before = copy.deepcopy(trainer.policy().module.state_dict())
+    steps = trainer.steps()
+    for _ in range(2):
+        metrics = next(steps)
+    assert math.isfinite(metrics["loss/total"])
+    assert metrics["policy/skipped"] == 0
+    after = trainer.policy().module.state_dict()
+    assert any(not torch.equal(after[name], weight) for name, weight in before.items())
+    assert all(weight.isfinite().all() for weight in after.values())
