@@ -11,25 +11,23 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rlcore.choosing import Chosen, choose
 from rlcore.claiming import Claim, claim
-from rlcore.components import Component
-from rlcore.config import evolve, structure, unstructure
-from rlcore.errors import ConfigError, InputsError
+from rlcore.config import evolve, unstructure
+from rlcore.errors import ConfigError
 from rlcore.evaluation import check_evaluation
 from rlcore.inputs import DATA_INPUTS, Inputs
 from rlcore.loggers import Loggers
-from rlcore.models.loading import load_tokenizer, quiet_transformers
+from rlcore.models.loading import load_tokenizer
+from rlcore.models.quiet import quiet_transformers
 from rlcore.observers import Observers
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.recording import spell
-from rlcore.registry import registries
 from rlcore.run import Run
 from rlcore.rundir import RunDir
 from rlcore.saving import Saver, save_beside
 from rlcore.settings import TrainConfig
-
-MODEL_KEYS = ("path", "architecture", "tokenizer")
 
 
 @attrs.frozen(eq=False)
@@ -49,90 +47,54 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
     Raises:
         RLCoreError: a name, option or input that cannot be used; the run folder is in use; a checkpoint is damaged.
     """
-    trainer_component = registries().trainers.get(settings.trainer.get("name") or inputs.fitting_trainer())
-    trainer_config = _options(trainer_component, settings.trainer, ("name",), where, "trainer")
-    architecture = registries().architectures.get(settings.model.get("architecture") or "causal_lm")
-    model_config = _options(architecture, settings.model, MODEL_KEYS, where, "model")
-    logger_parts = [_logger(entry, where, i) for i, entry in enumerate(_with_files(settings.loggers))]
-    sampler = registries().samplers.get(settings.sampler)
-    store = registries().rollout_stores.get(settings.store)
-    prompts = registries().pipelines.get(settings.data.prompt_pipeline)
-    samples = registries().pipelines.get(settings.data.sample_pipeline)
-    trainer_type: Any = trainer_component.target()
-    if inputs.model is None:
-        raise InputsError("no model: pass a hub id, folder, PretrainedConfig or module (model.path in a file)")
-    inputs.require(trainer_component.name, trainer_type.needs)
+    chosen = choose(settings, inputs, where)
+    trainer_type: Any = chosen.trainer.component.target()
+    inputs.require(chosen.trainer.component.name, trainer_type.needs)
     settings = _with_budget(settings, trainer_type.default_budget)
-
     ranks = Ranks(settings.run.mixed_precision)
-    used: list[Component[Any]] = [trainer_component, architecture, sampler, store, prompts, samples]
-    used += [component for component, _ in logger_parts]
-    plugins = {component.dist: component.version for component in used}
-    resolved = _resolve(
-        settings,
-        inputs,
-        {"name": settings.trainer.get("name") or trainer_component.name, **(unstructure(trainer_config) or {})},
-        {"architecture": architecture.name, **(unstructure(model_config) or {})},
-    )
-    with claim(resolved, ranks, plugins, trainer_component.name) as place:
+    resolved = _resolve(settings, inputs, chosen)
+    with claim(resolved, ranks, chosen.plugins, chosen.trainer.component.name) as place:
         seed_everything(settings.run.seed)
-        spec = _starting_point(inputs.model, place)
-        tokenizer = load_tokenizer(inputs.model, inputs.tokenizer)
-
-        def make_policy(**wanted: bool) -> Any:
-            policy = architecture.target()(spec, model_config, tokenizer=tokenizer, **wanted)
-            if wanted.get("reference") and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
-                _keep_start(policy, place, ranks)
-            return policy
-
-        run = Run(
-            config=resolved, dir=place.path, ranks=ranks, inputs=inputs, tokenizer=tokenizer, observers=Observers(),
-            loggers=Loggers(), sampler=sampler.target(),
-            build_prompts=prompts.target(), build_samples=samples.target(), make_store=store.target(), make_policy=make_policy,
-            total_steps=settings.run.steps,
-        )  # fmt: skip
-        trainer: Trainer = trainer_type(trainer_config, run)
+        run = _build_run(resolved, inputs, chosen, ranks, place)
+        trainer: Trainer = trainer_type(chosen.trainer.options, run)
         if settings.run.epochs is not None and run.total_steps is None:
-            raise ConfigError(f"run.epochs: trainer '{trainer_component.name}' does not count epochs; set run.steps")
+            name = chosen.trainer.component.name
+            raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
-        saver = Saver(run, plugins)
+        inputs.check_rewards(len(run.samples) if inputs.samples is not None else 0)
+        saver = Saver(run, chosen.plugins)
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
     if ranks.is_main:
         RunDir(place.path).rewind(run.step if place.checkpoint is not None else None)
-        run.loggers.extend(component.target()(options, run) for component, options in logger_parts)
+        run.loggers.extend(logger.component.target()(logger.options, run) for logger in chosen.loggers)
     return Assembly(trainer, run, saver)
+
+
+def _build_run(config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks, place: Claim) -> Run:
+    spec = _starting_point(inputs.model, place)
+    tokenizer = load_tokenizer(inputs.model, inputs.tokenizer)
+    architecture = chosen.architecture
+
+    def make_policy(**wanted: bool) -> Any:
+        policy = architecture.component.target()(spec, architecture.options, tokenizer=tokenizer, **wanted)
+        if wanted.get("reference") and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
+            _keep_start(policy, place, ranks)
+        return policy
+
+    return Run(
+        config=config, dir=place.path, ranks=ranks, inputs=inputs, tokenizer=tokenizer, observers=Observers(),
+        loggers=Loggers(), sampler=chosen.sampler.target(), build_prompts=chosen.prompts.target(),
+        build_samples=chosen.samples.target(), make_store=chosen.store.target(), make_policy=make_policy,
+        total_steps=config.run.steps,
+    )  # fmt: skip
 
 
 def seed_everything(seed: int) -> None:
     """Seed the generators of Python, numpy and torch."""
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
     torch.manual_seed(seed)
-
-
-def _options(
-    component: Component[Any], section: Mapping[str, Any], skip: tuple[str, ...], where: str, path: str
-) -> Any:
-    """Structure a component's options, which are a section's keys but for those the core reads itself."""
-    values = {name: value for name, value in section.items() if name not in skip}
-    cls = component.config_class()
-    if cls is not None:
-        return structure(cls, values, where=where, path=path)
-    if values:
-        raise ConfigError(f"{where}: {path}.{next(iter(values))}: '{component.name}' has no options")
-    return None
-
-
-def _with_files(entries: tuple[Any, ...]) -> list[Any]:
-    """Put the logger that writes metrics and completions to disk first, whatever else was asked for."""
-    return ["jsonl", *(entry for entry in entries if entry not in ("jsonl", "rlcore:jsonl"))]
-
-
-def _logger(entry: Any, where: str, number: int) -> tuple[Component[Any], Any]:
-    section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-    component = registries().loggers.get(str(section.get("name")))
-    return component, _options(component, section, ("name",), where, f"loggers[{number}]")
 
 
 def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConfig:
@@ -142,19 +104,19 @@ def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConf
     return settings
 
 
-def _resolve(
-    settings: TrainConfig, inputs: Inputs, trainer: Mapping[str, Any], model: Mapping[str, Any]
-) -> TrainConfig:
+def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:
     """Return the configuration with every default filled in and every input as config.yaml shows it."""
     shown: dict[str, Any] = {}
     for name in DATA_INPUTS:
         given = getattr(inputs, name)
         shown[name] = spell(given, whole=given is getattr(settings.data, name))
     words = {} if inputs.tokenizer is None else {"tokenizer": spell(inputs.tokenizer)}
+    model = {"path": spell(inputs.model), **words, "architecture": chosen.architecture.component.name}
+    name = settings.trainer.get("name") or chosen.trainer.component.name
     return evolve(
         settings,
-        trainer=dict(trainer),
-        model={"path": spell(inputs.model), **words, **model},
+        trainer={"name": name, **(unstructure(chosen.trainer.options) or {})},
+        model=model | (unstructure(chosen.architecture.options) or {}),
         data=evolve(settings.data, **shown),
     )
 

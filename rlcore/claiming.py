@@ -104,7 +104,7 @@ def _set_aside(folder: Path) -> None:
         child.rename(folder / REPLACED / child.name)
 
 
-def _undo(folder: Path, existed: bool) -> None:  # noqa: FBT001  a fact, not a switch
+def _undo(folder: Path, existed: bool) -> None:
     """Put the folder back to what it was before `_claim`."""
     for child in folder.iterdir():
         if child.name != REPLACED:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, RLCoreError
 from rlcore.evaluation import evaluate
 from rlcore.log import get_logger
 from rlcore.protocols import Trainer
@@ -28,20 +28,20 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     with _told(run), StopRequest(lambda: run.step + 1) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
-            _evaluate(run, saver)
+            _evaluate(trainer, run, saver)
         steps = trainer.steps()
         over = _is_over(run)
         while not (over or (asked := run.ranks.any(stop.requested))):
-            _step(steps, run)
+            _step(steps, run, saver)
             over = _is_over(run)
             evaluated = _due(run, config.eval.every)
             if evaluated:
-                _evaluate(run, saver)
+                _evaluate(trainer, run, saver)
             # The last step's checkpoint waits for the last evaluation, which may judge it.
             if not over and (_due(run, config.checkpoint.every) or (evaluated and config.checkpoint.keep_best)):
                 _checkpoint(trainer, run, saver)
         if over and config.eval.at_end and saver.evaluated_at != run.step:
-            _evaluate(run, saver)
+            _evaluate(trainer, run, saver)
         if (config.checkpoint.at_end or _due(run, config.checkpoint.every)) and saver.saved_at != run.step:
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
@@ -50,9 +50,12 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     return run.metrics
 
 
-def _step(steps: Iterator[Metrics], run: Run) -> None:
+def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> None:
+    """Have the trainer go on to its next yield, with the random numbers it would have had if nothing came between."""
     begun = time.perf_counter()
+    saver.give_random_state_back()
     metrics = next(steps)
+    saver.note_random_state()
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
     run.metrics |= metrics
@@ -71,15 +74,24 @@ def _is_over(run: Run) -> bool:
     return bound is not None and bool(run.ranks.broadcast(run.elapsed_s >= bound))
 
 
-def _evaluate(run: Run, saver: Saver) -> None:
+def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
+    """Evaluate; where that fails, as a user's metric may, what was learned until then is saved before the run ends."""
     begun = time.perf_counter()
-    metrics, rows = evaluate(run)
-    metrics["eval/time_s"] = time.perf_counter() - begun
-    run.metrics |= metrics
-    run.loggers.metrics(run.step, metrics)
-    run.loggers.completions(run.step, rows)
-    run.observers.on_evaluate(run, metrics)
-    saver.note_evaluation(metrics)
+    try:
+        metrics, rows = evaluate(run)
+        if not metrics:  # nothing was given to evaluate on
+            return
+        metrics["eval/time_s"] = time.perf_counter() - begun
+        run.metrics |= metrics
+        run.loggers.metrics(run.step, metrics)
+        run.loggers.completions(run.step, rows)
+        run.observers.on_evaluate(run, metrics)
+        saver.note_evaluation(metrics)
+    except RLCoreError:
+        # With several processes, those that did not fail would not join in.
+        if run.ranks.world == 1 and saver.saved_at != run.step:
+            _checkpoint(trainer, run, saver)
+        raise
 
 
 def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:

@@ -10,7 +10,6 @@ import torch
 from rlcore.config import structure, unstructure
 from rlcore.errors import ConfigError
 from rlcore.rewards import call_metric
-from rlcore.rng import capture_rng, restore_rng
 from rlcore.run import Run
 from rlcore.settings import SamplingConfig
 from rlcore.types import Metrics, Prompt
@@ -34,16 +33,8 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     """Return the metrics of the policy as it is now, keys under `eval/`, and all completions, on every rank.
 
     The random numbers are the same at every evaluation and are not those of training, so neither how often a run is
-    evaluated nor on what changes what it learns; those that the user's functions draw are given back.
+    evaluated nor on what changes what it learns.
     """
-    before = capture_rng({})
-    try:
-        return _evaluate(run)
-    finally:
-        restore_rng(before, {})
-
-
-def _evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     metrics: Metrics = {}
     for evaluation in run.evaluations:
         metrics |= {f"eval/{name}": value for name, value in evaluation().items()}
@@ -96,8 +87,9 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
 
 
 def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generator: torch.Generator) -> list[Row]:
+    where = f"evaluation after step {run.step}"
     batch = run.sample(prompts, sampling, generator=generator)
-    scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences)
+    scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
     rows: list[Row] = [
         {"prompt": prompt.text, "output": output, "length": length, "ended": ended}
         for prompt, output, length, ended in zip(
@@ -110,7 +102,7 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
     if len(scored.by_name) > 1:
         columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
     if run.metric_fn is not None:
-        columns |= call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer)
+        columns |= call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
     for name, values in columns.items():
         for row, value in zip(rows, values, strict=True):
             row[name] = value

@@ -7,8 +7,12 @@ from typing import Any
 
 import attrs
 
+from rlcore.data.sources import load_source
 from rlcore.errors import InputsError
+from rlcore.log import get_logger
 from rlcore.recording import refuse_descriptions
+
+log = get_logger("inputs")
 
 DATA_INPUTS = ("prompts", "samples", "rewards", "eval_prompts", "eval_samples", "reward_fn", "metric_fn")
 
@@ -54,14 +58,31 @@ class Inputs:
         Raises:
             InputsError: it names what is missing.
         """
+        if self.model is None or isinstance(self.model, (bool, int, float, list, tuple)):
+            raise InputsError(
+                f"model = {self.model!r}: must be a hub id, folder, PretrainedConfig or module (in a file model.path)"
+            )
         refuse_descriptions(self.model, "model.path")
         refuse_descriptions(self.tokenizer, "model.tokenizer")
         for name in DATA_INPUTS:
             refuse_descriptions(getattr(self, name), f"data.{name}")
+        if self.rewards is not None and "rewards" not in needs:
+            log.warning("rewards are of no use to this trainer", trainer=trainer, needs=", ".join(needs))
         missing = [name for name in needs if getattr(self, name) is None]
         if missing:
             raise InputsError(
                 f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
                 f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "
                 "in the configuration file"
+            )
+
+    def check_rewards(self, num_samples: int) -> None:
+        """Check that there is one reward for each sample, where rewards were given.
+
+        Raises:
+            InputsError: there are more or fewer.
+        """
+        if self.rewards is not None and (count := len(load_source(self.rewards, "rewards"))) != num_samples:
+            raise InputsError(
+                f"rewards: has {count} entries for {num_samples} samples; give one for each, in their order"
             )

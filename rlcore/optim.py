@@ -18,6 +18,8 @@ from rlcore.settings import OptimizerConfig
 class Updater:
     """Own the optimizer and the schedule of one policy.
 
+    `lr` is the learning rate of the last step, `num_updates` and `num_skipped` count the steps taken and thrown away.
+
     A loss given to `backward` must already be a *sum over tokens divided by their number in the whole batch, on all
     ranks*; then neither micro-batches nor ranks change the gradient.
     """
@@ -29,6 +31,7 @@ class Updater:
                 "(a budget in time alone does not tell it)"
             )
         self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
+        self.lr = 0.0
         policy.to(ranks.device)
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
         if not self.parameters:
@@ -47,11 +50,6 @@ class Updater:
         self.wrapped, self.optimizer = ranks.accelerator.prepare(policy.module, optimizer)
         policy.forward = self.wrapped
 
-    @property
-    def lr(self) -> float:
-        """Return the learning rate of the next step."""
-        return float(self.scheduler.get_last_lr()[0])
-
     def backward(self, loss: Tensor, *, last: bool = True) -> None:
         """Add the gradient of one micro-batch's loss; ranks exchange theirs with the `last` one only."""
         quiet = contextlib.nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped)
@@ -64,6 +62,7 @@ class Updater:
         norm: Tensor | None = None
         if self.config.max_grad_norm:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.lr = float(self.scheduler.get_last_lr()[0])
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()

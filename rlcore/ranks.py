@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import torch
@@ -29,7 +30,8 @@ class Ranks:
 
     def __init__(self, mixed_precision: str = "no") -> None:
         wanted = int(os.environ.get("WORLD_SIZE", "1"))
-        AcceleratorState._reset_state()  # a second run in one process may want another precision
+        # A second run in one process may want another precision, and accelerate has no public way to change it.
+        AcceleratorState._reset_state()  # noqa: SLF001
         # Without this, processes started on a machine with no accelerator would not find each other.
         cpu = not torch.accelerator.is_available()
         self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
@@ -51,7 +53,8 @@ class Ranks:
         total = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if self.world > 1:
             total = total.clone()
-            torch.distributed.all_reduce(total)
+            with _together():
+                torch.distributed.all_reduce(total)
         return total
 
     def average(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
@@ -70,7 +73,8 @@ class Ranks:
         if self.world == 1:
             return value
         box = [value]
-        broadcast_object_list(box, from_process=0)
+        with _together():
+            broadcast_object_list(box, from_process=0)
         return box[0]
 
     def on_main(self, make: Callable[[], T]) -> T:
@@ -91,14 +95,17 @@ class Ranks:
 
     def gather(self, values: list[Any]) -> list[Any]:
         """Return the lists of all processes put together, in the order of ranks."""
-        return list(gather_object(values)) if self.world > 1 else values
+        if self.world == 1:
+            return values
+        with _together():
+            return list(gather_object(values))
 
     def share(self, count: int) -> list[int]:
         """Return which of `count` items are this process's: every `world`-th, beginning with its rank."""
         return list(range(self.rank, count, self.world))
 
     def gather_batch(self, batch: Trajectories) -> Trajectories:
-        """Put together the shares of all processes, so that each holds the whole batch in the order `share` dealt it."""
+        """Put together the shares of all processes, so that each holds the whole batch in the order it had."""
         if self.world == 1:
             return batch
         parts = self.gather([batch.to("cpu")])
@@ -124,4 +131,15 @@ class Ranks:
 
     def wait(self) -> None:
         """Return when every process has come here."""
-        self.accelerator.wait_for_everyone()
+        with _together():
+            self.accelerator.wait_for_everyone()
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Say in plain words that another process has left in the middle of what all do together."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition(". ")[0]
+        raise RanksError(f"another process has ended, and says itself why ({reason})") from error

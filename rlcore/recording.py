@@ -1,4 +1,4 @@
-"""Say in config.yaml what a run was given, so that `rlcore train` can be given the file again wherever that is possible."""
+"""Say in config.yaml what a run was given, so that the file can be trained from again wherever that is possible."""
 
 from __future__ import annotations
 

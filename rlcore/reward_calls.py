@@ -47,7 +47,8 @@ class Occasion:
     """Hold what functions are asked about, and where that happens.
 
     Attributes:
-        given: everything a function may take, by name: `samples`, `prompts`, `outputs`, `tokenizer`, and the columns.
+        given: everything a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`, `tokenizer`,
+            and the columns.
         size: number of samples.
         where: "step 3", for messages.
     """
@@ -57,8 +58,16 @@ class Occasion:
     where: str
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt], outputs: Sequence[str], tokenizer: Any, where: str) -> Occasion:
-        """Put prompts and outputs side by side.
+    def of(
+        cls,
+        prompts: Sequence[Prompt],
+        outputs: Sequence[str],
+        tokenizer: Any,
+        where: str,
+        *,
+        output_tokens: Sequence[Sequence[int]] | None = None,
+    ) -> Occasion:
+        """Put prompts and outputs side by side, and the chosen ids where they are known.
 
         Raises:
             DataError: a column of the prompts has a name that means something else to these functions.
@@ -76,6 +85,8 @@ class Occasion:
             "outputs": list(outputs),
             "tokenizer": tokenizer,
         }
+        if output_tokens is not None:
+            given["output_tokens"] = [list(tokens) for tokens in output_tokens]
         given |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
         return cls(given, len(outputs), where)
 

@@ -46,8 +46,9 @@ class Rewards:
     def build(cls, reward_fn: Any) -> Rewards:
         """Understand any form of `reward_fn`.
 
-        A function is called as `reward_fn(samples=..., prompts=..., outputs=..., tokenizer=..., **columns)` with only
-        those its signature takes; `samples[i] = prompts[i] + outputs[i]`. Positional-only parameters get samples,
+        A function is called as `reward_fn(samples=..., prompts=..., outputs=..., output_tokens=..., tokenizer=...,
+        **columns)` with only those its signature takes; `samples[i] = prompts[i] + outputs[i]`, and `output_tokens[i]`
+        are the ids behind `outputs[i]`, EOS included. Positional-only parameters get samples,
         prompts, outputs in this order; a first parameter with a name of its own (`lambda texts: ...`) gets the samples.
         Coroutine functions run at the same time.
 
@@ -75,7 +76,7 @@ class Rewards:
         outputs: Sequence[str],
         *,
         tokenizer: PreTrainedTokenizerBase | None,
-        num_actions: Sequence[int],
+        output_tokens: Sequence[Sequence[int]],
         where: str = "",
     ) -> RewardBatch:
         """Ask every function about B completions.
@@ -84,14 +85,15 @@ class Rewards:
             prompts: B prompts, one for each output.
             outputs: B texts of chosen tokens.
             tokenizer: passed on to functions that take it.
-            num_actions: B numbers of chosen tokens, EOS included: how long a row of dense rewards must be.
+            output_tokens: B sequences of chosen ids, EOS included: a row of dense rewards has one number for each.
             where: the step, for messages.
 
         Raises:
             RewardError: a function raised or returned what cannot be used; its name, `where`, the first bad sample and
                 the value are in the message.
         """
-        occasion = Occasion.of(prompts, outputs, tokenizer, where)
+        occasion = Occasion.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens)
+        num_actions = [len(tokens) for tokens in output_tokens]
         answers = call_all(self.functions, occasion)
         totals = [0.0] * len(outputs)
         rows = [[0.0] * count for count in num_actions]
@@ -156,7 +158,7 @@ def _read_rewards(
             occasion.fail(
                 function,
                 f"gave sample {i} {len(row)} dense rewards, but the policy chose {count} tokens there; return one "
-                "number a sample, or one for each chosen token, EOS included",
+                "number a sample, or one for each of its output_tokens, EOS included",
             )
         dense = [_number(value, f"sample {i}, token {t}", function, occasion) for t, value in enumerate(row)]
         values.append([0.0 if value is None else value for value in dense])

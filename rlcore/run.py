@@ -172,9 +172,20 @@ class Run:
         return load_reference(given, what="metric_fn") if isinstance(given, str) else given
 
     def score(
-        self, prompts: Sequence[Prompt], batch: Trajectories, *, stop_sequences: Sequence[str] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        batch: Trajectories,
+        *,
+        stop_sequences: Sequence[str] | None = None,
+        where: str = "",
     ) -> Scored:
-        """Ask the reward functions about sampled continuations, trimmed at `stop_sequences` (those of `gen` if absent).
+        """Ask the reward functions about sampled continuations.
+
+        Args:
+            prompts: B prompts.
+            batch: their continuations.
+            stop_sequences: outputs are trimmed at these; those of `gen` if absent.
+            where: what the batch is for, for messages; the step in progress if absent.
 
         Raises:
             RewardError: a reward function raised, or returned what cannot be used.
@@ -190,8 +201,9 @@ class Run:
         if self.rewards is None:
             return Scored(outputs, torch.zeros(len(batch)), None, {})
         given = self.rewards(
-            prompts, outputs, tokenizer=policy.tokenizer, num_actions=counts, where=f"step {self.step + 1}"
-        )
+            prompts, outputs, tokenizer=policy.tokenizer, output_tokens=batch.action_tokens,
+            where=where or f"step {self.step + 1}",
+        )  # fmt: skip
         dense = None
         if given.dense is not None:
             flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)

@@ -28,18 +28,30 @@ class Saver:
         saved_at: step of the last checkpoint, -1 before the first.
         evaluated_at: step of the last evaluation, -1 before the first.
         score: what that evaluation said of the metric that tells the best.
+        rng: state of all random generators when the trainer last yielded.
     """
 
     def __init__(self, run: Run, plugins: dict[str, str]) -> None:
         self.run, self.plugins = run, plugins
         self.saved_at, self.evaluated_at = -1, -1
         self.score: float | None = None
+        self.note_random_state()
         keep = run.config.checkpoint
         if keep.keep_best and not run.config.eval.every:
-            raise ConfigError(f"checkpoint.keep_best = {keep.keep_best}: nothing judges them; set eval.every")
+            raise ConfigError(
+                f"checkpoint.keep_best = {keep.keep_best}: no evaluation tells which are best; set eval.every"
+            )
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
+
+    def note_random_state(self) -> None:
+        """Remember the random numbers the trainer goes on with, whatever is drawn before it does."""
+        self.rng: dict[str, Any] = capture_rng({"run": self.run.generator})
+
+    def give_random_state_back(self) -> None:
+        """Undo what loggers, observers, evaluations and the user's metrics drew since the last yield."""
+        restore_rng(self.rng, {"run": self.run.generator})
 
     def note_evaluation(self, metrics: Metrics) -> None:
         """Remember the metric that tells good checkpoints from better ones.
@@ -62,7 +74,7 @@ class Saver:
             CheckpointError: it could not be written; the earlier ones are untouched.
         """
         run = self.run
-        rng = run.ranks.gather([capture_rng({"run": run.generator})])
+        rng = run.ranks.gather([self.rng])
         state = {
             "trainer": trainer.state_dict(), "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
@@ -102,9 +114,10 @@ class Saver:
             self.saved_at = run.step
         states: list[Any] = load_state(folder / "rng.safetensors")["ranks"]
         if len(states) == run.ranks.world:
-            restore_rng(states[run.ranks.rank], {"run": run.generator})
+            self.rng = states[run.ranks.rank]
         else:
             run.generator.manual_seed(run.generator.initial_seed() * 1_000_003 + run.step)
+            self.note_random_state()
             log.warning("another number of processes: random numbers start anew", then=len(states), now=run.ranks.world)
         log.info("resumed", step=run.step, checkpoint=str(folder))
 

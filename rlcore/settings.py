@@ -60,7 +60,7 @@ class RunConfig:
 
     name: str | None = option(None, "folder name under `root`; trainer's name and the time when left out")
     root: str = option("runs", "folder that holds the runs")
-    seed: int = option(0, "seeds every random number of the run", ge=0)
+    seed: int = option(0, "seeds every random number of the run", ge=0, le=2**32 - 1)
     steps: int | None = option(None, "stop after this many steps (yields of the trainer)", ge=0, unit="steps")
     epochs: float | None = option(None, "stop after this many passes over the prompts or samples", gt=0)
     time_s: float | None = option(None, "stop at the first step that ends after this much time", gt=0, unit="seconds")
@@ -94,7 +94,9 @@ class CheckpointConfig:
     every: int = option(0, "write a checkpoint after every so many steps; 0 writes the last only", ge=0, unit="steps")
     at_end: bool = option(True, "write a checkpoint after the last step")
     keep_last: int = option(2, "newest checkpoints kept", ge=1)
-    keep_best: int = option(0, "best checkpoints kept besides, judged by `metric` at the last evaluation", ge=0)
+    keep_best: int = option(
+        0, "best checkpoints kept besides, judged by `metric`; one is then written after every evaluation too", ge=0
+    )
     metric: str = option("eval/reward/mean", "metric that tells the best checkpoint")
     mode: Literal["max", "min"] = option("max", "whether more or less of `metric` is better")
 

@@ -15,7 +15,7 @@ guessed from token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -67,13 +67,20 @@ class Trajectories:
         """Count the chosen tokens of each sequence: long[B]."""
         return self.action_mask.sum(1)
 
+    @property
+    def action_tokens(self) -> list[list[int]]:
+        """List the chosen token ids of each sequence."""
+        flat = self.tokens[self.action_mask].tolist()
+        ends = self.num_actions.cumsum(0).tolist()
+        return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
     def with_columns(self, **columns: Tensor) -> Trajectories:
         """Return the same sequences with columns added or replaced."""
         return attrs.evolve(self, columns={**self.columns, **columns})
 
     def rows(self, index: Tensor) -> Trajectories:
         """Return the sequences at `index` (long[K] or bool[B]), trimmed of columns that none of them needs."""
-        return self._each(lambda array: array[index]).trim()
+        return self.each(lambda array: array[index]).trim()
 
     def split(self, size: int) -> Iterator[Trajectories]:
         """Yield consecutive groups of at most `size` sequences, each trimmed."""
@@ -89,7 +96,7 @@ class Trajectories:
         if first == 0 and last == self.tokens.shape[1]:
             return self
         width = self.tokens.shape[1]
-        return self._each(lambda array: array[:, first:last] if array.dim() > 1 and array.shape[1] == width else array)
+        return self.each(lambda array: array[:, first:last] if array.dim() > 1 and array.shape[1] == width else array)
 
     def extended(self) -> Trajectories:
         """Return the sequences with one more token, of no meaning, as the only chosen one: its value is the whole's."""
@@ -105,9 +112,10 @@ class Trajectories:
 
     def to(self, device: torch.device | str) -> Trajectories:
         """Move every array to `device`."""
-        return self._each(lambda array: array.to(device))
+        return self.each(lambda array: array.to(device))
 
-    def _each(self, change: Any) -> Trajectories:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Trajectories:
+        """Return the sequences with every array put through `change`, the columns' included."""
         return Trajectories(
             tokens=change(self.tokens),
             mask=change(self.mask),
@@ -150,12 +158,12 @@ class Trajectories:
         width = max(part.tokens.shape[1] for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.columns)
 
-        def widen(array: Tensor, old: int) -> Tensor:
-            if array.dim() < 2 or array.shape[1] != old or old == width:
-                return array
-            return torch.nn.functional.pad(array, (0, width - old))
+        def widened(part: Trajectories) -> Trajectories:
+            old = part.tokens.shape[1]
+            pad = torch.nn.functional.pad
+            return part.each(lambda array: pad(array, (0, width - old)) if array.shape[1:] == (old,) else array)
 
-        wide = [part._each(lambda array, old=part.tokens.shape[1]: widen(array, old)) for part in parts]
+        wide = [widened(part) for part in parts]
         return cls(
             tokens=torch.cat([part.tokens for part in wide]),
             mask=torch.cat([part.mask for part in wide]),

@@ -13,6 +13,7 @@ from rlcore import ops
 from rlcore.batching import micro_batches, minibatches
 from rlcore.errors import ConfigError
 from rlcore.log import get_logger
+from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
 from rlcore.order import Order
 from rlcore.protocols import Policy
@@ -20,7 +21,6 @@ from rlcore.run import Run
 from rlcore.types import Metrics, Prompt, Trajectories
 from rlcore_ppo.config import PPOConfig
 from rlcore_ppo.loss import approx_kl, policy_loss, value_loss
-from rlcore_ppo.meter import Meter
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
 RATIO_TOLERANCE = 1e-2
@@ -81,15 +81,28 @@ class PPOTrainer:
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories, prompts: list[Prompt]) -> tuple[Trajectories, Metrics]:
-        """Add what is missing of old log-probs and values, the reference's, and the reward functions' scores."""
-        run, policy, config = self.run, self._policy, self.config
+        """Add the reward functions' scores, and what the learner needs to know of each token as it was chosen."""
+        run = self.run
         scored = run.score(prompts, batch)
-        full = self.penalised and config.kl_estimator == "full"
-        entropy = None
-        if not run.config.gen.is_plain or "values" not in batch or full:
+        batch = batch.with_columns(scores=scored.totals)
+        if run.ranks.any(scored.dense is not None):
+            dense = ops.place_last(scored.totals, batch.action_mask) if scored.dense is None else scored.dense
+            batch = batch.with_columns(dense=dense)
+        batch = Trajectories.concat(
+            [self._said(part) for part in batch.split(self.config.micro_batch_size or len(batch))]
+        )
+        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
+        return batch, {f"reward/{name}": mean for name, mean in by_name.items()}
+
+    def _said(self, batch: Trajectories) -> Trajectories:
+        """Add what is missing of old log-probs and values, the KL to the reference, and values past a cut."""
+        plain, policy, estimator = self.run.config.gen.is_plain, self._policy, self.config.kl_estimator
+        full = self.penalised and estimator == "full"
+        entropy = logits = None
+        if not plain or "values" not in batch or full:
             said = policy.score(batch, entropy=True, logits=full)
             entropy, logits = said.entropy, said.logits
-            if not run.config.gen.is_plain or "logprobs" not in batch:
+            if not plain or "logprobs" not in batch:
                 batch = batch.with_columns(logprobs=said.logprobs)
             if said.values is not None:
                 batch = batch.with_columns(values=said.values)
@@ -97,17 +110,14 @@ class PPOTrainer:
         batch = batch.with_columns(entropy=-batch["logprobs"] if entropy is None else entropy)
         if self.penalised:
             reference = policy.reference_score(batch, logits=full)
-            if full and reference.logits is not None and logits is not None:
+            if logits is not None and reference.logits is not None:
                 kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
             else:
-                kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=config.kl_estimator)
+                kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=estimator)
             batch = batch.with_columns(kl=kl)
-        if config.bootstrap_truncated:
+        if self.config.bootstrap_truncated:
             batch = batch.with_columns(bootstrap=self._value_past_the_cut(batch))
-        if scored.dense is not None:
-            batch = batch.with_columns(dense=scored.dense)
-        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
-        return batch.with_columns(scores=scored.totals), {f"reward/{name}": mean for name, mean in by_name.items()}
+        return batch
 
     def _value_past_the_cut(self, batch: Trajectories) -> Tensor:
         """Return V of the whole sequence where it was cut, zero where it ended: float[B]."""
@@ -150,16 +160,20 @@ class PPOTrainer:
     def update(self, batch: Trajectories) -> Metrics:
         """Learn from a round: `epochs` passes of minibatches, stopped early where the policy has moved too far."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
+        skipped = self.updater.num_skipped
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
             for minibatch in minibatches(batch, config.batch_size, seed=seed):
-                first = not meter.weight and not passed.weight
+                first = meter.is_empty and passed.is_empty
                 passed.merge(self._learn(minibatch, check_ratio=first))
             meter.merge(passed)
             if config.target_kl is not None and passed.means()["policy/approx_kl"] > 1.5 * config.target_kl:
                 break
-        metrics = meter.means() | {"policy/epochs": epoch + 1.0, "policy/skipped": float(self.updater.num_skipped)}
+        metrics = meter.means() | {
+            "policy/epochs": epoch + 1.0,
+            "policy/skipped": float(self.updater.num_skipped - skipped),
+        }
         metrics["loss/total"] = metrics["loss/policy"] + config.value_coef * metrics["loss/value"]
         if config.entropy_coef:
             metrics["loss/total"] -= config.entropy_coef * metrics["policy/entropy"]
@@ -168,6 +182,7 @@ class PPOTrainer:
     def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
         """Make one optimizer step, or skip it where the mean ratio is out of bounds; return the sums it measured."""
         config, meter = self.config, Meter(self.run.ranks)
+        error = torch.zeros((), device=minibatch.tokens.device)
         total = minibatch.num_actions.sum()
         for part, last in micro_batches(minibatch, config.micro_batch_size, self.run.ranks):
             said = self._policy.score(part, entropy=config.entropy_coef > 0)
@@ -195,8 +210,9 @@ class PPOTrainer:
                         **({} if said.entropy is None else {"policy/entropy": said.entropy}),
                     },
                 )
-                if check_ratio:
-                    self._check(((ratio - 1).abs() * chosen).max())
+                error = torch.maximum(error, ((ratio - 1).abs() * chosen).max())
+        if check_ratio:
+            self._check(error)
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:
             self.updater.step()
         else:  # not a number counts as out of bounds
@@ -205,7 +221,7 @@ class PPOTrainer:
 
     def _check(self, error: Tensor) -> None:
         """Warn where the policy that learns is not the one that sampled."""
-        if float(error) > RATIO_TOLERANCE:
+        if self.run.ranks.any(not float(error) <= RATIO_TOLERANCE):  # not a number is no agreement either
             get_logger("ppo").warning(
                 "ratio is not 1 on the first minibatch: sampler and trainer disagree",
                 largest_error=round(float(error), 4), round=self.num_rounds + 1,

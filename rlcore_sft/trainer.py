@@ -9,6 +9,7 @@ import torch
 
 from rlcore.batching import micro_batches
 from rlcore.data.samples import Sample
+from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
 from rlcore.order import Order
 from rlcore.protocols import Policy
@@ -43,21 +44,15 @@ class SFTTrainer:
             dealt = self.order.take_within_pass(self.config.batch_size)
             batch = self._stack([self.run.samples[i] for i in dealt])
             total = batch.num_actions.sum()
-            summed = torch.zeros((), dtype=torch.float64, device=self.run.ranks.device)
+            meter = Meter(self.run.ranks)
             for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
                 # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
-                loss = nll(self._policy.score(part).logprobs).sum() / total
-                self.updater.backward(loss, last=last)
-                summed += loss.detach()
-            metrics = {"lr": self.updater.lr}
+                losses = nll(self._policy.score(part).logprobs)
+                self.updater.backward(losses.sum() / total, last=last)
+                meter.add(part.action_mask, {"loss/total": losses.detach()})
             norm = self.updater.step()
-            if norm is not None:
-                metrics["grad/norm"] = float(norm)
-            yield metrics | {
-                "loss/total": float(self.run.ranks.sum(summed)),
-                "data/tokens": float(total),
-                "progress/epoch": self.order.epoch,
-            }
+            metrics = meter.means() | ({} if norm is None else {"grad/norm": float(norm)})
+            yield metrics | {"data/tokens": float(total), "lr": self.updater.lr, "progress/epoch": self.order.epoch}
 
     def policy(self) -> Policy:
         """Return the policy."""
@@ -67,14 +62,13 @@ class SFTTrainer:
     def validation_loss(self) -> Metrics:
         """Return the mean negative log-likelihood of the held-out chosen tokens, on all ranks together."""
         samples, size = self.run.eval_samples, self.config.batch_size
-        total = count = 0.0
+        meter = Meter(self.run.ranks)
         with evaluating(self._policy.module):
             for start in range(0, len(samples), size):
                 batch = self._stack(samples[start : start + size])
-                count += float(batch.num_actions.sum())
                 for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
-                    total += float(nll(self._policy.score(part).logprobs).sum())
-        return {"loss": float(self.run.ranks.sum(total)) / count}
+                    meter.add(part.action_mask, {"loss": nll(self._policy.score(part).logprobs)})
+        return meter.means()
 
     def _stack(self, samples: Sequence[Sample]) -> Trajectories:
         rows = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]

@@ -41,7 +41,8 @@ def make_gpt2(layers: int = 2, width: int = 16, heads: int = 2, vocab: int = 32,
             initializer_range=0.3,
         )
     )  # fmt: skip
-    return model.eval()
+    model.eval()
+    return model
 
 
 def make_llama(layers: int = 2, width: int = 16, vocab: int = 32, seed: int = 0) -> LlamaForCausalLM:
@@ -54,7 +55,8 @@ def make_llama(layers: int = 2, width: int = 16, vocab: int = 32, seed: int = 0)
             pad_token_id=31, initializer_range=0.3, tie_word_embeddings=False,
         )
     )  # fmt: skip
-    return model.eval()
+    model.eval()
+    return model
 
 
 @pytest.fixture
@@ -92,8 +94,10 @@ def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Cal
 
     made = iter(range(1000))
 
-    def make(name: str, model: Any, *, tokenizer: Any = None, sections: Any = None, inputs: Any = None, **options: Any) -> Any:
-        """Make a trainer called `name` for `model`, with its options, other sections of the configuration, and inputs."""
+    def make(
+        name: str, model: Any, *, tokenizer: Any = None, sections: Any = None, inputs: Any = None, **options: Any
+    ) -> Any:
+        """Make the trainer `name` for `model`, with its options, other sections of the configuration, and inputs."""
         settings = {
             "trainer": {"name": name, **options},
             "run": {"root": str(tmp_path / f"runs-{next(made)}"), "steps": 100},

@@ -3,7 +3,9 @@
     python randomwalks.py [--seed 0] [--graph-seed 1000] [--steps 40] [--out runs]
 
 A GPT-2 of 1.66 M parameters, one letter a token, learns from 1000 random walks (`walks.py`), of which a third of the
-possible optimality is all there is to imitate. PPO then takes it above .95 on 1000 samples, in about a minute on CPU.
+possible optimality is all there is to imitate. PPO then takes it above .95 on 1000 samples, in about a minute on CPU:
+.986, .983 and .984 after 40 rounds, from one SFT model with PPO seeds 0, 1 and 2 (graph seed 1000). The learning rate
+falls to 0, so that the last rounds do not undo what earlier ones learnt.
 The same in two configuration files: `rlcore train randomwalks_sft.yaml`, then `rlcore train randomwalks_ppo.yaml`.
 """
 

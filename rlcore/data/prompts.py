@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
-RESERVED_COLUMNS = ("samples", "prompts", "outputs", "tokenizer")
+RESERVED_COLUMNS = ("samples", "prompts", "outputs", "output_tokens", "tokenizer")
 """Names reward and metric functions receive other things under."""
 
 

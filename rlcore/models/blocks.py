@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,11 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 
 LAYER_COUNTS = ("num_hidden_layers", "decoder_layers", "num_decoder_layers", "n_layer")
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """Return V, how many tokens the model can read."""
+    return cast("Tensor", model.get_input_embeddings().weight).shape[0]
 
 
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
@@ -83,11 +88,12 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     a shared trunk, for any architecture, with tied embeddings or not.
     """
     shared = {id(p): p for p in model.parameters() if not p.requires_grad}
-    twin = copy.deepcopy(model, shared)
+    twin: PreTrainedModel = copy.deepcopy(model, shared)
     for parameter in twin.parameters():
         if id(parameter) not in shared:
             parameter.requires_grad_(False)
-    return twin.eval()
+    twin.eval()
+    return twin
 
 
 class Replay(nn.Module):
@@ -106,10 +112,10 @@ class Replay(nn.Module):
 
 
 class TopLayers(nn.Module):
-    """Own a trainable copy of a model's top k blocks and what follows them, and run it on the trunk of the model itself.
+    """Own a trainable copy of a model's top k blocks and what follows, and run it on the trunk of the model itself.
 
-    The embeddings are the model's own, for a decoder will not run without; what comes of them is never used. Each
-    block between returns what the trunk gave when the model last ran inside `recording`.
+    The embeddings are the model's own, for a decoder will not run without; what comes of them is never used. The blocks
+    between return what the trunk gave when the model last ran inside `recording`.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
@@ -125,7 +131,7 @@ class TopLayers(nn.Module):
         self._watched = (below[-1],)  # in a tuple, so that it is not taken for a part of this module
         shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])}
         memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}
-        self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)  # type: ignore[no-untyped-call]
+        self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)
         for parameter in self.decoder.parameters():
             if id(parameter) not in shared:
                 parameter.requires_grad_(True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.blocks import freeze_below, frozen_copy
+from rlcore.models.activations import checkpoint_activations
+from rlcore.models.blocks import freeze_below, frozen_copy, vocabulary_size
 from rlcore.models.decoding import CausalDecoder
 from rlcore.models.folders import load_policy, save_policy
 from rlcore.models.forward import ActorCritic, looks_ahead, predict
@@ -135,9 +137,9 @@ def build_causal_lm(
     if value_head and value is None:
         source = BranchValue(model, config.value_layers) if config.value_layers else TrunkValue(model)
     if config.gradient_checkpointing:
-        loading.checkpoint_activations(model)
+        checkpoint_activations(model)
         if value is not None:
-            loading.checkpoint_activations(value.trunk)
+            checkpoint_activations(value.trunk)
     return CausalPolicy(ActorCritic(model, source, longest), words, kept)
 
 
@@ -146,21 +148,24 @@ def _critic(model: PreTrainedModel, config: CausalLMConfig) -> CriticValue:
         raise ModelError(f"value_layers = {config.value_layers} and critic = {config.critic!r}: choose one of them")
     critic = copy.deepcopy(model) if config.critic == "copy" else loading.load_critic(str(config.critic), config)
     critic.requires_grad_(True)
-    own, needed = loading.vocabulary_size(critic), loading.vocabulary_size(model)
+    own, needed = vocabulary_size(critic), vocabulary_size(model)
     if own < needed:
         raise ModelError(
             f"critic = {config.critic!r}: it knows {own} tokens and the policy {needed}; a critic reads the policy's "
             "tokens, so it must come from a model with the same tokenizer"
         )
-    if looks_ahead(critic.base_model):
+    trunk = cast("PreTrainedModel", critic.base_model)
+    if looks_ahead(trunk):
         raise ModelError(f"critic = {config.critic!r}: it lets tokens see later ones, so its values would know the end")
     score = getattr(critic, "score", None)
+    if score is None and critic.get_output_embeddings() is None:
+        raise ModelError(f"critic = {config.critic!r}: {type(critic).__name__} has no head called `score`")
     head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic), critic.dtype)
-    return CriticValue(critic.base_model, head)
+    return CriticValue(trunk, head)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    size = loading.vocabulary_size(model)
+    size = vocabulary_size(model)
     if len(tokenizer) > size:
         raise ModelError(
             f"the tokenizer knows {len(tokenizer)} tokens, the model {size}: "

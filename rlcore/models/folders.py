@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -38,7 +39,8 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
     model = module.model
     try:
         with quiet_transformers():
-            saved, about = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
+            read: Any = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
+            saved, about = read
         found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the model cannot be read: {error}") from error

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.errors import ModelError
+from rlcore.models.blocks import vocabulary_size
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.packing import packed_inputs, padded_inputs
 
@@ -90,11 +91,10 @@ def looks_ahead(model: PreTrainedModel) -> bool:
     Two sequences that differ in their last token only must agree before it.
     """
     tokens = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
     training = model.training
     model.eval()
     try:
-        said = model(**padded_inputs(tokens % vocabulary, tokens >= 0))[0][:, :3].float()
+        said = model(**padded_inputs(tokens % vocabulary_size(model), tokens >= 0))[0][:, :3].float()
     finally:
         model.train(training)
     tolerance = 1e-4 if model.dtype == torch.float32 else 1e-2

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from rlcore.errors import ModelError
+from rlcore.models.activations import fuse_activations
+from rlcore.models.blocks import vocabulary_size
 from rlcore.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
@@ -45,11 +47,13 @@ def load_model(spec: ModelSpec, config: CausalLMConfig) -> PreTrainedModel:
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
     _check_decoder_only(model.config, type(model).__name__)
-    if model.get_output_embeddings() is None:  # type: ignore[no-untyped-call]
+    if model.get_output_embeddings() is None:
         raise ModelError(f"{type(model).__name__} has no language-model head: load it as ...ForCausalLM")
+    _make_savable(model)
     if config.fused_activations:
         fuse_activations(model)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _from_config(spec: PretrainedConfig, config: CausalLMConfig) -> PreTrainedModel:
@@ -62,6 +66,30 @@ def _from_config(spec: PretrainedConfig, config: CausalLMConfig) -> PreTrainedMo
     except ValueError as error:
         raise ModelError(f"model = {type(spec).__name__}: cannot be built: {_first_line(error)}") from error
     return model
+
+
+def _make_savable(model: PreTrainedModel) -> None:
+    """Make sure that the generation configuration can be saved, while nothing is lost if it cannot.
+
+    transformers loads, but will not save, options of sampling beside `do_sample=False`, which many models come with.
+
+    Raises:
+        ModelError: it says something else that transformers refuses.
+    """
+    generation: GenerationConfig | None = model.generation_config
+    if generation is None:
+        return
+    try:
+        with quiet_transformers():
+            generation.validate(strict=True)
+        return
+    except ValueError:
+        generation.do_sample = True
+    try:
+        with quiet_transformers():
+            generation.validate(strict=True)
+    except ValueError as error:
+        raise ModelError(f"model.generation_config could not be saved: {error}") from error
 
 
 def _build_options(config: CausalLMConfig) -> dict[str, Any]:
@@ -95,7 +123,7 @@ def _from_pretrained(kind: Any, name: str, config: CausalLMConfig, *, what: str 
             )
     except OSError as error:  # files and network: the message is all there is to know
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_first_line(error)}") from None
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_first_line(error)}") from error
 
 
@@ -119,15 +147,8 @@ def load_critic(name: str, config: CausalLMConfig) -> PreTrainedModel:
     critic: PreTrainedModel = _from_pretrained(kind, name, config, what="critic")
     if config.fused_activations:
         fuse_activations(critic)
-    return critic.eval()
-
-
-def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Have `model` recompute activations in the backward pass."""
-    with warnings.catch_warnings():
-        # The name that replaces this one is younger than the oldest transformers we take.
-        warnings.simplefilter("ignore", FutureWarning)
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+    critic.eval()
+    return critic
 
 
 def load_tokenizer(spec: ModelSpec, given: object = None) -> PreTrainedTokenizerBase:
@@ -162,11 +183,23 @@ def _read_tokenizer(name: str) -> PreTrainedTokenizerBase:
         with quiet_transformers():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder) if folder.exists() else name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{name!r} holds no tokenizer that transformers can load ({_first_line(error)}): pass tokenizer= "
-            "(in a configuration file model.tokenizer), a folder or hub id"
-        ) from None
+        if not folder.exists():
+            raise ModelError(
+                f"{name!r}: there is no such folder under {Path.cwd()}, and as a hub id it cannot be loaded: "
+                f"{_first_line(error)}"
+            ) from None
+        raise _no_tokenizer(name, _first_line(error)) from None
+    # Where its files are missing, transformers makes an empty one of the kind the model's configuration tells.
+    if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens):
+        raise _no_tokenizer(name, "its vocabulary is empty")
     return tokenizer
+
+
+def _no_tokenizer(name: str, reason: str) -> ModelError:
+    return ModelError(
+        f"{name!r} holds no tokenizer that transformers can load ({reason}): pass tokenizer= "
+        "(in a configuration file model.tokenizer), a folder or hub id"
+    )
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -178,23 +211,9 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     return tuple(dict.fromkeys(int(i) for i in ids if i is not None and 0 <= int(i) < vocabulary))
 
 
-def vocabulary_size(model: PreTrainedModel) -> int:
-    """Return V, how many tokens the model can read."""
-    weight: Tensor = model.get_input_embeddings().weight
-    return weight.shape[0]
-
-
 def context_length(model: PreTrainedModel) -> int:
     """Return how many tokens fit in the model's context; 0 where the configuration names no bound."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
-
-
-def fuse_activations(model: nn.Module) -> None:
-    """Replace GELU modules that are written out in Python by the fused kernel of the same function."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, (NewGELUActivation, FastGELUActivation)):
-                setattr(module, name, nn.GELU(approximate="tanh"))
 
 
 def disable_dropout(module: nn.Module) -> None:

@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from rlcore.models.blocks import vocabulary_size
 from rlcore.models.quiet import quiet_transformers
 
 PACKED = "rlcore_packed"
@@ -164,8 +165,7 @@ def longest_packed(model: PreTrainedModel) -> int:
 @torch.no_grad()
 def _runs_packed(model: PreTrainedModel) -> bool:
     """Switch `model` to packed attention and tell whether that changes what it says."""
-    vocabulary = model.get_input_embeddings().num_embeddings
-    tokens = (torch.arange(8, device=model.device).reshape(2, 4) * 7 + 1) % vocabulary
+    tokens = (torch.arange(8, device=model.device).reshape(2, 4) * 7 + 1) % vocabulary_size(model)
     mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
     expected = model(**padded_inputs(tokens, mask))[0][mask].float()
     _attend_with(model, PACKED)

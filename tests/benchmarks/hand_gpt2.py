@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (what torch's own documentation calls it)
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 

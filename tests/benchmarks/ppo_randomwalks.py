@@ -5,7 +5,7 @@
 Every run is a process of its own with one thread. Printed are seconds per iteration of both (median over the repeats,
 and their range), their ratio, the same for a model so small that only overhead is left, and, with --learn, how many
 iterations and CPU seconds both take to a mean optimality of .95 on three seeds. Figures of different sittings are not
-comparable: a shared machine changes speed within minutes.
+comparable: a shared machine changes speed within minutes, and while others compute on it only CPU seconds mean much.
 """
 
 from __future__ import annotations

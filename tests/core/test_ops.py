@@ -77,7 +77,9 @@ def test_kl_estimators_at_hand_worked_points() -> None:
     halves = [math.log(2) ** 2 / 2] * 2
     assert ops.kl_estimate(logprobs, ref, estimator="k2").tolist() == pytest.approx(halves)
     # exp(-D) - 1 + D: 1/2 - 1 + log 2 and 2 - 1 - log 2
-    assert ops.kl_estimate(logprobs, ref, estimator="k3").tolist() == pytest.approx([math.log(2) - 0.5, 1 - math.log(2)])
+    assert ops.kl_estimate(logprobs, ref, estimator="k3").tolist() == pytest.approx(
+        [math.log(2) - 0.5, 1 - math.log(2)]
+    )
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
@@ -113,13 +115,13 @@ def lay(numbers: tuple[float, ...], where: list[int], garbage: float) -> Tensor:
 @pytest.mark.parametrize(
     ("lam", "bootstrap", "expected"),
     [
-        # returns 1 + .5 (0 + .5 * 2) = 1.5, 1, 2 less the values
+        # the returns 1 + .5 (0 + .5 * 2), 0 + .5 * 2 and 2, less the values
         (1.0, None, [1.0, 0.0, 3.0]),
-        # 1 + .5 * 1 - .5, 0 + .5 * (-1) - 1, 2 + 0 - (-1)
+        # by hand: 1 + .5 * 1 - .5, then 0 + .5 * (-1) - 1, then 2 + 0 - (-1)
         (0.0, None, [1.0, -1.5, 3.0]),
-        # 3, -1.5 + .25 * 3, 1 + .25 * (-.75)
+        # from the end: 3, then -1.5 + .25 * 3, then 1 + .25 * (-.75)
         (0.5, None, [0.8125, -0.75, 3.0]),
-        # returns 2 + .5 * 4 = 4, 2, 2
+        # the returns from the end: 2 + .5 * 4, then 0 + .5 * 4, then 1 + .5 * 2
         (1.0, 4.0, [1.5, 1.0, 5.0]),
         (0.0, 4.0, [1.0, -1.5, 5.0]),
     ],

@@ -50,5 +50,5 @@ def test_an_order_goes_on_where_it_was_left(before: int) -> None:
 
 
 def test_going_on_with_other_data_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="written with 4 .* now there are 5"):
+    with pytest.raises(CheckpointError, match=r"written with 4 .* now there are 5"):
         Order(5, seed=0).load_state_dict(Order(4, seed=0).state_dict())

@@ -23,7 +23,8 @@ LENGTHS = [2, 3, 1]
 
 
 def ask(reward_fn, *, prompts=PROMPTS, outputs=OUTPUTS, lengths=LENGTHS, where="step 3"):
-    return Rewards.build(reward_fn)(prompts, outputs, tokenizer="the tokenizer", num_actions=lengths, where=where)
+    tokens = [list(range(length)) for length in lengths]
+    return Rewards.build(reward_fn)(prompts, outputs, tokenizer="the tokenizer", output_tokens=tokens, where=where)
 
 
 def by_output(samples, prompts, outputs):
@@ -33,7 +34,7 @@ def by_output(samples, prompts, outputs):
 
 async def by_label(label, **rest):
     await asyncio.sleep(0)
-    assert sorted(rest) == ["outputs", "prompts", "samples", "tokenizer"]
+    assert sorted(rest) == ["output_tokens", "outputs", "prompts", "samples", "tokenizer"]
     return [value or 0 for value in label]
 
 
@@ -72,7 +73,7 @@ class AsyncScorer:
         (Scorer(4).method, [4, 4, 4]),
         (AsyncScorer(), [1, 2, 0]),
         (functools.partial(lambda outputs, scale: [scale * len(o) for o in outputs], scale=10), [10, 20, 0]),
-        (lambda outputs: by_label([3, 4, 5], samples=0, prompts=0, outputs=0, tokenizer=0), [3, 4, 5]),
+        (lambda outputs: by_label([3, 4, 5], samples=0, prompts=0, outputs=0, output_tokens=0, tokenizer=0), [3, 4, 5]),
     ],
 )
 def test_functions_get_what_their_signature_takes(reward_fn, expected):
@@ -331,3 +332,9 @@ def test_metrics_that_cannot_be_used_are_blamed_on_their_function(metric_fn, mes
 def test_a_metric_name_without_a_module_is_refused():
     with pytest.raises(DataError, match=r"metric_fn = 'accuracy': is not of the form 'module:function'"):
         call_metric("accuracy", PROMPTS, OUTPUTS, None)
+
+
+def test_dense_rewards_can_be_written_from_the_ids_behind_the_output():
+    batch = ask(lambda output_tokens: [[float(token) for token in tokens] for tokens in output_tokens])
+    assert batch.dense == [[0.0, 1.0], [0.0, 1.0, 2.0], [0.0]]
+    assert batch.totals == [1.0, 3.0, 0.0]

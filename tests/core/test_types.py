@@ -16,9 +16,7 @@ def ragged() -> Trajectories:
         ended=[True, False, True],
         pad_id=31,
     )
-    return batch.with_columns(
-        rewards=torch.arange(15.0).reshape(3, 5), scores=torch.tensor([10.0, 20.0, 30.0])
-    )
+    return batch.with_columns(rewards=torch.arange(15.0).reshape(3, 5), scores=torch.tensor([10.0, 20.0, 30.0]))
 
 
 def test_ragged_sequences_are_padded_on_the_right() -> None:
@@ -142,3 +140,10 @@ def test_batches_of_other_columns_do_not_go_under_each_other(lacking: int) -> No
     parts[lacking] = Trajectories.stack([[1, 2]], [[F, T]])
     with pytest.raises(MissingColumn, match="values"):
         Trajectories.concat(parts)
+
+
+def test_action_tokens_are_the_chosen_ids_of_each_sequence():
+    batch = Trajectories.stack(
+        [[5, 6, 7, 8], [9], [1, 2]], [[False, True, False, True], [False], [False, True]], pad_id=7
+    )
+    assert batch.action_tokens == [[6, 8], [], [2]]

@@ -1,4 +1,4 @@
-"""Run one scenario: child.py SCENARIO ROOT RUN CHANGES_AS_JSON [SIGNAL@CALL]."""
+"""Run one scenario: child.py SCENARIO ROOT RUN CHANGES_AS_JSON [SIGNAL@CALL], or child.py learn_from ROOT RUN FILE."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import torch
-from e2e_scenarios import train
+from e2e_scenarios import learn_from, train
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     name, root, run, changes, *stop = sys.argv[1:]
-    train(name, Path(root), run, json.loads(changes), *stop)
+    if name == "learn_from":
+        learn_from(Path(changes), Path(root), run)
+    else:
+        train(name, Path(root), run, json.loads(changes), *stop)

@@ -22,6 +22,20 @@ def child(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Train a scenario in a new process: child("sft_config", "run", {"run": {"steps": 3}}, "SIGTERM@2")."""
 
     def start(name: str, run: str, changes: dict[str, Any], *stop: str) -> subprocess.CompletedProcess[str]:
-        return run_process([sys.executable, str(HERE / "child.py"), name, str(tmp_path), run, json.dumps(changes), *stop])
+        return run_process(
+            [sys.executable, str(HERE / "child.py"), name, str(tmp_path), run, json.dumps(changes), *stop]
+        )
+
+    return start
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Do the same in two processes that work together."""
+
+    def start(name: str, run: str, changes: dict[str, Any] | Path, *stop: str) -> subprocess.CompletedProcess[str]:
+        what = str(changes) if isinstance(changes, Path) else json.dumps(changes)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        return run_process([*launch, str(HERE / "child.py"), name, str(tmp_path), run, what, *stop])
 
     return start

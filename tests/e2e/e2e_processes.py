@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
 
 
-def run_process(arguments: list[str], *, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_process(
+    arguments: list[str], *, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program in a session of its own; what it leaves running is killed."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RLCORE_", "TORCHELASTIC"))}
     process = subprocess.Popen(
@@ -26,10 +29,8 @@ def run_process(arguments: list[str], *, cwd: Path | None = None, **environment:
     try:
         out, err = process.communicate(timeout=TIMEOUT_S)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
@@ -40,7 +41,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def newest_checkpoint(run: Path) -> Path:
-    return sorted((run / "checkpoints").glob("[0-9]*"))[-1]
+    return max((run / "checkpoints").glob("[0-9]*"))
 
 
 def assert_same_run(one: Path, other: Path) -> None:

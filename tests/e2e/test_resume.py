@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_processes import assert_same_run, newest_checkpoint
+from e2e_processes import assert_same_run, lines, newest_checkpoint
 from e2e_scenarios import save_model, train
 
 STEPS = {"run": {"steps": 6}}
@@ -36,3 +37,14 @@ def test_resume_is_no_interruption(
     assert resumed.returncode == 0, resumed.stderr
     assert f"step={step}" in resumed.stderr
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_second_signal_ends_at_once(child: Callable, tmp_path: Path) -> None:
+    # Calls 1 and 2 are the first round and the second, call 3 is the evaluation after it; call 4 is in the third round.
+    stopped = child("ppo_config", "run", STEPS, "SIGINT+SIGINT@4")
+    assert stopped.returncode == -signal.SIGINT
+    assert "SIGINT: finishing step 3, then saving" in stopped.stderr
+    assert "SIGINT again: stopping at once" in stopped.stderr
+    assert [row["step"] for row in lines(tmp_path / "run/metrics.jsonl")] == [1, 2, 2]
+    assert int(newest_checkpoint(tmp_path / "run").name) == 2
+    assert not (tmp_path / "run/model").exists()

@@ -24,9 +24,14 @@ def test_policy_loss_at_hand_worked_ratios() -> None:
 @pytest.mark.parametrize(
     ("ratio", "advantage", "clipped"),
     [
-        (1.3, 1.0, True), (0.7, -1.0, True), (1.3, -1.0, False), (0.7, 1.0, False), (1.1, 1.0, False), (0.9, -1.0, False),
+        (1.3, 1.0, True),
+        (0.7, -1.0, True),
+        (1.3, -1.0, False),
+        (0.7, 1.0, False),
+        (1.1, 1.0, False),
+        (0.9, -1.0, False),
     ],
-)  # fmt: skip
+)
 def test_the_clipped_side_has_zero_gradient(ratio: float, advantage: float, clipped: bool) -> None:
     logprobs = row(math.log(ratio)).requires_grad_()
     policy_loss(logprobs, row(0.0), row(advantage), clip=0.2).sum().backward()

@@ -37,7 +37,7 @@ def move(module: nn.Module, size: float = 0.05) -> None:
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += size * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
 
 
 def roll(trainer: Any) -> tuple[Trajectories, dict[str, float]]:
@@ -77,8 +77,8 @@ def test_the_score_is_earned_at_the_last_chosen_token(
     seen = {"one token": 0, "eos": 0, "cut": 0}
     for i in range(len(batch)):
         picked = actions(batch, i).tolist()
-        text = "".join(words.convert_ids_to_tokens([t for t in picked if t != 30]))
-        prompt = words.decode(batch.tokens[i][batch.mask[i] & ~batch.action_mask[i]])
+        text = "".join(words.convert_ids_to_tokens([t for t in picked if t not in words.all_special_ids]))
+        prompt: Any = words.decode(batch.tokens[i][batch.mask[i] & ~batch.action_mask[i]])
         (score,) = lengths([prompt + text], [text])
         assert bool(batch.ended[i]) == (picked[-1] in ENDS)
         assert batch["rewards"][i][batch.action_mask[i]].tolist() == pytest.approx([0.0] * (len(picked) - 1) + [score])
@@ -149,15 +149,53 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
         assert metrics["policy/clip_fraction"] == metrics["value/clip_fraction"] == 0
 
 
+@pytest.mark.parametrize(("gen", "rescored"), [({}, False), ({"temperature": 0.7}, True), ({"top_k": 5}, True)])
+def test_what_the_sampler_says_is_taken_where_sampling_is_plain_and_rescored_elsewhere(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, gen: dict[str, Any], rescored: bool
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, gen=gen)
+    sampler = trainer.run.sampler
+
+    def shifted(*given: Any, **named: Any) -> Trajectories:
+        batch: Trajectories = sampler(*given, **named)
+        return batch.with_columns(
+            logprobs=batch["logprobs"] - batch.action_mask * 1.0, values=batch["values"] + batch.action_mask * 2.0
+        )
+
+    trainer.run.sampler = shifted
+    batch, _ = roll(trainer)
+    said = trainer.policy().score(batch)
+    by = 0.0 if rescored else 1.0
+    assert torch.allclose(batch["logprobs"], said.logprobs - by * batch.action_mask, atol=1e-4)
+    assert torch.allclose(batch["values"], said.values + 2 * by * batch.action_mask, atol=1e-4)
+
+
+def test_a_sampler_may_give_tokens_alone(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
+    trainer = make_ppo(make_trainer, tiny_model)
+    sampler = trainer.run.sampler
+
+    def bare(*given: Any, **named: Any) -> Trajectories:
+        batch: Trajectories = sampler(*given, **named)
+        return Trajectories(batch.tokens, batch.mask, batch.action_mask, batch.ended)
+
+    trainer.run.sampler = bare
+    metrics = next(trainer.steps())
+    assert metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-4)
+    assert metrics["value/clip_fraction"] == 0
+
+
 def test_a_sampler_that_disagrees_is_reported(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = make_ppo(make_trainer, tiny_gpt2)
+    trainer = make_ppo(make_trainer, tiny_gpt2, micro_batch_size=8)
     batch, _ = roll(trainer)
     trainer.update(batch)
     assert "disagree" not in "".join(capsys.readouterr())
     batch, _ = roll(trainer)
     trainer.update(batch.with_columns(logprobs=batch["logprobs"] - 0.1))
+    assert "".join(capsys.readouterr()).count("disagree") == 1
+    batch, _ = roll(trainer)
+    trainer.update(batch.with_columns(logprobs=batch["logprobs"] * float("nan")))
     assert "disagree" in "".join(capsys.readouterr())
 
 
@@ -182,9 +220,7 @@ def test_advantages_and_returns_are_those_of_the_definition(
         rewards[-1] += float(batch["scores"][i])
         follow = [*values[1:], float(beyond) if bootstrap and not batch.ended[i] else 0.0]
         deltas = [r + 0.9 * n - v for r, n, v in zip(rewards, follow, values, strict=True)]
-        expected = [
-            sum((0.9 * 0.8) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))
-        ]
+        expected = [sum((0.9 * 0.8) ** k * delta for k, delta in enumerate(deltas[t:])) for t in range(len(deltas))]
         assert batch["advantages"][i][batch.action_mask[i]].tolist() == pytest.approx(expected, abs=1e-3)
         returns = [a + v for a, v in zip(expected, values, strict=True)]
         assert batch["returns"][i][batch.action_mask[i]].tolist() == pytest.approx(returns, abs=1e-3)
@@ -192,15 +228,43 @@ def test_advantages_and_returns_are_those_of_the_definition(
     assert batch.ended.any()
 
 
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("value", [{}, {"value_layers": 1}, {"critic": "copy"}], ids=str)
 def test_a_response_that_fills_the_context_can_be_bootstrapped(
-    make_trainer: Make, tiny_gpt2: PreTrainedModel
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, value: dict[str, Any], packing: bool
 ) -> None:
-    inputs = {"prompts": ["a" * 60], "reward_fn": lengths}
-    trainer = make_ppo(make_trainer, tiny_gpt2, inputs=inputs, gen={"max_new_tokens": 9}, bootstrap_truncated=True)
+    plain = copy.deepcopy(tiny_gpt2)
+    inputs = {"prompts": ["a" * 60, "b"], "reward_fn": lengths}
+    trainer = make_ppo(
+        make_trainer, tiny_gpt2, inputs=inputs, gen={"max_new_tokens": 9}, model={**value, "packing": packing},
+        bootstrap_truncated=True,
+    )  # fmt: skip
     batch, _ = roll(trainer)
     assert batch.tokens.shape[1] == 64
-    assert batch["bootstrap"][~batch.ended].abs().min() > 0
     assert batch["bootstrap"][batch.ended].abs().sum() == 0
+    for i in (~batch.ended).nonzero()[:, 0].tolist():
+        tokens = batch.tokens[i][batch.mask[i]]
+        with torch.no_grad():  # value layers and critic begin as copies of the policy's, so one trunk tells for all
+            expected = trainer.policy().module.value.head(plain.base_model(tokens[None]).last_hidden_state[:, -1])
+        assert float(batch["bootstrap"][i]) == pytest.approx(float(expected), abs=1e-4)
+    assert (~batch.ended & batch.mask.all(1)).any()
+
+
+@pytest.mark.parametrize("gen", [{}, {"temperature": 0.7}], ids=str)
+def test_micro_batches_change_nothing_in_what_a_round_is_told(
+    make_trainer: Make, tiny_model: PreTrainedModel, gen: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"kl_estimator": "full", "kl_coef": 0.3, "bootstrap_truncated": True, "gen": gen}
+    whole = make_ppo(make_trainer, copy.deepcopy(tiny_model), **options)
+    split = make_ppo(make_trainer, tiny_model, micro_batch_size=5, **options)
+    for trainer in (whole, split):
+        move(trainer.policy().module)
+    ours, theirs = roll(whole)[0], roll(split)[0]
+    assert torch.equal(ours.tokens[ours.mask], theirs.tokens[theirs.mask])
+    assert torch.equal(ours.action_mask, theirs.action_mask)
+    assert ours.columns.keys() == theirs.columns.keys()
+    for name, column in ours.columns.items():
+        assert torch.allclose(column, theirs[name], atol=1e-4), name
 
 
 def test_advantages_are_whitened_over_the_chosen_tokens_of_the_whole_round(
@@ -233,9 +297,7 @@ def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: An
     return policy / count, value / count, entropy / count
 
 
-def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(
-    make_trainer: Make, tiny_model: PreTrainedModel
-) -> None:
+def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
     plain = copy.deepcopy(tiny_model)
     optimizer = {"lr": 0.01, "eps": 0.1, "weight_decay": 0.0}  # a large eps: steps then tell the size of gradients too
     trainer = make_ppo(
@@ -245,7 +307,9 @@ def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(
     batch, _ = roll(trainer)
     move(trainer.policy().module, 0.02)
     model, head = twin(trainer, plain)
-    adam = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=0.01, betas=(0.9, 0.95), eps=0.1, weight_decay=0)
+    adam = torch.optim.AdamW(
+        [*model.parameters(), *head.parameters()], lr=0.01, betas=(0.9, 0.95), eps=0.1, weight_decay=0
+    )
     policy, value, entropy = hand_loss(model, head, batch, trainer.config)
     (policy + 0.7 * value - 0.3 * entropy).backward()
     adam.step()
@@ -339,19 +403,27 @@ def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrained
 
 
 def test_dense_rewards_are_earned_where_they_were_given(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
-    # Each output token earns its place; the token that ends a response (no letter) is a slot like any other.
-    def places(outputs: list[str], num_actions: list[int] | None = None) -> list[list[float]]:
-        counts = list(map(len, outputs)) if num_actions is None else num_actions
-        return [[float(k + 1) for k in range(count)] for count in counts]
+    counts: list[int] = []
 
-    inputs = {"prompts": PROMPTS, "reward_fn": places}
-    trainer = make_ppo(make_trainer, tiny_model, inputs=inputs, kl_coef=0.0, gen={"eos_token_ids": ENDS[1:]})
+    def places(outputs: list[str]) -> list[list[float]]:
+        return [[i + 0.01 * k for k in range(count)] for i, count in enumerate(counts)]
+
+    trainer = make_ppo(make_trainer, tiny_model, inputs={"prompts": PROMPTS, "reward_fn": places}, kl_coef=0.0)
+    sampler = trainer.run.sampler
+
+    def counted(*given: Any, **named: Any) -> Trajectories:
+        batch: Trajectories = sampler(*given, **named)
+        counts[:] = batch.num_actions.tolist()
+        return batch
+
+    trainer.run.sampler = counted
     batch, metrics = roll(trainer)
-    for i, count in enumerate(batch.num_actions.tolist()):
-        expected = [float(k + 1) for k in range(count)]
-        got = batch["rewards"][i][batch.action_mask[i]].tolist()
-        assert got == expected or (30 in actions(batch, i).tolist() and got[:1] == [1.0])
-        assert float(batch["scores"][i]) == pytest.approx(sum(got))
+    assert len(set(counts)) > 3
+    for i, count in enumerate(counts):
+        row = [i + 0.01 * k for k in range(count)]
+        assert batch["rewards"][i][batch.action_mask[i]].tolist() == pytest.approx(row)
+        assert float(batch["scores"][i]) == pytest.approx(sum(row))
+    assert batch["rewards"][~batch.action_mask].abs().sum() == 0
     assert metrics["reward/mean"] == pytest.approx(float(batch["rewards"].sum()) / 32)
 
 
@@ -391,7 +463,13 @@ def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: Pr
         {"rollouts": 1, "batch_size": 1},
         {"rollouts": 3, "batch_size": 100, "micro_batch_size": 64},
         {"rollouts": 5, "clip": 0.0, "clip_value": 0.0, "gamma": 0.0, "lam": 0.0},
-        {"rollouts": 5, "value_coef": 0.0, "kl_estimator": "full", "bootstrap_truncated": True, "score_scaling": "first"},
+        {
+            "rollouts": 5,
+            "value_coef": 0.0,
+            "kl_estimator": "full",
+            "bootstrap_truncated": True,
+            "score_scaling": "first",
+        },
         {"rollouts": 5, "model": {"value_layers": 1}},
         {"rollouts": 5, "model": {"critic": "copy"}},
         {"rollouts": 5, "model": {"unfrozen_layers": 1, "packing": False}},

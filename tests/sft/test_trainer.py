@@ -31,17 +31,17 @@ def labelled(words: PreTrainedTokenizerFast, samples: list[Any]) -> tuple[Tensor
         ids: list[int] = []
         labels: list[int] = []
         for k, text in enumerate([sample] if isinstance(sample, str) else sample):
-            piece = [words.convert_tokens_to_ids(letter) for letter in text]
+            piece: list[int] = [words.get_vocab()[letter] for letter in text]
             learnt = isinstance(sample, str) or k % 2 == 1
             piece += [30] * learnt
             ids += piece
             labels += piece if learnt else [IGNORED] * len(piece)
         rows.append((ids, labels))
     width = max(len(ids) for ids, _ in rows)
-    ids = torch.tensor([row + [31] * (width - len(row)) for row, _ in rows])
-    labels_ = torch.tensor([row + [IGNORED] * (width - len(row)) for _, row in rows])
+    padded = torch.tensor([row + [31] * (width - len(row)) for row, _ in rows])
+    masked = torch.tensor([row + [IGNORED] * (width - len(row)) for _, row in rows])
     attention = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row, _ in rows])
-    return ids, attention, labels_
+    return padded, attention, masked
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -118,7 +118,7 @@ def test_the_validation_loss_is_that_of_transformers_and_without_dropout(
     for module in tiny_model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
-    held_out = [*TEXTS, "one more, for a last batch of another size"]
+    held_out = [*TEXTS, "one more for a last batch of another size"]
     trainer = make_sft(
         make_trainer, tiny_model, PAIRS, batch_size=4, micro_batch_size=3, inputs={"eval_samples": held_out}
     )

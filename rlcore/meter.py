@@ -18,9 +18,9 @@ class Meter:
         self._sums: Tensor | None = None
 
     @property
-    def weight(self) -> bool:
-        """Tell whether anything has been added."""
-        return self._sums is not None
+    def is_empty(self) -> bool:
+        """Tell whether nothing has been added."""
+        return self._sums is None
 
     def add(self, chosen: Tensor, values: Mapping[str, Tensor]) -> None:
         """Add float[B, T] numbers where bool[B, T] `chosen` is True."""

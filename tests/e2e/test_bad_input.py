@@ -1,0 +1,195 @@
+"""Every mistake ends in one message that says what, where, the value, and what to do; and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from e2e_processes import run_process
+from e2e_scenarios import save_model
+
+import rlcore
+from rlcore import errors
+from rlcore.cli import main
+
+PPO = """
+trainer: {name: ppo, rollouts: 4, batch_size: 4, epochs: 1}
+model: {path: base}
+data: {prompts: prompts.jsonl, reward_fn: "bad_rewards:count"}
+gen: {max_new_tokens: 4}
+run: {root: runs, name: r, steps: 2}
+loggers: []
+"""
+SFT = """
+trainer: {name: sft, batch_size: 2}
+model: {path: base}
+data: {samples: [[a, bc], [d, e]]}
+run: {root: runs, name: r, steps: 2}
+loggers: []
+"""
+REWARDS = """
+def count(outputs): return [o.count("a") for o in outputs]
+def raises(outputs): raise ZeroDivisionError("no score")
+def short(outputs): return [1.0]
+def nan(outputs): return [float("nan")] * len(outputs)
+def text(outputs): return ["good"] * len(outputs)
+def late(outputs):
+    late.calls = getattr(late, "calls", 0) + 1
+    if late.calls == 3: raise ValueError("out of luck")
+    return [1.0] * len(outputs)
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_model(folder / "base")
+    for path in save_model(folder / "mute").glob("token*"):
+        path.unlink()
+    return folder
+
+
+@pytest.fixture
+def here(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    sys.modules.pop("bad_rewards", None)
+    for name in ("base", "mute"):
+        (tmp_path / name).symlink_to(models / name)
+    for name, text in {"ppo.yaml": PPO, "sft.yaml": SFT, "bad_rewards.py": REWARDS}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "broken.yaml").write_text("trainer: {name: ppo\nmodel: [")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "bc"}\n')
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "a" * 80}))
+    (tmp_path / "empty.jsonl").write_text("")
+    return tmp_path
+
+
+NOT_BEGUN = [
+    ("ppo trainer.name=poo", "UnknownTrainer", ["'poo'", "Did you mean 'ppo'", "installed:"]),
+    ("ppo model.architecture=causl_lm", "UnknownArchitecture", ["'causl_lm'", "'causal_lm'"]),
+    ("ppo loggers=[consle]", "UnknownLogger", ["'consle'", "'console'"]),
+    ("ppo sampler=defalt", "UnknownSampler", ["'defalt'", "'default'"]),
+    ("ppo store=memry", "UnknownRolloutStore", ["'memry'", "'memory'"]),
+    ("ppo trainer.clipp=0.1", "ConfigError", ["trainer.clipp = 0.1", "did you mean 'clip'"]),
+    ("ppo trainer.clip='0.1'", "ConfigError", ["trainer.clip = '0.1'", "must be a number"]),
+    (
+        "ppo trainer.clip=1.7 trainer.epochs=2.5",
+        "ConfigError",
+        ["trainer.clip = 1.7", "[0, 1]", "trainer.epochs = 2.5"],
+    ),
+    ("ppo gen.temprature=3 run.stepz=3", "ConfigError", ["did you mean 'temperature'", "did you mean 'steps'"]),
+    ("ppo eval.gen={temprature: 1}", "ConfigError", ["did you mean 'temperature'"]),
+    ("ppo nonsense", "ConfigError", ["'nonsense'", "key=value"]),
+    ("broken", "ConfigError", ["broken.yaml:2"]),
+    ("missing", "ConfigError", ["missing.yaml: cannot be read"]),
+    ("ppo data.reward_fn=null", "InputsError", ["'ppo' needs reward_fn and prompts; missing: reward_fn", "data:"]),
+    ("ppo data.prompts=null", "InputsError", ["missing: prompts"]),
+    ("ppo trainer.name=null data.reward_fn=null", "InputsError", ["nothing to learn from", "given were prompts"]),
+    ("ppo data.reward_fn=bad_rewards:nothing", "DataError", ["'bad_rewards:nothing'", "holds no 'nothing'", "'count'"]),
+    ("ppo data.reward_fn=no_such_module:f", "DataError", ["no_such_module", "Modules are looked for"]),
+    ("ppo data.prompts=long.jsonl", "DataError", ["prompts[0]: has 80 tokens", "context of 64", "max_prompt_tokens"]),
+    ("ppo data.prompts=empty.jsonl", "DataError", ["prompts is empty"]),
+    ("ppo data.prompts=[]", "DataError", ["prompts is empty"]),
+    ("ppo data.prompts=gone.jsonl", "DataError", ["'gone.jsonl'", "no such file"]),
+    ("ppo data.eval_prompts=long.jsonl", "DataError", ["80 tokens"]),
+    ("ppo data.metric_fn=bad_rewards:nothing", "DataError", ["metric_fn", "holds no 'nothing'"]),
+    ("sft data.samples=[[a,b,c]]", "DataError", ["samples[0]: has 3 texts", "must be even"]),
+    ("sft data.rewards=[1.0]", "InputsError", ["rewards: has 1 entries for 2 samples"]),
+    ("sft data.samples=<Dataset>", "InputsError", ["'<Dataset>'", "from Python"]),
+    ("ppo model.path=mute", "ModelError", ["'mute' holds no tokenizer", "model.tokenizer"]),
+    ("ppo model.path=./gone", "ModelError", ["'./gone'", "no such folder"]),
+    ("ppo model.path=3", "InputsError", ["model = 3"]),
+    ("ppo run.name=a/b", "ConfigError", ["'a/b'", "plain folder name"]),
+    ("ppo run.name=null run.resume=auto", "ConfigError", ["needs run.name"]),
+    ("ppo run.resume=gone", "CheckpointError", ["gone: there is no checkpoint here"]),
+    ("ppo checkpoint.keep_best=1", "ConfigError", ["checkpoint.keep_best = 1", "eval.every"]),
+]
+
+
+@pytest.mark.parametrize(("line", "kind", "parts"), NOT_BEGUN, ids=[case[0] for case in NOT_BEGUN])
+def test_what_cannot_begin_is_said_and_leaves_no_run(
+    here: Path, capsys: pytest.CaptureFixture[str], line: str, kind: str, parts: list[str]
+) -> None:
+    file, _, rest = line.partition(" ")
+    overrides = [rest] if "{" in rest else rest.split()
+    assert main(["train", f"{file}.yaml", *overrides]) == 1
+    said = capsys.readouterr()
+    assert not said.out
+    assert f"{kind}: " in said.err
+    assert "Traceback" not in said.err
+    for part in parts:
+        assert part in said.err
+    assert not (here / "runs" / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "parts"),
+    [
+        ("raises", ["ZeroDivisionError: no score", "bad_rewards.py:3"]),
+        ("short", ["returned 1 values for 4 samples"]),
+        ("nan", ["sample 0 nan", "finite"]),
+        ("text", ["'good'", "not a number"]),
+    ],
+)
+def test_a_reward_that_cannot_be_used_names_the_batch(
+    here: Path, capsys: pytest.CaptureFixture[str], function: str, parts: list[str]
+) -> None:
+    assert main(["train", "ppo.yaml", f"data.reward_fn=bad_rewards:{function}"]) == 1
+    said = capsys.readouterr().err
+    for part in [f"RewardError: reward function '{function}' (step 1, batch of 4)", *parts]:
+        assert part in said
+    assert (here / "runs/r/config.yaml").exists()
+
+
+def test_a_failing_reward_keeps_what_was_learned(here: Path) -> None:
+    failed = run_process(
+        [sys.executable, "-m", "rlcore", "train", "ppo.yaml", "data.reward_fn=bad_rewards:late", "checkpoint.every=1",
+         "run.steps=5"],
+        cwd=here,
+    )  # fmt: skip
+    assert failed.returncode == 1
+    assert failed.stderr.strip().splitlines()[-1].startswith("RewardError: reward function 'late' (step 3, batch of 4)")
+    assert "Traceback" not in failed.stderr
+    assert len((here / "runs/r/metrics.jsonl").read_text().splitlines()) == 2
+    assert sorted(path.name for path in (here / "runs/r/checkpoints").iterdir()) == ["00000001", "00000002"]
+
+
+def test_a_failing_metric_at_the_end_keeps_what_was_learned(here: Path) -> None:
+    with pytest.raises(errors.RewardError, match=r"metric function 'broken' .evaluation after step 2, batch of 2"):
+        rlcore.train(config="ppo.yaml", metric_fn=broken)
+    assert [path.name for path in (here / "runs/r/checkpoints").iterdir()] == ["00000002"]
+
+
+def broken(outputs: list[str]) -> dict[str, list[float]]:
+    raise KeyError("nothing")
+
+
+def test_a_run_folder_is_not_overwritten_unasked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "sft.yaml"]) == 0
+    before = (here / "runs/r/metrics.jsonl").read_text()
+    assert main(["train", "sft.yaml"]) == 1
+    said = capsys.readouterr().err
+    for part in ("RunExists: runs/r already holds a run", "run.resume=auto", "run.overwrite=true", "run.name"):
+        assert part in said
+    # What cannot begin does not delete what it was to replace.
+    assert main(["train", "sft.yaml", "run.overwrite=true", "data.samples=[[a]]"]) == 1
+    assert (here / "runs/r/metrics.jsonl").read_text() == before
+    assert (here / "runs/r/model").is_dir()
+    assert main(["train", "sft.yaml", "run.overwrite=true", "run.steps=1"]) == 0
+    assert len((here / "runs/r/metrics.jsonl").read_text().splitlines()) == 1
+    assert not list((here / "runs/r").glob(".*"))
+
+
+def test_a_metric_nobody_yields_is_said_at_the_first_evaluation(here: Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"'eval/rewrd/mean'.*eval/reward/mean") as raised:
+        rlcore.train(config="ppo.yaml", eval={"every": 1}, checkpoint={"keep_best": 1, "metric": "eval/rewrd/mean"})
+    assert "\n" not in str(raised.value)
+    assert [json.loads(line)["step"] for line in (here / "runs/r/metrics.jsonl").open()] == [1, 1]
+
+
+def test_another_trainer_cannot_go_on(here: Path) -> None:
+    rlcore.train(config="sft.yaml")
+    with pytest.raises(errors.CheckpointError, match="was written by trainer 'sft', and 'ppo' cannot go on"):
+        rlcore.train(config="ppo.yaml", run={"resume": "auto"})

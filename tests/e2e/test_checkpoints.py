@@ -1,0 +1,116 @@
+"""What happens to checkpoints: damage, a full disk, which are kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e_processes import assert_same_run, lines, newest_checkpoint
+from e2e_scenarios import train
+
+from rlcore import errors
+
+
+def names(run: Path) -> list[int]:
+    return sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+
+
+def flip_a_byte(path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    path.write_bytes(contents)
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("sft_config", tmp_path, "whole", {"run": {"steps": 6}})
+    train("sft_config", tmp_path, "parts", {"run": {"steps": 4}})
+    flip_a_byte(newest_checkpoint(tmp_path / "parts") / "model" / "model.safetensors")
+    capsys.readouterr()
+    train("sft_config", tmp_path, "parts", {"run": {"steps": 6, "resume": "auto"}})
+    said = capsys.readouterr().err
+    assert "checkpoint is damaged; trying the one before" in said
+    assert "00000004" in said
+    assert "step=2" in said
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_damaged_checkpoint_that_was_named_is_an_error(tmp_path: Path) -> None:
+    train("sft_config", tmp_path, "run", {"run": {"steps": 2}})
+    checkpoint = newest_checkpoint(tmp_path / "run")
+    flip_a_byte(checkpoint / "trainer.safetensors")
+    with pytest.raises(errors.CheckpointError, match=r"trainer.safetensors: is damaged"):
+        train("sft_config", tmp_path, "other", {"run": {"steps": 6, "resume": str(checkpoint)}})
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_branches_off_a_named_checkpoint(tmp_path: Path) -> None:
+    train("ppo_config", tmp_path, "whole", {"run": {"steps": 4}, "checkpoint": {"keep_last": 9}})
+    named = {"run": {"steps": 4, "resume": str(tmp_path / "whole/checkpoints/00000002")}}
+    train("ppo_config", tmp_path, "branch", named)
+    assert lines(tmp_path / "branch/metrics.jsonl") == [
+        row for row in lines(tmp_path / "whole/metrics.jsonl") if row["step"] > 2
+    ]
+    # The branch keeps the model before training too, as its own reference.
+    train("ppo_config", tmp_path, "branch", {"run": {"steps": 5, "resume": "auto"}})
+    assert [row["step"] for row in lines(tmp_path / "branch/metrics.jsonl")] == [3, 4, 4, 5]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"run": {"steps": 9}, "checkpoint": {"every": 1, "keep_last": 9}}
+    with pytest.raises(errors.CheckpointError, match=r"could not be written.*No space left.*run\.resume=auto"):
+        train("sft_config", small_disk, "run", changes)
+    assert "checkpoint not written; the run goes on" in capsys.readouterr().err
+    good = names(small_disk / "run")
+    assert good == list(range(1, len(good) + 1))
+    assert 1 <= len(good) < 9
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    done = train(
+        "sft_config", small_disk, "run", {"run": {"steps": 9, "resume": "auto"}, "checkpoint": {"keep_last": 1}}
+    )
+    assert done.run.step == 9
+    assert f"step={good[-1]}" in capsys.readouterr().err
+    assert names(small_disk / "run") == [9]
+    train("sft_config", small_disk, "whole", {"run": {"steps": 9}})
+    assert lines(small_disk / "run/metrics.jsonl")[-1] == lines(small_disk / "whole/metrics.jsonl")[-1]
+
+
+def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
+    for mode, pick in (("max", max), ("min", min)):
+        changes = {
+            "run": {"steps": 8}, "eval": {"every": 2},
+            "checkpoint": {"every": 0, "keep_last": 1, "keep_best": 1, "mode": mode, "metric": "eval/chars"},
+            "trainer": {"optimizer": {"lr": 1e-2}},
+        }  # fmt: skip
+        train("ppo_config", tmp_path, mode, changes)
+        rows = [row for row in lines(tmp_path / mode / "metrics.jsonl") if "eval/chars" in row]
+        best = pick(reversed(rows), key=lambda row: row["eval/chars"])
+        assert names(tmp_path / mode) == sorted({best["step"], 8})
+        manifest = json.loads((tmp_path / mode / f"checkpoints/{best['step']:08d}/manifest.json").read_text())
+        assert manifest["score"] == best["eval/chars"]
+
+
+def test_resuming_a_finished_run_adds_nothing(child: Callable, tmp_path: Path) -> None:
+    changes = {"run": {"steps": 3}, "eval": {"at_end": True}}
+    train("sft_config", tmp_path, "run", changes)
+    before = [(tmp_path / "run" / name).read_text() for name in ("metrics.jsonl", "completions.jsonl")]
+    again = train("sft_config", tmp_path, "run", {"run": {"steps": 3, "resume": "auto"}, "eval": {"at_end": True}})
+    assert before == [(tmp_path / "run" / name).read_text() for name in ("metrics.jsonl", "completions.jsonl")]
+    assert "eval/loss" in again.metrics

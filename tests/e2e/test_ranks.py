@@ -1,0 +1,55 @@
+"""Two processes learn what one learns. What they leave on disk decides, not their exit codes alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from e2e_processes import lines, newest_checkpoint
+from e2e_scenarios import learn_from, train
+from safetensors.torch import load_file
+
+
+def assert_near(one: Path, other: Path) -> None:
+    files = sorted(path.name for path in one.glob("*.safetensors"))
+    assert files
+    for name in files:
+        first, second = load_file(one / name), load_file(other / name)
+        assert first.keys() == second.keys()
+        for key, tensor in first.items():
+            torch.testing.assert_close(tensor, second[key], rtol=0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def test_two_ranks_learn_sft_as_one_does(two_ranks: Callable, tmp_path: Path) -> None:
+    # 23 samples by 5 in micro-batches of 3: shares of 3 and 2, the last batch of 3 gives 2 and 1.
+    changes = {"run": {"steps": 7}, "trainer": {"optimizer": {"lr": 1e-3}}}
+    train("sft_plain", tmp_path, "one", changes)
+    done = two_ranks("sft_plain", "two", changes)
+    assert (tmp_path / "two" / "model").is_dir(), done.stderr
+    assert_near(tmp_path / "one" / "model", tmp_path / "two" / "model")
+    for one, two in zip(lines(tmp_path / "one/metrics.jsonl"), lines(tmp_path / "two/metrics.jsonl"), strict=True):
+        assert one.keys() == two.keys()
+        for key in ("loss/total", "data/tokens", "eval/loss"):
+            assert abs(one.get(key, 0) - two.get(key, 0)) < 1e-4
+
+
+def test_two_ranks_learn_from_a_store_as_one_does(two_ranks: Callable, tmp_path: Path) -> None:
+    learn_from(tmp_path / "store", tmp_path, "one")
+    done = two_ranks("learn_from", "two", tmp_path / "store")
+    assert (tmp_path / "two-learned").is_dir(), done.stderr
+    assert_near(tmp_path / "one-learned", tmp_path / "two-learned")
+
+
+def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) -> None:
+    stopped = two_ranks("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
+    assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr
+    assert stopped.stderr.count("SIGTERM: finishing step 2") == 1
+    resumed = two_ranks("ppo_config", "run", {"run": {"steps": 4, "resume": "auto"}, "eval": {"every": 1}})
+    assert (tmp_path / "run" / "model").is_dir(), resumed.stderr
+    assert newest_checkpoint(tmp_path / "run").name == "00000004"
+    rows = Counter((row["step"], row["prompt"]) for row in lines(tmp_path / "run/completions.jsonl"))
+    assert set(rows.values()) == {1}
+    assert len(rows) == 4 * 3
+    assert [row["step"] for row in lines(tmp_path / "run/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
