@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
+import attrs
+
 from rlcore.components import KINDS
 from rlcore.config import Row, describe
 from rlcore.registry import registries
@@ -56,11 +58,13 @@ def main() -> int:
 def sections() -> list[str]:
     """Write the sections of a run's configuration, those without options of their own in one table."""
     rows = describe(TrainConfig)
-    meanings = {name: value.default for name, value in ((f.name, f) for f in TrainConfig.__attrs_attrs__)}
+    defaults = {field.name: field.default for field in attrs.fields(TrainConfig)}
     alone = [row for row in rows if "." not in row.path]
     nested = groupby((row for row in rows if "." in row.path), key=lambda row: row.path.partition(".")[0])
     written = [section("Top level", "Beside the sections below", alone)]
-    return written + [section(f"The section `{name}`", str(type(meanings[name]).__doc__), group) for name, group in nested]
+    for name, group in nested:
+        written.append(section(f"The section `{name}`", str(type(defaults[name]).__doc__), group))
+    return written
 
 
 def section(title: str, lead: str, rows: Iterable[Row]) -> str:

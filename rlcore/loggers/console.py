@@ -176,11 +176,11 @@ def _number(value: float) -> str:
     return f"{text:>{NUMBER_WIDTH}}"
 
 
-def _cell(value: object) -> str:
+def _cell(value: Any) -> str:
     """Write a number of a table: a count as it is, anything else like the metrics, nothing for what is no number."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not _is_number(value):
         return ""
-    return str(value) if isinstance(value, int) else _number(float(value)).strip()
+    return str(value) if isinstance(value, int) else _number(value).strip()
 
 
 def _is_number(value: object) -> bool:

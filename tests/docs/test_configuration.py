@@ -34,5 +34,6 @@ def test_an_option_that_changes_makes_the_page_stale(tmp_path: Path, monkeypatch
     assert names["main"]() == 0
     monkeypatch.setattr(sys, "argv", ["generate.py", "--check"])
     assert names["main"]() == 0
-    page.write_text(page.read_text(encoding="utf-8").replace("`gen.top_p` | float", "`gen.top_p` | int"), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("`gen.top_p` | float", "`gen.top_p` | int"), encoding="utf-8")
     assert names["main"]() == 1

@@ -32,13 +32,14 @@ from rlcore.settings import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTS = {"rlcore": ROOT, "rlcore-ppo": ROOT / "rlcore_ppo", "rlcore-sft": ROOT / "rlcore_sft"}
-PAGES = [
-    page
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *ROOT.glob("rlcore_*/README.md")]
-    if "```" in page.read_text(encoding="utf-8")
-]
+WRITTEN = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("rlcore_*/README.md"))]
+PAGES = [page for page in WRITTEN if "```" in page.read_text(encoding="utf-8")]
 PROSE = {"", "text"}
 SITE = "installed"
+CHAT = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETUP = re.compile(r"<!-- setup: (.*?) -->\n\Z")
 
@@ -125,9 +126,13 @@ class Sitting:
             "torchrun": ["-m", "torch.distributed.run"],
             "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
         }[program]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(self.folder / SITE)} | settings
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(self.folder / SITE)}
         done = subprocess.run(
-            [sys.executable, *launch, *arguments], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, *launch, *arguments],
+            env=environment | settings,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -164,9 +169,10 @@ def make_gpt2(sitting: Sitting) -> None:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=letters[-1], eos_token=letters[-1])
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    tokenizer.chat_template = CHAT
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=257, n_positions=128, bos_token_id=256, eos_token_id=256)
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 257, "n_positions": 128}
+    config = GPT2Config(**sizes, bos_token_id=256, eos_token_id=256)
     GPT2LMHeadModel(config).save_pretrained(sitting.folder / "gpt2")
     tokenizer.save_pretrained(sitting.folder / "gpt2")
 
@@ -197,8 +203,12 @@ def check_pip(words: list[str]) -> None:
 SETUPS: dict[str, Callable[[Sitting], None]] = {"gpt2": make_gpt2, "one-step": limit_to_one_step}
 STATIC: dict[str, Callable[[list[str]], None]] = {"make": check_make, "pip": check_pip}
 CHECKS: dict[str, Callable[[Sitting, Snippet], None]] = {
-    "python": Sitting.python, "yaml": Sitting.yaml, "json": Sitting.json, "toml": Sitting.toml, "console": Sitting.console,
-}  # fmt: skip
+    "python": Sitting.python,
+    "yaml": Sitting.yaml,
+    "json": Sitting.json,
+    "toml": Sitting.toml,
+    "console": Sitting.console,
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
