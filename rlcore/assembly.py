@@ -18,7 +18,6 @@ from rlcore.errors import ConfigError
 from rlcore.evaluation import check_evaluation
 from rlcore.inputs import DATA_INPUTS, Inputs
 from rlcore.loggers import Loggers
-from rlcore.models.loading import load_tokenizer
 from rlcore.models.quiet import quiet_transformers
 from rlcore.observers import Observers
 from rlcore.protocols import Trainer
@@ -73,17 +72,16 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
 
 def _build_run(config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks, place: Claim) -> Run:
     spec = _starting_point(inputs.model, place)
-    tokenizer = load_tokenizer(inputs.model, inputs.tokenizer)
     architecture = chosen.architecture
 
     def make_policy(**wanted: bool) -> Any:
-        policy = architecture.component.target()(spec, architecture.options, tokenizer=tokenizer, **wanted)
+        policy = architecture.component.target()(spec, architecture.options, tokenizer=inputs.tokenizer, **wanted)
         if wanted.get("reference") and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
         return policy
 
     return Run(
-        config=config, dir=place.path, ranks=ranks, inputs=inputs, tokenizer=tokenizer, observers=Observers(),
+        config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=Observers(),
         loggers=Loggers(), sampler=chosen.sampler.target(), build_prompts=chosen.prompts.target(),
         build_samples=chosen.samples.target(), make_store=chosen.store.target(), make_policy=make_policy,
         total_steps=config.run.steps,

@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.components import Component
 from rlcore.config import structure
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, InputsError
 from rlcore.inputs import Inputs
 from rlcore.registry import registries
 from rlcore.settings import TrainConfig
@@ -56,7 +56,14 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str) -> Chosen:
         ConfigError: an option of one is unknown, of the wrong type or out of range.
     """
     known = registries()
-    trainer = known.trainers.get(settings.trainer.get("name") or inputs.fitting_trainer())
+    named = settings.trainer.get("name")
+    fitting = named or inputs.fitting_trainer()
+    if named is None and not known.trainers.matches(fitting):
+        raise InputsError(
+            f"what was given ({', '.join(inputs.given)}) calls for trainer '{fitting}', which is not installed "
+            f"(its package is rlcore-{fitting}): install it, or name a trainer; see: rlcore list-plugins"
+        )
+    trainer = known.trainers.get(fitting)
     architecture = known.architectures.get(settings.model.get("architecture") or "causal_lm")
     return Chosen(
         trainer=_choice(trainer, settings.trainer, ("name",), where, "trainer"),

@@ -44,13 +44,14 @@ class Result:
         Returns:
             The continuations, without the prompts.
         """
-        from rlcore.data.prompts import build_prompts
         from rlcore.data.text import render_outputs
 
         run = self.run
         sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
         source = [prompts] if isinstance(prompts, str) else prompts
-        rows = build_prompts(source, self.policy.tokenizer, run.config.data, max_length=self.policy.max_length)
+        rows = run.build_prompts(
+            source, self.policy.tokenizer, run.config.data, max_length=self.policy.max_length, what="prompts"
+        )
         batch = run.sample(rows, sampling)
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences)
 

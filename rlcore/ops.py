@@ -25,6 +25,23 @@ def predicting(action_mask: Tensor) -> Tensor:
     return F.pad(action_mask[:, 1:], (0, 1))
 
 
+def needed(mask: Tensor, rows: Tensor) -> Tensor:
+    """Mark the tokens a causal model must read to say something at `rows`: each sequence up to its last such position.
+
+    The last token of a sequence predicts nothing, and so do a dialogue's tokens after the last turn that counts. The
+    first real token of a sequence is always kept, so that a batch in which nothing was chosen can be read too.
+
+    Args:
+        mask: bool[B, T], real tokens.
+        rows: bool[B, T], positions whose output is wanted.
+
+    Returns:
+        bool[B, T].
+    """
+    first = mask & (mask.cumsum(1) == 1)
+    return first | (rows.flip(1).cumsum(1).flip(1) > 0)
+
+
 def spread(flat: Tensor, action_mask: Tensor) -> Tensor:
     """Put float[N], one number per chosen token in row-major order, where the tokens stand: float[B, T], else zero."""
     return flat.new_zeros(action_mask.shape).masked_scatter(action_mask, flat)

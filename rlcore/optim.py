@@ -27,7 +27,7 @@ class Updater:
     def __init__(self, policy: Policy, config: OptimizerConfig, ranks: Ranks, *, total_updates: int | None) -> None:
         if config.scheduler != "constant" and total_updates is None:
             raise ConfigError(
-                f"optimizer.scheduler = {config.scheduler!r}: needs to know the last step: set run.steps "
+                f"trainer.optimizer.scheduler = {config.scheduler!r}: needs to know the last step: set run.steps "
                 "(a budget in time alone does not tell it)"
             )
         self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0

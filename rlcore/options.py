@@ -73,11 +73,11 @@ def describe_range(metadata: Mapping[str, Any]) -> str:
     ge, gt, le, lt = (metadata.get(bound) for bound in ("ge", "gt", "le", "lt"))
     low, high = _first(ge, gt), _first(le, lt)
     if low is not None and high is not None:
-        return f"{'[' if ge is not None else '('}{low:g}, {high:g}{']' if le is not None else ')'}"
+        return f"{'[' if ge is not None else '('}{low}, {high}{']' if le is not None else ')'}"
     if low is not None:
-        return f"{'>=' if ge is not None else '>'} {low:g}"
+        return f"{'>=' if ge is not None else '>'} {low}"
     if high is not None:
-        return f"{'<=' if le is not None else '<'} {high:g}"
+        return f"{'<=' if le is not None else '<'} {high}"
     return ""
 
 

@@ -69,7 +69,6 @@ class Run:
     dir: Path
     ranks: Ranks
     inputs: Inputs
-    tokenizer: PreTrainedTokenizerBase
     observers: Observers
     loggers: Loggers
     sampler: Sampler
@@ -108,6 +107,11 @@ class Run:
             raise ConfigError("a trainer must call run.build_policy before it asks for prompts or samples")
         return self.policy
 
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the policy's tokenizer."""
+        return self._built.tokenizer
+
     @cached_property
     def prompts(self) -> list[Prompt]:
         """Return the training prompts, tokenised; the same on all ranks."""
@@ -118,7 +122,7 @@ class Run:
         """Return the evaluation prompts: those given, else the first training prompts, else none."""
         if self.inputs.eval_prompts is not None:
             return self._prompts("eval_prompts")
-        return self.prompts[: self.config.eval.batch_size] if self.inputs.prompts is not None else []
+        return self.prompts[: self.config.eval.num_prompts] if self.inputs.prompts is not None else []
 
     @cached_property
     def samples(self) -> list[Sample]:

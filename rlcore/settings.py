@@ -79,7 +79,8 @@ class EvalConfig:
     every: int = option(0, "evaluate after every so many steps; 0 evaluates at the end only", ge=0, unit="steps")
     at_start: bool = option(False, "evaluate before the first step too")
     at_end: bool = option(True, "evaluate after the last step")
-    batch_size: int = option(64, "prompts of an evaluation batch, and size of the default evaluation set", ge=1)
+    batch_size: int = option(64, "prompts continued at once", ge=1, unit="sequences")
+    num_prompts: int = option(64, "training prompts evaluated on where no eval_prompts are given", ge=1)
     samples: int = option(1, "continuations of each evaluation prompt", ge=1)
     show: int = option(5, "completions shown on the console; all of them are written to completions.jsonl", ge=0)
     gen: Mapping[str, Any] = option(
@@ -109,9 +110,7 @@ class DataConfig:
         None, "list, path of a .jsonl, .json, .csv, .parquet or .txt file, `module:function`, or hub data set"
     )
     samples: Any = option(None, "demonstrations, in the same forms")
-    eval_prompts: Any = option(
-        None, "prompts of evaluations, in the same forms; the first training prompts if absent"
-    )
+    eval_prompts: Any = option(None, "prompts of evaluations, in the same forms; the first training prompts if absent")
     eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
     rewards: Any = option(None, "one number for each sample, in the same forms")
     reward_fn: Any = option(
@@ -141,4 +140,3 @@ class TrainConfig:
     loggers: tuple[Any, ...] = option(("console",), "names of loggers, or mappings with `name` and options")
     sampler: str = option("default", "registered sampler that generates rollouts and evaluation samples")
     store: str = option("memory", "registered store that holds rollouts between sampling and learning")
-

@@ -41,6 +41,10 @@ class PPOTrainer:
                 f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: an adaptive weight is multiplied "
                 "each round, so it would stay 0: begin with one above 0, or leave kl_target out"
             )
+        if config.rollouts < run.ranks.world:
+            raise ConfigError(
+                f"trainer.rollouts = {config.rollouts}: fewer than the {run.ranks.world} processes; each needs a prompt"
+            )
         self._policy = run.build_policy(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)
         self._policy.module.train()

@@ -25,7 +25,6 @@ USUAL = (
     "loss/total",
     "loss",
     "lr",
-    "progress/epoch",
 )
 """What a step's line shows of the metrics that are there, in this order."""
 MAX_CELLS = 5
@@ -74,11 +73,14 @@ class ConsoleLogger:
         if not rows or not show:
             return
         scores = [key for key, value in rows[0].items() if key not in ("prompt", "output") and _is_number(value)]
+        sampled = ["sampling"] if "sampling" in rows[0] else []
         table = Table(
             title=f"completions after step {step}, {min(show, len(rows))} of {len(rows)}", title_justify="left"
         )
         table.add_column("prompt", overflow="fold", ratio=1)
         table.add_column("output", overflow="fold", ratio=2)
+        for key in sampled:
+            table.add_column(key)
         for key in scores[:MAX_CELLS]:
             table.add_column(_label(key), justify="right", no_wrap=True)
         for row in rows[:show]:
@@ -86,7 +88,8 @@ class ConsoleLogger:
             prompt, output = _visible(row.get("prompt", "")), _visible(row.get("output", ""))
             prompt = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
             output = output if len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
-            table.add_row(Text(prompt, style="dim"), Text(output), *numbers)
+            how = [str(row.get(key, "")) for key in sampled]
+            table.add_row(Text(prompt, style="dim"), Text(output), *how, *numbers)
         self._console.print(table)
 
     def close(self, error: BaseException | None) -> None:
@@ -97,7 +100,9 @@ class ConsoleLogger:
         run, steps = self._run, self._run.step - self._first_step
         took = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
         if error is None:
-            self._print(Text.assemble(("finished", "bold green"), f": {took}, now at step {run.step}"))
+            early = run.total_steps is not None and run.step < run.total_steps
+            word = ("stopped", "bold yellow") if early else ("finished", "bold green")
+            self._print(Text.assemble(word, f": {took}, now at step {run.step}"))
         elif isinstance(error, KeyboardInterrupt):
             self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {took}"))
         else:
@@ -152,14 +157,16 @@ class ConsoleLogger:
 
 
 def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    keys = [key for key in metrics if not key.endswith(SIDE_STATISTICS)]
+    keys = [key for key in metrics if not key.partition("@")[0].endswith(SIDE_STATISTICS)]
     keys.sort(key=lambda key: not key.startswith("eval/reward/mean"))
     return [(_label(key.removeprefix("eval/")), metrics[key]) for key in keys[:MAX_CELLS]]
 
 
 def _label(key: str) -> str:
     """Shorten a key where nothing is lost: `reward/mean` to `reward`, `response/length_mean` to `length`."""
-    return key.removesuffix("/mean").removesuffix("/total").removeprefix("response/").removesuffix("_mean")
+    name, at, sampling = key.partition("@")
+    short = name.removesuffix("/mean").removesuffix("/total").removeprefix("response/").removesuffix("_mean")
+    return short + at + sampling
 
 
 def _number(value: float) -> str:

@@ -17,7 +17,7 @@ from rlcore.models import loading
 from rlcore.models.activations import checkpoint_activations
 from rlcore.models.blocks import freeze_below, frozen_copy, vocabulary_size
 from rlcore.models.decoding import CausalDecoder
-from rlcore.models.folders import load_policy, save_policy
+from rlcore.models.folders import load_heads, load_policy, save_policy
 from rlcore.models.forward import ActorCritic, looks_ahead, predict
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
 from rlcore.models.packing import longest_packed
@@ -115,14 +115,14 @@ def build_causal_lm(
         spec: hub id, folder, `PretrainedConfig` (random weights) or a model in memory.
         config: options of the architecture.
         tokenizer: object, folder or hub id; the model's own when left out.
-        value_head: give the policy a value function, as `config` says.
+        value_head: give the policy a value function, as `config` says; one that was saved with the model comes back.
         reference: keep the policy as it is now, to compare with later; frozen layers are shared, not copied.
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
     """
     model = loading.load_model(spec, config)
-    words = loading.load_tokenizer(spec, tokenizer)
+    words = loading.load_tokenizer(spec, tokenizer, config)
     _check_vocabulary(model, words)
     if looks_ahead(model):
         raise ModelError(f"{type(model).__name__} lets tokens see later ones; causal_lm takes decoder-only models")
@@ -140,7 +140,9 @@ def build_causal_lm(
         checkpoint_activations(model)
         if value is not None:
             checkpoint_activations(value.trunk)
-    return CausalPolicy(ActorCritic(model, source, longest), words, kept)
+    module = ActorCritic(model, source, longest)
+    load_heads(spec, module)
+    return CausalPolicy(module, words, kept)
 
 
 def _critic(model: PreTrainedModel, config: CausalLMConfig) -> CriticValue:

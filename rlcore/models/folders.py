@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import CheckpointError
+from rlcore.log import get_logger
 from rlcore.models.forward import ActorCritic
 from rlcore.models.quiet import quiet_transformers
 
@@ -50,6 +52,26 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
     heads = head_weights(module)
     _compare(folder, "heads", {name: weight.shape for name, weight in heads.items()}, found)
     model.load_state_dict(saved.state_dict())
+    for name, weight in heads.items():
+        weight.copy_(found[name])
+
+
+@torch.no_grad()
+def load_heads(spec: object, module: ActorCritic) -> None:
+    """Take up the value function that lies beside the model in the folder `spec`, where there is one and it fits.
+
+    A head of another make is left, with a warning: the policy's own then starts anew.
+    """
+    file = Path(os.fspath(spec)).expanduser() / HEADS_FILE if isinstance(spec, (str, os.PathLike)) else None
+    heads = head_weights(module)
+    if file is None or not heads or not file.exists():
+        return
+    try:
+        found = load_file(file)
+        _compare(file.parent, "heads", {name: weight.shape for name, weight in heads.items()}, found)
+    except (OSError, SafetensorError, CheckpointError) as error:
+        get_logger("rlcore.models").warning("the value function beside the model is not taken up", reason=str(error))
+        return
     for name, weight in heads.items():
         weight.copy_(found[name])
 

@@ -53,7 +53,8 @@ def predict(
     """Run `model` over a batch as `ActorCritic.forward` says."""
     rows = ops.predicting(action_mask)
     if mask.shape[1] <= longest or (longest and int(mask.sum(1).max()) <= longest):
-        inputs, rows = packed_inputs(tokens, mask), rows[mask]
+        read = mask & ops.needed(mask, rows)
+        inputs, rows = packed_inputs(tokens, read), rows[read]
     else:
         inputs = padded_inputs(tokens, mask)
     run = ForwardPass(inputs, rows.reshape(-1).nonzero()[:, 0])

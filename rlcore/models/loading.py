@@ -151,8 +151,10 @@ def load_critic(name: str, config: CausalLMConfig) -> PreTrainedModel:
     return critic
 
 
-def load_tokenizer(spec: ModelSpec, given: object = None) -> PreTrainedTokenizerBase:
-    """Return the tokenizer: the one given (object, hub id or folder), else the model's own.
+def load_tokenizer(
+    spec: ModelSpec, given: object = None, config: CausalLMConfig | None = None
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer: the one given (object, hub id or folder), else the model's own, at the model's revision.
 
     A tokenizer without a padding token is copied and pads with EOS, which is safe here: masks tell padding, never ids.
 
@@ -168,7 +170,9 @@ def load_tokenizer(spec: ModelSpec, given: object = None) -> PreTrainedTokenizer
                 f"tokenizer = {given!r:.80}: a {type(spec).__name__} brings none of its own; pass tokenizer=, "
                 "an object, folder or hub id"
             )
-        tokenizer = _read_tokenizer(os.fspath(name))
+        own = {} if given or config is None else {"revision": config.revision or "main"}
+        trusted = config is not None and config.trust_remote_code
+        tokenizer = _read_tokenizer(os.fspath(name), trust_remote_code=trusted, **own)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has neither a padding nor an EOS token: set tokenizer.eos_token")
@@ -177,11 +181,12 @@ def load_tokenizer(spec: ModelSpec, given: object = None) -> PreTrainedTokenizer
     return tokenizer
 
 
-def _read_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def _read_tokenizer(name: str, **options: Any) -> PreTrainedTokenizerBase:
     folder = Path(name).expanduser()
     try:
         with quiet_transformers():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder) if folder.exists() else name)
+            where = str(folder) if folder.exists() else name
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if not folder.exists():
             raise ModelError(

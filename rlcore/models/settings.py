@@ -13,7 +13,7 @@ class CausalLMConfig:
 
     unfrozen_layers: int | None = option(
         None, "train the top k blocks, not those below, the embeddings, or what is tied to them; 0 trains heads only, "
-        "absent everything", ge=0, unit="layers",
+        "all if absent", ge=0, unit="layers",
     )  # fmt: skip
     value_layers: int = option(
         0, "top blocks of which the value function gets a trainable copy of its own; 0 puts its head on the policy",

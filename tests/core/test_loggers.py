@@ -236,6 +236,23 @@ def test_the_summary_says_what_was_reached_where_it_lies_and_how_to_load_it(tmp_
     assert f'transformers.AutoModelForCausalLM.from_pretrained("{tmp_path}/model")' in screen.text
 
 
+def test_a_run_that_ends_before_its_last_step_was_stopped(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path, total_steps=5)
+    screen.run.step = 2
+    screen.logger.close(None)
+    assert "stopped: 2 steps in" in screen.text
+
+
+def test_completions_of_a_sweep_say_how_each_was_sampled(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path)
+    rows = [{"sampling": f"temperature={t}", "prompt": "p", "output": "o", "reward": 1.0} for t in (0, 0.5)]
+    screen.logger.completions(1, rows)
+    assert "temperature=0.5" in screen.text
+    screen.logger.metrics(1, {"eval/reward/mean@temperature=0": 0.25, "eval/reward/std@temperature=0": 9.0})
+    assert "reward@temperature=0    0.2500" in screen.text
+    assert "9.0" not in screen.text
+
+
 def test_the_summary_of_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -> None:
     screen = make_screen(tmp_path, step=3)
     screen.logger.close(ValueError("reward_fn returned 3 numbers for 4 samples"))

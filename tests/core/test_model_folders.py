@@ -135,6 +135,25 @@ def test_everything_comes_back_exactly(
     assert [id(p) for p in fresh.module.parameters()] == reference  # optimizers hold these very tensors
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_a_new_run_takes_up_the_value_function_saved_with_its_model(
+    name: str, tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
+) -> None:
+    policy = build(tiny_gpt2, char_tokenizer, **HEADS[name])
+    shake(policy)
+    policy.save_pretrained(tmp_path)
+    again = build(str(tmp_path), char_tokenizer, **HEADS[name])
+    assert torch.equal(scores(again)[1], scores(policy)[1])
+
+
+def test_a_value_function_of_another_make_is_left_with_a_warning(
+    tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tiny_gpt2, char_tokenizer).save_pretrained(tmp_path)
+    build(str(tmp_path), char_tokenizer, value_layers=1)
+    assert "not taken up" in capsys.readouterr().err
+
+
 def test_a_reward_model_as_critic_comes_back(tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
     config = copy.deepcopy(tiny_gpt2.config)
     config.num_labels = 1

@@ -175,3 +175,10 @@ def test_scores_are_placed_on_the_last_chosen_token() -> None:
 
 def test_a_score_without_a_chosen_token_is_placed_nowhere() -> None:
     assert ops.place_last(torch.tensor([4.0]), torch.tensor([[F, F, F]])).tolist() == [[0, 0, 0]]
+
+
+def test_only_tokens_up_to_the_last_wanted_position_are_needed() -> None:
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
+    rows = torch.tensor([[0, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]).bool()
+    expected = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
+    assert torch.equal(ops.needed(mask, rows) & mask, expected)

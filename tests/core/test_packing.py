@@ -162,14 +162,17 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-4, atol=2e-5)
 
 
-def test_only_real_tokens_reach_the_linear_layers() -> None:
+def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
     model = make(PACKS["llama"])
     longest = longest_packed(model)
     widths = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda _, args: widths.append(tuple(args[0].shape[:2])))
-    predict(model, *batch("left"), longest=longest)
-    predict(model, *batch("left"))
-    assert widths == [(1, sum(LENGTHS)), (len(LENGTHS), COLUMNS)]
+    tokens = torch.arange(24).reshape(3, 8)
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]).bool()
+    chosen = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0]]).bool()
+    predict(model, tokens, mask, chosen, longest=longest)
+    predict(model, tokens, mask, chosen)
+    assert widths == [(1, 4 + 3 + 1), (3, 8)]  # each row up to the token before its last chosen one
 
 
 def test_full_rows_need_no_spreading() -> None:

@@ -211,9 +211,16 @@ CHECKS: dict[str, Callable[[Sitting, Snippet], None]] = {
 }
 
 
+@pytest.fixture
+def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sitting]:
+    yield Sitting(tmp_path, monkeypatch)
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_snippet_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sitting = Sitting(tmp_path, monkeypatch)
+def test_every_snippet_of_a_page_runs(page: Path, sitting: Sitting) -> None:
     for snippet in snippets_of(page):
         if snippet.language in PROSE:
             continue
@@ -223,9 +230,6 @@ def test_every_snippet_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
         except BaseException as error:
             error.add_note(f"in the snippet at {snippet.where}")
             raise
-    for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
-            del sys.modules[name]
 
 
 def test_every_fence_is_found() -> None:
@@ -234,8 +238,7 @@ def test_every_fence_is_found() -> None:
         assert 2 * len(list(snippets_of(page))) == text.count("```"), f"{page}: a fence is indented, or not closed"
 
 
-def test_a_snippet_that_fails_fails_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sitting = Sitting(tmp_path, monkeypatch)
+def test_a_snippet_that_fails_fails_the_page(sitting: Sitting) -> None:
     for language, text in [
         ("python", "assert 1 + 1 == 3\n"),
         ("yaml", "run: {stepz: 3}\n"),

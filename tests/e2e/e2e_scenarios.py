@@ -34,7 +34,7 @@ def load_fixtures() -> Any:
 small = load_fixtures()
 
 
-# The bias of GPT-2's keys has no gradient but rounding errors, which Adam blows up to steps of their own; a Llama has no
+# The bias of GPT-2's keys has no gradient but rounding errors, which Adam makes steps of their own; Llamas have no
 # such bias. Where results are compared to within rounding, the model is a Llama.
 
 

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import rlcore
 from rlcore import errors
 from rlcore.config import load_yaml
+from rlcore.errors import InputsError
 
 GEN = {"max_new_tokens": 4}
 
@@ -161,7 +162,9 @@ def test_a_model_in_memory_is_trained_in_place(tmp_path: Path) -> None:
     rlcore.train(model, trainer=trainer, run=run, **arguments)
     changed = {name: weight.clone() for name, weight in model.state_dict().items()}
     assert not torch.equal(changed["lm_head.weight"], before["lm_head.weight"])
-    rlcore.train(model, trainer=trainer, run=run | {"steps": 2, "resume": "auto"}, **arguments)
+    done = rlcore.train(model, trainer=trainer, run=run | {"steps": 2, "resume": "auto"}, **arguments)
+    # The KL penalty is still about the model as it was at first, not as it was passed this time.
+    assert_same(done.policy.reference.state_dict()["lm_head.weight"], before["lm_head.weight"])
     assert not torch.equal(model.state_dict()["lm_head.weight"], changed["lm_head.weight"])
 
 
@@ -216,3 +219,8 @@ def test_a_config_object_names_its_trainer(base: str) -> None:
 
     done = rlcore.train(base, trainer=SFTConfig(batch_size=1), samples=["abc", "def"], loggers=[])
     assert done.run.step == 2
+
+
+def test_rewarded_samples_without_the_package_that_learns_from_them_say_which_it_is(base: str) -> None:
+    with pytest.raises(InputsError, match="calls for trainer 'ilql'.*rlcore-ilql"):
+        rlcore.train(base, samples=["ab"], rewards=[1.0], loggers=[])
