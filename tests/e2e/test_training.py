@@ -222,5 +222,5 @@ def test_a_config_object_names_its_trainer(base: str) -> None:
 
 
 def test_rewarded_samples_without_the_package_that_learns_from_them_say_which_it_is(base: str) -> None:
-    with pytest.raises(InputsError, match="calls for trainer 'ilql'.*rlcore-ilql"):
+    with pytest.raises(InputsError, match=r"calls for trainer 'ilql'.*rlcore-ilql"):
         rlcore.train(base, samples=["ab"], rewards=[1.0], loggers=[])
