@@ -77,7 +77,7 @@ def main() -> None:
             "rollouts": 16 if options.quick else 128,
             "batch_size": 8 if options.quick else 32,
             "epochs": 4,
-            "kl_coef": 0.02,  # reward lies in [0, 1]; much less than this, and all reviews come to read alike
+            "kl_coef": 0.02,
             "optimizer": {"lr": 5e-4},
         },
         reward_fn=reward_fn,
