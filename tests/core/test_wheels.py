@@ -98,32 +98,59 @@ def test_an_sdist_holds_its_own_files_and_builds_the_same_wheel(
     assert sorted(rebuilt.namelist()) == sorted(wheel.namelist())
 
 
-def test_plugins_are_discovered_from_wheels_outside_the_repository(tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install all wheels into one folder, away from the repository."""
+    folder = tmp_path_factory.mktemp("site")
     for package, (source, _) in DISTS.items():
-        (tmp_path / package).mkdir()
-        zipfile.ZipFile(build(source, tmp_path / package, "wheel")).extractall(site)
+        built = build(source, tmp_path_factory.mktemp(package), "wheel")
+        zipfile.ZipFile(built).extractall(folder)
+    return folder
+
+
+def run_with(site: Path, code: str, cwd: Path) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": str(site)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_plugins_are_discovered_from_wheels_outside_the_repository(site: Path, tmp_path: Path) -> None:
     code = (
         "import json, rlcore, rlcore_ppo, rlcore_sft\n"
         "from rlcore.registry import registries\n"
         "files = [module.__file__ for module in (rlcore, rlcore_ppo, rlcore_sft)]\n"
         "print(json.dumps([files, [[plugin.dist, plugin.state] for plugin in registries().discovery.plugins]]))"
     )
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "PYTHONPATH": str(site)},
-        cwd=elsewhere,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    files, states = json.loads(done.stdout)
+    files, states = json.loads(run_with(site, code, tmp_path))
     assert files == [str(site / package / "__init__.py") for package in DISTS]
     assert {dist: state for dist, state in states if dist.startswith("rlcore")} == {
         "rlcore": "ok",
         "rlcore-ppo": "ok",
         "rlcore-sft": "ok",
     }
+
+
+def test_the_wheels_train_by_ppo_outside_the_repository(site: Path, tmp_path: Path) -> None:
+    code = (
+        f"import json, runpy, rlcore\n"
+        f"small = runpy.run_path({str(ROOT / 'tests' / 'conftest.py')!r})\n"
+        "result = rlcore.train(\n"
+        "    small['make_gpt2'](), tokenizer=small['make_char_tokenizer'](),\n"
+        "    trainer={'name': 'ppo', 'rollouts': 4, 'batch_size': 4, 'epochs': 1},\n"
+        "    reward_fn=lambda outputs: [float(len(output)) for output in outputs], prompts=['ab', 'c'],\n"
+        "    gen={'max_new_tokens': 3}, run={'steps': 1}, loggers=[],\n"
+        ")\n"
+        "print(json.dumps([rlcore.__file__, result.metrics['reward/mean'], (result.run_dir / 'model').is_dir()]))"
+    )
+    file, reward, saved = json.loads(run_with(site, code, tmp_path).splitlines()[-1])
+    assert file == str(site / "rlcore" / "__init__.py")
+    assert 0 <= reward <= 3
+    assert saved
