@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from rlcore.errors import RLCoreError
     from rlcore.sampling import sample
     from rlcore.settings import TrainConfig
-    from rlcore.types import Prompt, Scores, Trajectories
+    from rlcore.types import PolicyOutputs, Prompt, Trajectories
 
 __version__ = "0.1.0"
 __all__ = [
+    "PolicyOutputs",
     "Prompt",
     "RLCoreError",
     "Result",
-    "Scores",
     "TrainConfig",
     "Trajectories",
     "__version__",
@@ -33,7 +33,7 @@ _LAZY = {
     "Prompt": "rlcore.types",
     "RLCoreError": "rlcore.errors",
     "Result": "rlcore.door",
-    "Scores": "rlcore.types",
+    "PolicyOutputs": "rlcore.types",
     "TrainConfig": "rlcore.settings",
     "Trajectories": "rlcore.types",
     "sample": "rlcore.sampling",

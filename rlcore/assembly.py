@@ -20,7 +20,7 @@ from rlcore.inputs import DATA_INPUTS, Inputs
 from rlcore.loggers import Loggers
 from rlcore.models.quiet import quiet_transformers
 from rlcore.observers import Observers
-from rlcore.protocols import Trainer
+from rlcore.protocols import Architecture, Policy, Trainer
 from rlcore.ranks import Ranks
 from rlcore.recording import spell
 from rlcore.run import Run
@@ -74,16 +74,19 @@ def _build_run(config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks
     spec = _starting_point(inputs.model, place)
     architecture = chosen.architecture
 
-    def make_policy(**wanted: bool) -> Any:
-        policy = architecture.component.target()(spec, architecture.options, tokenizer=inputs.tokenizer, **wanted)
-        if wanted.get("reference") and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
+    def make_policy(*, value_head: bool, reference: bool) -> Policy:
+        build: Architecture = architecture.component.target()
+        policy = build(
+            spec, architecture.options, tokenizer=inputs.tokenizer, value_head=value_head, reference=reference
+        )
+        if reference and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
         return policy
 
     return Run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=Observers(),
-        loggers=Loggers(), sampler=chosen.sampler.target(), build_prompts=chosen.prompts.target(),
-        build_samples=chosen.samples.target(), make_store=chosen.store.target(), make_policy=make_policy,
+        loggers=Loggers(), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
+        build_samples=chosen.samples.made(), make_store=chosen.store.maker(), make_policy=make_policy,
         total_steps=config.run.steps,
     )  # fmt: skip
 
@@ -130,8 +133,12 @@ def _starting_point(model: Any, place: Claim) -> Any:
     return place.start if isinstance(model, PretrainedConfig) else model
 
 
-def _keep_start(policy: Any, place: Claim, ranks: Ranks) -> None:
+def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
     """Keep the starting model where it cannot be had again by name: resuming needs it as the reference."""
     kept = place.path / "start"
-    if place.checkpoint is None or not kept.exists():
-        ranks.on_main(lambda: save_beside(policy.save_pretrained, kept))
+
+    def keep() -> None:
+        if place.checkpoint is None or not kept.exists():
+            save_beside(policy.save_pretrained, kept)
+
+    ranks.on_main(keep)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -11,7 +12,7 @@ from rlcore.components import Component
 from rlcore.config import structure
 from rlcore.errors import ConfigError, InputsError
 from rlcore.inputs import Inputs
-from rlcore.registry import registries
+from rlcore.registry import Registry, registries
 from rlcore.settings import TrainConfig
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
@@ -27,6 +28,16 @@ class Choice:
     component: Component[Any]
     options: Any
 
+    def made(self) -> Any:
+        """Return a sampler or pipeline: the target itself, or what it returns for its options where it has any."""
+        target = self.component.target()
+        return target if self.options is None else target(self.options)
+
+    def maker(self) -> Callable[[], Any]:
+        """Return what makes a store: the target, bound to its options where it has any."""
+        target: Callable[..., Any] = self.component.target()
+        return target if self.options is None else functools.partial(target, self.options)
+
 
 @attrs.frozen(eq=False)
 class Chosen:
@@ -34,18 +45,17 @@ class Chosen:
 
     trainer: Choice
     architecture: Choice
-    sampler: Component[Any]
-    store: Component[Any]
-    prompts: Component[Any]
-    samples: Component[Any]
+    sampler: Choice
+    store: Choice
+    prompts: Choice
+    samples: Choice
     loggers: tuple[Choice, ...]
 
     @property
     def plugins(self) -> dict[str, str]:
         """Return the version of every distribution that a component comes from."""
-        with_options = (self.trainer, self.architecture, *self.loggers)
-        plain = (self.sampler, self.store, self.prompts, self.samples)
-        return {part.dist: part.version for part in (*(choice.component for choice in with_options), *plain)}
+        one = (self.trainer, self.architecture, self.sampler, self.store, self.prompts, self.samples)
+        return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers)}
 
 
 def choose(settings: TrainConfig, inputs: Inputs, where: str) -> Chosen:
@@ -68,21 +78,24 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str) -> Chosen:
     return Chosen(
         trainer=_choice(trainer, settings.trainer, ("name",), where, "trainer"),
         architecture=_choice(architecture, settings.model, MODEL_KEYS, where, "model"),
-        sampler=known.samplers.get(settings.sampler),
-        store=known.rollout_stores.get(settings.store),
-        prompts=known.pipelines.get(settings.data.prompt_pipeline),
-        samples=known.pipelines.get(settings.data.sample_pipeline),
-        loggers=(
-            _logger(FILES, where, 0),  # what goes to disk comes first, whatever else was asked for
-            *(_logger(entry, where, i) for i, entry in enumerate(settings.loggers) if _name(entry) not in FILE_NAMES),
+        sampler=_named(known.samplers, settings.sampler, where, "sampler"),
+        store=_named(known.rollout_stores, settings.store, where, "store"),
+        prompts=_named(known.pipelines, settings.data.prompt_pipeline, where, "data.prompt_pipeline"),
+        samples=_named(known.pipelines, settings.data.sample_pipeline, where, "data.sample_pipeline"),
+        loggers=tuple(
+            _named(known.loggers, entry, where, f"loggers[{i}]")
+            # What goes to disk comes first, whatever else was asked for.
+            for i, entry in enumerate((FILES, *(e for e in settings.loggers if _name(e) not in FILE_NAMES)), start=-1)
         ),
     )
 
 
-def _logger(entry: Any, where: str, number: int) -> Choice:
+def _named(registry: Registry[Any], entry: Any, where: str, path: str) -> Choice:
+    """Look up what `entry` names: a name, or a mapping with `name` and options."""
     section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-    component = registries().loggers.get(_name(entry))
-    return _choice(component, section, ("name",), where, f"loggers[{number}]")
+    if not isinstance(section.get("name"), str):
+        raise ConfigError(f"{where}: {path} = {entry!r}: must be a name, or a mapping with `name` and options")
+    return _choice(registry.get(section["name"]), section, ("name",), where, path)
 
 
 def _name(entry: Any) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from rlcore.checkpoints import Checkpoint, Checkpoints
 from rlcore.config import unstructure
-from rlcore.errors import CheckpointError, ConfigError
+from rlcore.errors import CheckpointError, ConfigError, RLCoreError
+from rlcore.jsontext import to_plain
 from rlcore.log import get_logger
 from rlcore.ranks import Ranks
-from rlcore.rundir import RunDir, is_run
+from rlcore.rundir import REPLACED, RunDir, is_run
 from rlcore.settings import TrainConfig
-
-REPLACED = ".replaced"
-"""Where what the folder held waits until the run that replaces it can begin."""
 
 
 @attrs.frozen
@@ -47,7 +46,16 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
         CheckpointError: the checkpoint that was named cannot be used.
     """
     existed = config.run.name is not None and _wanted(config).exists()
-    found = ranks.on_main(lambda: _claim(config, trainer))
+
+    def take() -> Claim:
+        try:
+            return _claim(config, trainer)
+        except OSError as error:
+            if isinstance(error, RLCoreError):
+                raise
+            raise ConfigError(f"run.root = {config.run.root!r}: the run's folder cannot be made: {error}") from error
+
+    found = ranks.on_main(take)
     try:
         if ranks.is_main and not found.is_continued:
             RunDir(found.path).write_config(unstructure(config), plugins)
@@ -72,7 +80,7 @@ def _claim(config: TrainConfig, trainer: str) -> Claim:
         raise ConfigError("run.resume = 'auto': needs run.name, to know which run to go on with")
     checkpoint = None if run.resume in ("never", "auto") else Checkpoints.open(Path(run.resume))
     if checkpoint is not None:
-        _check_trainer(checkpoint, trainer)
+        _check_same(checkpoint, config, trainer)
     replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(wanted)
     if replaces:
         _set_aside(wanted)
@@ -82,9 +90,35 @@ def _claim(config: TrainConfig, trainer: str) -> Claim:
         if checkpoint is None:
             get_logger("resume").warning("the run has no whole checkpoint: it starts anew", run=str(place.path))
         else:
-            _check_trainer(checkpoint, trainer)
+            _check_same(checkpoint, config, trainer)
     start = None if checkpoint is None else checkpoint.path.parent.parent / "start"
     return Claim(place.path, place.is_continued, checkpoint, start if start is not None and start.is_dir() else None)
+
+
+def _check_same(checkpoint: Checkpoint, config: TrainConfig, trainer: str) -> None:
+    """Refuse to go on with other options: a checkpoint brings the state they led to, and it would be neither run."""
+    _check_trainer(checkpoint, trainer)
+    then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
+    changed = []
+    for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):
+        old, new = _flat(then.get(section, {})), _flat(now[section])
+        changed += [
+            f"{section}.{key} was {old.get(key)!r}, is {new.get(key)!r}"
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key) and key not in free
+        ]
+    if changed:
+        raise ConfigError(
+            f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the options of then, "
+            f"or start a new run from {checkpoint.path / 'model'}"
+        )
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Name the leaves of nested options by dotted paths."""
+    if not isinstance(values, Mapping):
+        return {prefix[:-1]: values}
+    return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}{name}.").items()}
 
 
 def _check_trainer(checkpoint: Checkpoint, trainer: str) -> None:

@@ -47,6 +47,8 @@ class Result:
         from rlcore.data.text import render_outputs
 
         run = self.run
+        if isinstance(gen.get("stop_sequences"), str):
+            gen["stop_sequences"] = [gen["stop_sequences"]]
         sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
         source = [prompts] if isinstance(prompts, str) else prompts
         rows = run.build_prompts(
@@ -144,7 +146,10 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
         **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
     )
     parts: Assembly = assemble(settings, inputs, where)
-    metrics = fit(parts.trainer, parts.run, parts.saver)
+    try:
+        metrics = fit(parts.trainer, parts.run, parts.saver)
+    finally:
+        parts.trainer.policy().module.eval()
     policy = parts.trainer.policy()
     return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rlcore.errors import CheckpointError, RLCoreError
+from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.evaluation import evaluate
 from rlcore.log import get_logger
 from rlcore.protocols import Trainer
@@ -32,8 +33,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
         steps = trainer.steps()
         over = _is_over(run)
         while not (over or (asked := run.ranks.any(stop.requested))):
-            _step(steps, run, saver)
-            over = _is_over(run)
+            over = not _step(steps, run, saver) or _is_over(run)
             evaluated = _due(run, config.eval.every)
             if evaluated:
                 _evaluate(trainer, run, saver)
@@ -50,17 +50,33 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     return run.metrics
 
 
-def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> None:
-    """Have the trainer go on to its next yield, with the random numbers it would have had if nothing came between."""
+def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
+    """Have the trainer go on to its next yield, with the random numbers it would have had if nothing came between.
+
+    Returns:
+        False where the trainer has no more steps.
+
+    Raises:
+        Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
+    """
     begun = time.perf_counter()
     saver.give_random_state_back()
-    metrics = next(steps)
+    metrics = next(steps, None)
     saver.note_random_state()
+    if metrics is None:
+        return False
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
     run.observers.on_step(run, metrics)
+    broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
+    if broken:
+        raise Diverged(
+            f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and nothing of it is saved; "
+            "lower the learning rate or bound gradients (optimizer.max_grad_norm), and go on from an earlier checkpoint"
+        )
+    return True
 
 
 def _due(run: Run, every: int) -> bool:

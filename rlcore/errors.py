@@ -92,3 +92,7 @@ class InputsError(RLCoreError, ValueError):
 
 class EmptyStore(RLCoreError, LookupError):
     """Report a rollout store that was asked for sequences it does not hold."""
+
+
+class Diverged(RLCoreError, ArithmeticError):
+    """Report a loss or weights that are no longer finite numbers; nothing is saved over what was good."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlcore.config import structure, unstructure
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RewardError
 from rlcore.rewards import call_metric
 from rlcore.run import Run
 from rlcore.settings import SamplingConfig
@@ -26,7 +26,12 @@ def check_evaluation(run: Run) -> None:
     for _ in eval_samplings(run.config.gen, run.config.eval.gen):
         pass
     if run.policy is not None:
-        _ = run.rewards, run.metric_fn, run.eval_prompts, run.eval_samples
+        _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
+        if run.config.checkpoint.keep_best and not any((run.eval_prompts, run.evaluations)):
+            raise ConfigError(
+                f"checkpoint.keep_best = {run.config.checkpoint.keep_best}: nothing is evaluated that could tell which "
+                "are best; give eval_prompts or eval_samples"
+            )
 
 
 def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
@@ -66,6 +71,8 @@ def eval_samplings(base: SamplingConfig, changes: dict[str, Any] | Any) -> Itera
     if len(swept) > 1:
         raise ConfigError(f"eval.gen: {' and '.join(swept)} are lists; one option may be swept at a time")
     plain = unstructure(base)
+    if swept and not changes[swept[0]]:
+        raise ConfigError(f"eval.gen.{swept[0]} is an empty list; give the values to evaluate at, or leave it out")
     if not swept:
         yield "", structure(SamplingConfig, {**plain, **changes}, where="eval.gen")
         return
@@ -97,12 +104,15 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
         )
     ]
     columns: dict[str, Sequence[float | None]] = {}
-    if run.rewards is not None:
-        columns["reward"] = scored.totals.tolist()
+    if run.reward_fn is not None:
+        columns["reward"] = scored.scores.tolist()
     if len(scored.by_name) > 1:
         columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
     if run.metric_fn is not None:
-        columns |= call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
+        measured = call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
+        if taken := sorted((rows[0].keys() | columns.keys()) & measured.keys()):
+            raise RewardError(f"the metric function ({where}) named a metric '{taken[0]}', which is taken; rename it")
+        columns |= measured
     for name, values in columns.items():
         for row, value in zip(rows, values, strict=True):
             row[name] = value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 if TYPE_CHECKING:
+    from rlcore.run import Run
     from rlcore.types import Trajectories
 
 PROJECT = "rlcore"
@@ -42,7 +43,7 @@ def register_trainers(register: Register) -> None:
 
 @hookspec
 def register_pipelines(register: Register) -> None:
-    """Register ways to turn a source of text into prompts or samples."""
+    """Register ways to turn a source of text into prompts or samples, with options as for samplers."""
 
 
 @hookspec
@@ -52,7 +53,7 @@ def register_architectures(register: Register) -> None:
 
 @hookspec
 def register_rollout_stores(register: Register) -> None:
-    """Register places where trajectories wait, see `rlcore.protocols.RolloutStore`."""
+    """Register places where trajectories wait: `Store()`, or `Store(config)` with options; see `RolloutStore`."""
 
 
 @hookspec
@@ -62,7 +63,7 @@ def register_loggers(register: Register) -> None:
 
 @hookspec
 def register_samplers(register: Register) -> None:
-    """Register ways to generate rollouts, see `rlcore.protocols.Sampler`."""
+    """Register ways to generate rollouts: a `rlcore.protocols.Sampler`; with options, what returns one for them."""
 
 
 @hookspec
@@ -71,30 +72,33 @@ def register_rewards(register: Register) -> None:
 
 
 @hookspec
-def on_run_start(run: Any) -> None:
-    """Hear that a run begins; observers read and never change what they are given."""
+def on_run_start(run: Run) -> None:
+    """Hear that a run begins; observers read and never change what they are given.
+
+    Observers hear on every rank: ask `run.ranks.is_main` before writing anything.
+    """
 
 
 @hookspec
-def on_rollout(run: Any, batch: Trajectories) -> None:
+def on_rollout(run: Run, batch: Trajectories) -> None:
     """Hear of trajectories just sampled and rewarded."""
 
 
 @hookspec
-def on_step(run: Any, metrics: Mapping[str, float]) -> None:
+def on_step(run: Run, metrics: Mapping[str, float]) -> None:
     """Hear of the metrics of a step."""
 
 
 @hookspec
-def on_evaluate(run: Any, metrics: Mapping[str, float]) -> None:
+def on_evaluate(run: Run, metrics: Mapping[str, float]) -> None:
     """Hear of the metrics of an evaluation."""
 
 
 @hookspec
-def on_checkpoint(run: Any, path: Path) -> None:
+def on_checkpoint(run: Run, path: Path) -> None:
     """Hear of a checkpoint that is whole and on disk at `path`."""
 
 
 @hookspec
-def on_run_end(run: Any, error: BaseException | None) -> None:
+def on_run_end(run: Run, error: BaseException | None) -> None:
     """Hear that the run is over; `error` is what ended it, None if it ended well."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import get_scheduler
 
 from rlcore.errors import ConfigError
+from rlcore.log import get_logger
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
@@ -32,10 +34,10 @@ class Updater:
             )
         self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
         self.lr = 0.0
-        policy.to(ranks.device)
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
+        _warn_of_narrow(self.parameters)
         matrices = [p for p in self.parameters if p.dim() > 1]
         vectors = [p for p in self.parameters if p.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
@@ -48,14 +50,16 @@ class Updater:
             name, optimizer, num_warmup_steps=config.warmup_steps, num_training_steps=total_updates
         )
         self.wrapped, self.optimizer = ranks.accelerator.prepare(policy.module, optimizer)
-        policy.forward = self.wrapped
+        policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast
 
-    def backward(self, loss: Tensor, *, last: bool = True) -> None:
-        """Add the gradient of one micro-batch's loss; ranks exchange theirs with the `last` one only."""
-        quiet = contextlib.nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped)
-        with quiet:
-            # Wrapped modules average over ranks; the loss is a share of one global sum.
-            self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
+    def exchanging(self, last: bool) -> AbstractContextManager[Any]:
+        """Open around one micro-batch's forward and backward pass: ranks exchange gradients with the last one only."""
+        return nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one micro-batch's loss."""
+        # Wrapped modules average over ranks; the loss is a share of one global sum.
+        self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
 
     def step(self) -> Tensor | None:
         """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips."""
@@ -64,9 +68,12 @@ class Updater:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.lr = float(self.scheduler.get_last_lr()[0])
         self.optimizer.step()
-        self.scheduler.step()
+        if self.optimizer.step_was_skipped:  # a gradient too large for fp16: the scale has been lowered instead
+            self.num_skipped += 1
+        else:
+            self.scheduler.step()
+            self.num_updates += 1
         self.optimizer.zero_grad()
-        self.num_updates += 1
         return norm
 
     def skip(self) -> None:
@@ -79,6 +86,7 @@ class Updater:
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
+            "scaler": None if self.ranks.accelerator.scaler is None else self.ranks.accelerator.scaler.state_dict(),
             "num_updates": self.num_updates,
             "num_skipped": self.num_skipped,
         }
@@ -87,4 +95,16 @@ class Updater:
         """Go back to where `state_dict` was taken."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
+        if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
+            self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
         self.num_updates, self.num_skipped = state["num_updates"], state["num_skipped"]
+
+
+def _warn_of_narrow(parameters: Sequence[Tensor]) -> None:
+    """Say that weights of few bits lose updates that are small beside them: most of them, at usual learning rates."""
+    narrow = sorted({str(p.dtype) for p in parameters if p.dtype in (torch.bfloat16, torch.float16)})
+    if narrow:
+        get_logger("optim").warning(
+            "weights of few bits lose small updates; model.dtype=float32 with run.mixed_precision=bf16 keeps them",
+            dtype=", ".join(narrow),
+        )

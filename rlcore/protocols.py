@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.types import Metrics, Prompt, Scores, Trajectories
+from rlcore.types import Metrics, PolicyOutputs, Prompt, Trajectories
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,6 +86,8 @@ class Policy(Protocol):
     """Holds every trainable parameter (heads included) and nothing of the reference."""
     forward: Callable[..., Any]
     """What `score` calls: `module` itself, until an updater puts the wrapped module of several processes here."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """The precision that `score`, `reference_score` and decoders run in; an updater puts the run's mixed one here."""
     eos_token_ids: tuple[int, ...]
     max_length: int
     """Tokens that fit in the model's context; 0 where there is no bound."""
@@ -98,11 +101,11 @@ class Policy(Protocol):
         """Move everything, the reference included."""
         ...
 
-    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> Scores:
+    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token of `batch`, with gradients where they are enabled."""
         ...
 
-    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> Scores:
+    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy found each chosen token before training began; never with gradients."""
         ...
 
@@ -116,6 +119,24 @@ class Policy(Protocol):
 
     def load_pretrained(self, folder: Path) -> None:
         """Take the weights, heads included, from a folder that `save_pretrained` wrote."""
+        ...
+
+
+class Architecture(Protocol):
+    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`."""
+
+    def __call__(
+        self, spec: Any, config: Any, *, tokenizer: Any = None, value_head: bool = False, reference: bool = False
+    ) -> Policy:
+        """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
+
+        Args:
+            spec: what the user passed as the model.
+            config: an object of the class the architecture was registered with, None if it has none.
+            tokenizer: object, folder or hub id; the model's own when left out.
+            value_head: give the policy a value function.
+            reference: keep the policy as it is now, for `reference_score`.
+        """
         ...
 
 
@@ -150,7 +171,11 @@ class Sampler(Protocol):
         *,
         generator: torch.Generator | None = None,
     ) -> Trajectories:
-        """Continue each prompt once; row i of the result belongs to prompt i."""
+        """Continue each prompt once; row i of the result belongs to prompt i.
+
+        The result lies on the policy's device; `ended` is True only where EOS or a stop sequence was drawn. It may
+        have the columns `logprobs` (of the untempered policy) and `values`; what is missing the trainer computes.
+        """
         ...
 
 
@@ -179,7 +204,10 @@ class RolloutStore(Protocol):
 
 
 class Logger(Protocol):
-    """Where metrics go besides `metrics.jsonl`; built as `Logger(config, run)` on rank 0 only."""
+    """Where metrics go besides `metrics.jsonl`; built as `Logger(config, run)` on rank 0 only.
+
+    Of the run a logger may use what `rlcore.loggers.LoggedRun` names.
+    """
 
     def metrics(self, step: int, metrics: Metrics) -> None:
         """Record the metrics of a training step or of an evaluation (keys that begin with `eval/`)."""

@@ -10,13 +10,14 @@ from typing import Any, TypeVar, cast
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import DistributedType, broadcast_object_list, gather_object
 from torch import Tensor
 
-from rlcore.errors import RanksError
+from rlcore.errors import ConfigError, RanksError
 from rlcore.types import Trajectories
 
 T = TypeVar("T")
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 class Ranks:
@@ -26,15 +27,29 @@ class Ranks:
         rank: number of this process, 0 for the one that writes.
         world: number of processes.
         device: where this process computes.
+        mixed_precision: of forward and backward passes: "no", "bf16" or "fp16".
     """
 
-    def __init__(self, mixed_precision: str = "no") -> None:
+    def __init__(self, mixed_precision: str | None = None) -> None:
         wanted = int(os.environ.get("WORLD_SIZE", "1"))
         # A second run in one process may want another precision, and accelerate has no public way to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
-        # Without this, processes started on a machine with no accelerator would not find each other.
-        cpu = not torch.accelerator.is_available()
-        self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
+        # Without saying `cpu`, processes started on a machine with no accelerator would not find each other.
+        kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        cpu = kind is None or kind.type == "mps"  # which has no float64, in which sums over ranks are taken
+        try:
+            self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
+        except ValueError as error:
+            raise ConfigError(f"run.mixed_precision = {mixed_precision!r}: {error}") from error
+        if mixed_precision == "fp16" and self.accelerator.device.type == "cpu":
+            raise ConfigError("run.mixed_precision = 'fp16': a CPU has no use for it; bf16 is what it can run")
+        if self.accelerator.distributed_type in SHARDED:
+            raise RanksError(
+                f"accelerate is set to {self.accelerator.distributed_type.value}, which shards the model: rlcore runs "
+                "one process, or several with the whole model each: use torchrun or accelerate launch --multi_gpu"
+            )
+        self.accelerator.gradient_accumulation_steps = 1  # a trainer's micro-batches are the only ones
+        self.mixed_precision = str(self.accelerator.mixed_precision)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.device: torch.device = self.accelerator.device
         if self.world != wanted:
@@ -141,5 +156,7 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # this process's own
+            raise
         reason = str(error).partition(". ")[0]
         raise RanksError(f"another process has ended, and says itself why ({reason})") from error

@@ -16,7 +16,7 @@ from rlcore.discovery import Discovery, Plugin, State, discover
 from rlcore.switches import is_on
 
 if TYPE_CHECKING:
-    from rlcore.protocols import Logger, Policy, RolloutStore, Sampler, Trainer
+    from rlcore.protocols import Architecture, Logger, RolloutStore, Sampler, Trainer
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Registries:
     discovery: Discovery
     trainers: Registry[Callable[..., Trainer]]
     pipelines: Registry[Any]
-    architectures: Registry[Callable[..., Policy]]
+    architectures: Registry[Architecture]
     rollout_stores: Registry[Callable[..., RolloutStore]]
     loggers: Registry[Callable[..., Logger]]
     samplers: Registry[Sampler]

@@ -194,7 +194,7 @@ def _number(value: Any, where: str, function: UserFunction, occasion: Occasion) 
         number = float(value) if is_number else math.nan
     except (OverflowError, ValueError):  # an integer too large for a float, a signalling NaN
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= torch.finfo(torch.float32).max:
         kind = "not a finite number" if is_number else f"a {type(value).__name__}, not a number"
         advice = "return numbers, or None for a sample to say nothing of it"
         occasion.fail(function, f"gave {where} {shorten(value)}, which is {kind}; {advice}")

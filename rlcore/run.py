@@ -36,13 +36,13 @@ class Scored:
 
     Attributes:
         outputs: B strings, the text of the chosen tokens.
-        totals: float32[B], the score of each sequence; the sum of its dense rewards where those were given.
+        scores: float32[B], the score of each sequence; the sum of its dense rewards where those were given.
         dense: float32[B, T] or None, rewards token by token.
-        by_name: the totals of each reward function, before weighting.
+        by_name: the scores of each reward function, before weighting.
     """
 
     outputs: list[str]
-    totals: Tensor
+    scores: Tensor
     dense: Tensor | None
     by_name: dict[str, list[float | None]]
 
@@ -143,7 +143,7 @@ class Run:
         return self.build_samples(source, self.tokenizer, self.config.data, max_length=longest, what=name)
 
     @cached_property
-    def rewards(self) -> Rewards | None:
+    def reward_fn(self) -> Rewards | None:
         """Return the reward functions as one, None where none were given."""
         return None if self.inputs.reward_fn is None else Rewards.build(self.inputs.reward_fn)
 
@@ -202,9 +202,9 @@ class Run:
             raise DataError(f"sample {row} of the batch has no chosen token: {prompts[row].text[:80]!r}")
         stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
         outputs = render_outputs(policy.tokenizer, batch, prompts, stops)
-        if self.rewards is None:
-            return Scored(outputs, torch.zeros(len(batch)), None, {})
-        given = self.rewards(
+        if self.reward_fn is None:
+            return Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
+        given = self.reward_fn(
             prompts, outputs, tokenizer=policy.tokenizer, output_tokens=batch.action_tokens,
             where=where or f"step {self.step + 1}",
         )  # fmt: skip
@@ -212,8 +212,17 @@ class Run:
         if given.dense is not None:
             flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)
             dense = ops.spread(flat.to(batch.tokens.device), batch.action_mask)
-        totals = torch.tensor(given.totals, dtype=torch.float32, device=batch.tokens.device)
-        return Scored(outputs, totals, dense, given.by_name)
+        scores = torch.tensor(given.totals, dtype=torch.float32, device=batch.tokens.device)
+        return Scored(outputs, scores, dense, given.by_name)
+
+    @property
+    def samples_exactly(self) -> bool:
+        """Tell whether a sampler's log-probs can stand for the learner's: untempered, untruncated, in full precision.
+
+        In a narrower precision two ways to compute the same number differ by more than ratios may.
+        """
+        weights = next(self._built.module.parameters())
+        return self.config.gen.is_plain and self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
 
     def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:
         """Have `evaluation` called at each evaluation; its metrics are logged under `eval/`."""

@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 
 from rlcore.checkpoints import Checkpoint, Checkpoints, compare_plugins
 from rlcore.config import unstructure
-from rlcore.errors import CheckpointError, ConfigError
+from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.log import get_logger
+from rlcore.manifest import sync_folder
 from rlcore.protocols import Trainer
 from rlcore.rng import capture_rng, restore_rng
 from rlcore.run import Run
@@ -72,8 +73,10 @@ class Saver:
 
         Raises:
             CheckpointError: it could not be written; the earlier ones are untouched.
+            Diverged: a weight is not a finite number.
         """
         run = self.run
+        self._check_finite(trainer)
         rng = run.ranks.gather([self.rng])
         state = {
             "trainer": trainer.state_dict(), "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
@@ -121,12 +124,23 @@ class Saver:
             log.warning("another number of processes: random numbers start anew", then=len(states), now=run.ranks.world)
         log.info("resumed", step=run.step, checkpoint=str(folder))
 
+    def _check_finite(self, trainer: Trainer) -> None:
+        """Keep weights that are no numbers from replacing what was good."""
+        for name, weight in trainer.policy().module.named_parameters():
+            if not bool(weight.detach().isfinite().all()):
+                raise Diverged(
+                    f"step {self.run.step}: {name} holds weights that are not finite: training has diverged, and they "
+                    f"are not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
+                )
+
     def final(self, trainer: Trainer) -> None:
         """Write the trained model to `model/` in the run's folder, replacing an earlier one only when it is whole.
 
         Raises:
             CheckpointError: it could not be written.
+            Diverged: a weight is not a finite number.
         """
+        self._check_finite(trainer)
         self.run.ranks.on_main(lambda: save_beside(trainer.policy().save_pretrained, self.run.dir / "model"))
 
 
@@ -136,12 +150,16 @@ def save_beside(save: Any, place: Path) -> None:
     Raises:
         CheckpointError: it could not be written; what was at `place` before is untouched.
     """
-    beside = place.with_name(f".tmp-{place.name}")
+    beside, old = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         save(beside)
-        shutil.rmtree(place, ignore_errors=True)
+        sync_folder(beside)
+        shutil.rmtree(old, ignore_errors=True)
+        if place.exists():
+            place.rename(old)
         beside.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(f"{place}: the model could not be written: {error}; free some space") from error

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from rlcore.config import config, option
 
+INFINITE = float("inf")
+
 
 @config
 class SamplingConfig:
@@ -14,7 +16,9 @@ class SamplingConfig:
 
     max_new_tokens: int = option(40, "longest continuation of a prompt", ge=1, unit="tokens")
     min_new_tokens: int = option(0, "EOS cannot be drawn before this many tokens", ge=0, unit="tokens")
-    temperature: float = option(1.0, "logits are divided by this before drawing; 0 takes the likeliest token", ge=0)
+    temperature: float = option(
+        1.0, "logits are divided by this before drawing; 0 takes the likeliest token", ge=0, lt=INFINITE
+    )
     top_k: int = option(0, "draw among the k likeliest tokens only; 0 draws among all", ge=0, source="arXiv:1805.04833")
     top_p: float = option(
         1.0,
@@ -41,8 +45,8 @@ class SamplingConfig:
 class OptimizerConfig:
     """AdamW, its learning-rate schedule, and the bound on gradients."""
 
-    lr: float = option(3e-5, "learning rate after warm-up", gt=0)
-    betas: tuple[float, float] = option((0.9, 0.95), "decay of the running moments of the gradient")
+    lr: float = option(3e-5, "learning rate after warm-up", gt=0, lt=INFINITE)
+    betas: tuple[float, float] = option((0.9, 0.95), "decay of the running moments of the gradient", ge=0, lt=1)
     eps: float = option(1e-8, "added to the root of the second moment", gt=0)
     weight_decay: float = option(1e-6, "decoupled weight decay", ge=0, source="arXiv:1711.05101")
     max_grad_norm: float = option(
@@ -69,7 +73,9 @@ class RunConfig:
         "`auto` goes on from the newest whole checkpoint of the run, or starts; a path names the checkpoint; `never`",
     )
     overwrite: bool = option(False, "delete what the run's folder holds, instead of refusing to start")
-    mixed_precision: Literal["no", "bf16", "fp16"] = option("no", "autocast of forward and backward passes")
+    mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
+        None, "precision of forward and backward passes; what accelerate launch says, else no, when left out"
+    )
 
 
 @config
@@ -117,8 +123,8 @@ class DataConfig:
         None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight})"
     )
     metric_fn: Any = option(None, "`module:function` that turns completions into metrics")
-    prompt_pipeline: str = option("prompts", "registered pipeline that tokenises prompts")
-    sample_pipeline: str = option("samples", "registered pipeline that tokenises demonstrations")
+    prompt_pipeline: Any = option("prompts", "registered pipeline that tokenises prompts, or {name, options}")
+    sample_pipeline: Any = option("samples", "registered pipeline that tokenises demonstrations, or {name, options}")
     prompt_column: str = option("prompt", "key of a row's prompt")
     max_prompt_tokens: int = option(0, "longer prompts lose tokens on the left; 0 refuses what does not fit", ge=0)
     max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
@@ -138,5 +144,5 @@ class TrainConfig:
     checkpoint: CheckpointConfig = option(CheckpointConfig(), "checkpoints")
     run: RunConfig = option(RunConfig(), "folder, budgets, seed, resume")
     loggers: tuple[Any, ...] = option(("console",), "names of loggers, or mappings with `name` and options")
-    sampler: str = option("default", "registered sampler that generates rollouts and evaluation samples")
-    store: str = option("memory", "registered store that holds rollouts between sampling and learning")
+    sampler: Any = option("default", "registered sampler of rollouts and evaluations, or {name, options}")
+    store: Any = option("memory", "registered store of rollouts between sampling and learning, or {name, options}")

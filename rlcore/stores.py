@@ -28,9 +28,9 @@ class MemoryStore:
         """
         if not self._parts:
             raise EmptyStore("the rollout store is empty: append a batch before taking one")
-        whole = self._parts[0] if len(self._parts) == 1 else Trajectories.concat(self._parts)
-        self._parts = []
-        return whole
+        parts, self._parts = self._parts, []
+        device = parts[-1].tokens.device  # what a checkpoint brought back lies on the CPU
+        return parts[0] if len(parts) == 1 else Trajectories.concat([part.to(device) for part in parts])
 
     def __len__(self) -> int:
         return sum(len(part) for part in self._parts)

@@ -189,7 +189,7 @@ class Prompt:
 
 
 @attrs.frozen(eq=False)
-class Scores:
+class PolicyOutputs:
     """Hold what a policy says of the chosen tokens of a batch; entries of other tokens are zero.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rlcore.config import config, option
+from rlcore.errors import ConfigError
 from rlcore.settings import OptimizerConfig
 
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
@@ -59,3 +60,30 @@ class PPOConfig:
     max_ratio: float = option(
         10.0, "skip an optimizer step whose mean ratio is larger, and count it", gt=1, source="TRL 0.7"
     )
+
+
+def check(config: PPOConfig, world: int) -> None:
+    """Refuse options that are each in range and make no sense together.
+
+    Raises:
+        ConfigError: naming the option to change.
+    """
+    low, high = config.score_min, config.score_max
+    if config.kl_target is not None and not config.kl_coef:
+        raise ConfigError(
+            f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: an adaptive weight is multiplied "
+            "each round, so it would stay 0: begin with one above 0, or leave kl_target out"
+        )
+    if config.kl_target is not None and 0.2 * config.rollouts >= config.kl_horizon:
+        raise ConfigError(
+            f"trainer.kl_horizon = {config.kl_horizon}: with {config.rollouts} rollouts one round could turn the "
+            f"weight of the KL penalty negative; set it above {0.2 * config.rollouts:g}"
+        )
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(
+            f"trainer.score_min = {low}: must be below score_max = {high}, or all scores become one number"
+        )
+    if config.rollouts < world:
+        raise ConfigError(
+            f"trainer.rollouts = {config.rollouts}: fewer than {world} processes, which each need a prompt"
+        )

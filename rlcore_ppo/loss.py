@@ -29,9 +29,3 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
         return free / 2
     clipped = old_values + (values - old_values).clamp(-clip, clip)
     return torch.max(free, (clipped - returns) ** 2) / 2
-
-
-def approx_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """Estimate KL(pi_old || pi) at each token by k3, exp(-D) - 1 + D with D = log pi_old - log pi; never negative."""
-    difference = old_logprobs - logprobs
-    return torch.expm1(-difference) + difference

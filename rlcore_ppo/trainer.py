@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.batching import micro_batches, minibatches
-from rlcore.errors import ConfigError
 from rlcore.log import get_logger
 from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
@@ -19,8 +18,8 @@ from rlcore.order import Order
 from rlcore.protocols import Policy
 from rlcore.run import Run
 from rlcore.types import Metrics, Prompt, Trajectories
-from rlcore_ppo.config import PPOConfig
-from rlcore_ppo.loss import approx_kl, policy_loss, value_loss
+from rlcore_ppo.config import PPOConfig, check
+from rlcore_ppo.loss import policy_loss, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
 RATIO_TOLERANCE = 1e-2
@@ -35,16 +34,8 @@ class PPOTrainer:
 
     def __init__(self, config: PPOConfig, run: Run) -> None:
         self.config, self.run, self.num_rounds = config, run, 0
+        check(config, run.ranks.world)
         self.penalised = config.kl_coef > 0
-        if config.kl_target is not None and not self.penalised:
-            raise ConfigError(
-                f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: an adaptive weight is multiplied "
-                "each round, so it would stay 0: begin with one above 0, or leave kl_target out"
-            )
-        if config.rollouts < run.ranks.world:
-            raise ConfigError(
-                f"trainer.rollouts = {config.rollouts}: fewer than the {run.ranks.world} processes; each needs a prompt"
-            )
         self._policy = run.build_policy(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)
         self._policy.module.train()
@@ -55,12 +46,13 @@ class PPOTrainer:
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
         self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
         self.scale = ScoreScale(config.score_scaling)
+        self.grad_norms: list[float] = []
 
     def steps(self) -> Iterator[Metrics]:
         """Yield after each round, when everything it sampled has been learned from."""
         while True:
             metrics = self.rollout()
-            metrics |= self.update(self.store.take())
+            metrics |= self.update(self.store.take().to(self.run.ranks.device))
             self.num_rounds += 1
             yield metrics | {"progress/epoch": self.order.epoch}
 
@@ -86,38 +78,44 @@ class PPOTrainer:
     @torch.no_grad()
     def _scored(self, batch: Trajectories, prompts: list[Prompt]) -> tuple[Trajectories, Metrics]:
         """Add the reward functions' scores, and what the learner needs to know of each token as it was chosen."""
-        run = self.run
+        run, size = self.run, self.config.micro_batch_size or self.config.batch_size
         scored = run.score(prompts, batch)
-        batch = batch.with_columns(scores=scored.totals)
+        batch = batch.with_columns(scores=scored.scores)
         if run.ranks.any(scored.dense is not None):
-            dense = ops.place_last(scored.totals, batch.action_mask) if scored.dense is None else scored.dense
+            dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
             batch = batch.with_columns(dense=dense)
-        batch = Trajectories.concat(
-            [self._said(part) for part in batch.split(self.config.micro_batch_size or len(batch))]
-        )
+        if self._is_known(batch):
+            # Sampled untempered, -log pi(token) is an unbiased estimate of the entropy, and free.
+            batch = batch.with_columns(entropy=-batch["logprobs"])
+        else:
+            batch = Trajectories.concat([self._rescored(part) for part in batch.split(size)])
+        if self.penalised or self.config.bootstrap_truncated:
+            batch = Trajectories.concat([self._compared(part) for part in batch.split(size)])
         by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
         return batch, {f"reward/{name}": mean for name, mean in by_name.items()}
 
-    def _said(self, batch: Trajectories) -> Trajectories:
-        """Add what is missing of old log-probs and values, the KL to the reference, and values past a cut."""
-        plain, policy, estimator = self.run.config.gen.is_plain, self._policy, self.config.kl_estimator
-        full = self.penalised and estimator == "full"
-        entropy = logits = None
-        if not plain or "values" not in batch or full:
-            said = policy.score(batch, entropy=True, logits=full)
-            entropy, logits = said.entropy, said.logits
-            if not plain or "logprobs" not in batch:
-                batch = batch.with_columns(logprobs=said.logprobs)
-            if said.values is not None:
-                batch = batch.with_columns(values=said.values)
-        # Sampled untempered, -log pi(token) is an unbiased estimate of the entropy, and free.
-        batch = batch.with_columns(entropy=-batch["logprobs"] if entropy is None else entropy)
+    def _is_known(self, batch: Trajectories) -> bool:
+        """Tell whether the sampler's log-probs and values can stand for the learner's."""
+        return self.run.samples_exactly and "logprobs" in batch and "values" in batch
+
+    def _rescored(self, batch: Trajectories) -> Trajectories:
+        """Replace log-probs and values by the learner's own, and add the entropy."""
+        outputs = self._policy.score(batch, entropy=True)
+        assert outputs.values is not None  # noqa: S101  for the type checker: the policy was built with a value head
+        assert outputs.entropy is not None  # noqa: S101  for the type checker: it was asked for
+        return batch.with_columns(logprobs=outputs.logprobs, values=outputs.values, entropy=outputs.entropy)
+
+    def _compared(self, batch: Trajectories) -> Trajectories:
+        """Add the KL to the reference at each token, and the value past a cut, where they are wanted."""
         if self.penalised:
-            reference = policy.reference_score(batch, logits=full)
-            if logits is not None and reference.logits is not None:
+            full = self.config.kl_estimator == "full"
+            reference = self._policy.reference_score(batch, logits=full)
+            if reference.logits is not None:
+                logits = self._policy.score(batch, logits=True).logits
+                assert logits is not None  # noqa: S101  for the type checker: they were asked for
                 kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
             else:
-                kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=estimator)
+                kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=self.config.kl_estimator)
             batch = batch.with_columns(kl=kl)
         if self.config.bootstrap_truncated:
             batch = batch.with_columns(bootstrap=self._value_past_the_cut(batch))
@@ -165,6 +163,7 @@ class PPOTrainer:
         """Learn from a round: `epochs` passes of minibatches, stopped early where the policy has moved too far."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
+        self.grad_norms = []
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
@@ -178,6 +177,8 @@ class PPOTrainer:
             "policy/epochs": epoch + 1.0,
             "policy/skipped": float(self.updater.num_skipped - skipped),
         }
+        if self.grad_norms:
+            metrics["grad/norm"] = sum(self.grad_norms) / len(self.grad_norms)
         metrics["loss/total"] = metrics["loss/policy"] + config.value_coef * metrics["loss/value"]
         if config.entropy_coef:
             metrics["loss/total"] -= config.entropy_coef * metrics["policy/entropy"]
@@ -189,46 +190,50 @@ class PPOTrainer:
         error = torch.zeros((), device=minibatch.tokens.device)
         total = minibatch.num_actions.sum()
         for part, last in micro_batches(minibatch, config.micro_batch_size, self.run.ranks):
-            said = self._policy.score(part, entropy=config.entropy_coef > 0)
-            assert said.values is not None  # noqa: S101  for the type checker: the policy was built with a value head
-            chosen, old = part.action_mask, part["logprobs"]
-            policy = policy_loss(said.logprobs, old, part["advantages"], clip=config.clip)
-            value = value_loss(said.values, part["values"], part["returns"], clip=config.clip_value)
-            loss = policy + config.value_coef * value
-            if said.entropy is not None:
-                loss = loss - config.entropy_coef * said.entropy
-            # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
-            self.updater.backward((loss * chosen).sum() / total, last=last)
+            with self.updater.exchanging(last):
+                outputs = self._policy.score(part, entropy=config.entropy_coef > 0)
+                assert outputs.values is not None  # noqa: S101  for the type checker: it was built with a value head
+                chosen, old = part.action_mask, part["logprobs"]
+                policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
+                value = value_loss(outputs.values, part["values"], part["returns"], clip=config.clip_value)
+                loss = policy + config.value_coef * value
+                if outputs.entropy is not None:
+                    loss = loss - config.entropy_coef * outputs.entropy
+                # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
+                self.updater.backward((loss * chosen).sum() / total)
             with torch.no_grad():
-                ratio = ((said.logprobs - old) * chosen).exp()
-                moved = (said.values - part["values"]).abs() > config.clip_value
+                ratio = ((outputs.logprobs - old) * chosen).exp()
+                moved = (outputs.values - part["values"]).abs() > config.clip_value
                 meter.add(
                     chosen,
                     {
                         "loss/policy": policy,
                         "loss/value": value,
-                        "policy/approx_kl": approx_kl(said.logprobs, old),
+                        "policy/approx_kl": ops.kl_estimate(old, outputs.logprobs, estimator="k3"),
                         "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
                         "policy/ratio_mean": ratio,
                         "value/clip_fraction": moved.float() * float(config.clip_value > 0),
-                        **({} if said.entropy is None else {"policy/entropy": said.entropy}),
+                        **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
                     },
                 )
                 error = torch.maximum(error, ((ratio - 1).abs() * chosen).max())
         if check_ratio:
             self._check(error)
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:
-            self.updater.step()
+            norm = self.updater.step()
+            if norm is not None:
+                self.grad_norms.append(float(norm))
         else:  # not a number counts as out of bounds
             self.updater.skip()
         return meter
 
     def _check(self, error: Tensor) -> None:
         """Warn where the policy that learns is not the one that sampled."""
-        if self.run.ranks.any(not float(error) <= RATIO_TOLERANCE):  # not a number is no agreement either
+        errors = self.run.ranks.gather([float(error)])
+        if any(not size <= RATIO_TOLERANCE for size in errors):  # not a number is no agreement either
             get_logger("ppo").warning(
-                "ratio is not 1 on the first minibatch: sampler and trainer disagree",
-                largest_error=round(float(error), 4), round=self.num_rounds + 1,
+                "ratio is not 1 on the first minibatch: sampler and trainer disagree (is dropout on?)",
+                largest_error=max(errors), round=self.num_rounds + 1,
             )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

@@ -47,8 +47,9 @@ class SFTTrainer:
             meter = Meter(self.run.ranks)
             for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
                 # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
-                losses = nll(self._policy.score(part).logprobs)
-                self.updater.backward(losses.sum() / total, last=last)
+                with self.updater.exchanging(last):
+                    losses = nll(self._policy.score(part).logprobs)
+                    self.updater.backward(losses.sum() / total)
                 meter.add(part.action_mask, {"loss/total": losses.detach()})
             norm = self.updater.step()
             metrics = meter.means() | ({} if norm is None else {"grad/norm": float(norm)})

@@ -79,6 +79,11 @@ def tiny_model(request: pytest.FixtureRequest) -> GPT2LMHeadModel | LlamaForCaus
     return make_gpt2() if request.param == "gpt2" else make_llama()
 
 
+@pytest.fixture(params=[False, True], ids=["pad", "pad is eos"])
+def either_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
+    return make_char_tokenizer(pad_is_eos=request.param)
+
+
 @pytest.fixture
 def eos_padded_tokenizer() -> PreTrainedTokenizerFast:
     return make_char_tokenizer(pad_is_eos=True)

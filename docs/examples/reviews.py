@@ -11,9 +11,15 @@ script trains
   4. the same by PPO, with a KL penalty against the SFT model, on the first words of reviews as prompts,
 and reports the mean reward on prompts from held-out reviews before and after step 4.
 
-Measured with seed 0 and OMP_NUM_THREADS=1, in 165 CPU seconds altogether: the classifier judges .769 of 1066 held-out
-reviews rightly; the mean reward over 200 held-out prompts rises from .554 to .780 (one sample a prompt). The reviews
-become favourable, not literate: a language model this small that has read 9,600 sentences still misspells.
+Measured with OMP_NUM_THREADS=1; seed 0 took 165 CPU seconds. Each seed splits the reviews anew. Rewards are means over
+200 held-out prompts, one sample a prompt, by the classifier that PPO was trained against:
+
+    seed   classifier right, of 1066 held out   reward before PPO   after
+    0      .769                                 .554                .780
+    1      .773                                 .557                .703
+    2      .781                                 .522                .727
+
+The reviews become favourable, not literate: a language model this small that has read 9,600 sentences still misspells.
 """
 
 from __future__ import annotations

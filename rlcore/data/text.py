@@ -32,7 +32,7 @@ def render_outputs(
     Raises:
         ValueError: there are not as many prompts as sequences.
     """
-    outputs = _chosen(batch)
+    outputs = batch.action_tokens
     read = [prompt.tokens for prompt in prompts]
     together = [(*prompt, *output) for prompt, output in zip(read, outputs, strict=True)]
     # A batch often holds the same prompt many times.
@@ -46,15 +46,6 @@ def render_outputs(
             (text,) = decode(tokenizer, [output], skip_special_tokens=True)
         texts.append(_trim(text, stop_sequences))
     return texts
-
-
-def _chosen(batch: Trajectories) -> list[list[int]]:
-    flat: list[int] = batch.tokens[batch.action_mask].tolist()
-    rows, start = [], 0
-    for count in batch.num_actions.tolist():
-        rows.append(flat[start : start + count])
-        start += count
-    return rows
 
 
 def _trim(text: str, stop_sequences: Sequence[str]) -> str:

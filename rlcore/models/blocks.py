@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 
+FROZEN = "frozen_by_rlcore"
+"""Marks a parameter that a run froze, so that the next run of the same model can tell it from the user's own."""
 LAYER_COUNTS = ("num_hidden_layers", "decoder_layers", "num_decoder_layers", "n_layer")
 
 
@@ -60,6 +62,13 @@ def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Paramet
         yield from module.parameters(recurse=False)
 
 
+def thaw(model: PreTrainedModel) -> None:
+    """Let train again what `freeze_below` froze in an earlier run of the same model; what the user froze stays."""
+    for parameter in model.parameters():
+        if vars(parameter).pop(FROZEN, False):
+            parameter.requires_grad_(True)
+
+
 def freeze_below(model: PreTrainedModel, unfrozen_layers: int) -> None:
     """Freeze the embeddings, what is tied to them, and all blocks but the top `unfrozen_layers`; 0 freezes the model.
 
@@ -72,13 +81,12 @@ def freeze_below(model: PreTrainedModel, unfrozen_layers: int) -> None:
             f"unfrozen_layers = {unfrozen_layers}: {type(model).__name__} has {len(blocks)} blocks; give at most that, "
             "or leave it out to train everything"
         )
-    if unfrozen_layers == 0:
-        model.requires_grad_(False)
-        return
     bottom = len(blocks) - unfrozen_layers
-    for parameter in runs_before(model, blocks[bottom]):
-        parameter.requires_grad_(False)
-    blocks[:bottom].requires_grad_(False)
+    below = [*runs_before(model, blocks[bottom]), *blocks[:bottom].parameters()] if unfrozen_layers else []
+    for parameter in below or model.parameters():
+        if parameter.requires_grad:
+            parameter.requires_grad_(False)
+            vars(parameter)[FROZEN] = True
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

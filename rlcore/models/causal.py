@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,14 +16,14 @@ from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.activations import checkpoint_activations
-from rlcore.models.blocks import freeze_below, frozen_copy, vocabulary_size
+from rlcore.models.blocks import freeze_below, frozen_copy, thaw, vocabulary_size
 from rlcore.models.decoding import CausalDecoder
 from rlcore.models.folders import load_heads, load_policy, save_policy
 from rlcore.models.forward import ActorCritic, looks_ahead, predict
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
 from rlcore.models.packing import longest_packed
 from rlcore.models.settings import CausalLMConfig
-from rlcore.types import Scores, Trajectories
+from rlcore.types import PolicyOutputs, Trajectories
 
 
 class CausalPolicy:
@@ -33,6 +34,7 @@ class CausalPolicy:
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.forward: Callable[..., tuple[Tensor, Tensor | None]] = module
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
         self.max_length = loading.context_length(module.model)
 
@@ -52,13 +54,14 @@ class CausalPolicy:
         if self.reference is not None:
             self.reference.to(device)  # type: ignore[arg-type]
 
-    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> Scores:
+    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
-        flat, values = self.forward(batch.tokens, batch.mask, batch.action_mask)
+        with self.autocast():
+            flat, values = self.forward(batch.tokens, batch.mask, batch.action_mask)
         return _scores(flat, values, batch, entropy=entropy, logits=logits)
 
     @torch.no_grad()
-    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> Scores:
+    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy found each chosen token before training began.
 
         Raises:
@@ -66,7 +69,8 @@ class CausalPolicy:
         """
         if self.reference is None:
             raise ModelError("this policy keeps no reference: build it with reference=True")
-        flat, _ = predict(self.reference, batch.tokens, batch.mask, batch.action_mask, longest=self.module.longest)
+        with self.autocast():
+            flat, _ = predict(self.reference, batch.tokens, batch.mask, batch.action_mask, longest=self.module.longest)
         return _scores(flat, None, batch, logits=logits)
 
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> CausalDecoder:
@@ -74,7 +78,9 @@ class CausalPolicy:
         value = self.module.value
         head = value.head if isinstance(value, TrunkValue) else None
         pad = int(self.tokenizer.pad_token_id or 0)
-        return CausalDecoder(self.model, prompts, max_new_tokens=max_new_tokens, value_head=head, pad_id=pad)
+        return CausalDecoder(
+            self.model, prompts, max_new_tokens=max_new_tokens, value_head=head, pad_id=pad, autocast=self.autocast
+        )
 
     def save_pretrained(self, folder: Path) -> None:
         """Write model and tokenizer as plain `transformers` loads them, and the heads beside them."""
@@ -91,9 +97,9 @@ class CausalPolicy:
 
 def _scores(
     flat: Tensor, values: Tensor | None, batch: Trajectories, *, entropy: bool = False, logits: bool = False
-) -> Scores:
+) -> PolicyOutputs:
     chosen = batch.action_mask
-    return Scores(
+    return PolicyOutputs(
         logprobs=ops.spread(ops.token_logprobs(flat, batch.tokens[chosen]), chosen),
         values=None if values is None else ops.spread(values, chosen),
         entropy=ops.spread(ops.entropy(flat), chosen) if entropy else None,
@@ -122,10 +128,11 @@ def build_causal_lm(
         ModelError: the model, tokenizer or options do not fit.
     """
     model = loading.load_model(spec, config)
-    words = loading.load_tokenizer(spec, tokenizer, config)
-    _check_vocabulary(model, words)
+    loaded_tokenizer = loading.load_tokenizer(spec, tokenizer, config)
+    _check_vocabulary(model, loaded_tokenizer)
     if looks_ahead(model):
         raise ModelError(f"{type(model).__name__} lets tokens see later ones; causal_lm takes decoder-only models")
+    thaw(model)
     if config.unfrozen_layers is not None:
         freeze_below(model, config.unfrozen_layers)
     value = _critic(model, config) if value_head and config.critic else None
@@ -142,7 +149,7 @@ def build_causal_lm(
             checkpoint_activations(value.trunk)
     module = ActorCritic(model, source, longest)
     load_heads(spec, module)
-    return CausalPolicy(module, words, kept)
+    return CausalPolicy(module, loaded_tokenizer, kept)
 
 
 def _critic(model: PreTrainedModel, config: CausalLMConfig) -> CriticValue:
@@ -162,7 +169,7 @@ def _critic(model: PreTrainedModel, config: CausalLMConfig) -> CriticValue:
     score = getattr(critic, "score", None)
     if score is None and critic.get_output_embeddings() is None:
         raise ModelError(f"critic = {config.critic!r}: {type(critic).__name__} has no head called `score`")
-    head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic), critic.dtype)
+    head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic))
     return CriticValue(trunk, head)
 
 

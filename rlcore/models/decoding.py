@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,7 @@ class CausalDecoder:
         max_new_tokens: how often `step` may be called; it is what the cache has room for.
         value_head: maps what the output embeddings read, float[B, H], to float[B].
         pad_id: fills the left of shorter prompts; any id of the vocabulary will do.
+        autocast: makes the context of precision that the model is run in.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class CausalDecoder:
         max_new_tokens: int,
         value_head: ValueHead | None = None,
         pad_id: int = 0,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
+        self._autocast = autocast
         self._model, self._value_head = model, value_head
         device = next(model.parameters()).device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
@@ -87,6 +90,10 @@ class CausalDecoder:
         self._mask, self._positions = self._mask[rows], self._positions[rows]
 
     def _read(self, tokens: Tensor, start: int) -> DecodeStep:
+        with self._autocast():
+            return self._run(tokens, start)
+
+    def _run(self, tokens: Tensor, start: int) -> DecodeStep:
         inputs: dict[str, Any] = {
             "input_ids": tokens,
             "attention_mask": self._mask[:, start if self._is_recurrent else 0 : self._length],

@@ -32,16 +32,16 @@ class ForwardPass:
 
 
 class ValueHead(nn.Module):
-    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1)."""
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's type."""
 
-    def __init__(self, width: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.rise = nn.Linear(width, 2 * width, dtype=dtype)
-        self.fall = nn.Linear(2 * width, 1, dtype=dtype)
+        self.rise = nn.Linear(width, 2 * width)
+        self.fall = nn.Linear(2 * width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return float32[N] for float[N, H]."""
-        out: Tensor = self.fall(torch.relu(self.rise(hidden)))
+        out: Tensor = self.fall(torch.relu(self.rise(hidden.float())))
         return out[..., 0].float()
 
 
@@ -63,7 +63,7 @@ class TrunkValue(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.head = ValueHead(hidden_width(model), model.dtype)
+        self.head = ValueHead(hidden_width(model))
 
     def forward(self, run: ForwardPass) -> Tensor:
         """Return float32[N]."""
@@ -77,7 +77,7 @@ class BranchValue(nn.Module):
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
         super().__init__()
         self.top = TopLayers(model, layers)
-        self.head = ValueHead(hidden_width(model), model.dtype)
+        self.head = ValueHead(hidden_width(model))
 
     def forward(self, run: ForwardPass) -> Tensor:
         """Return float32[N]; the policy's pass must have been inside `top.recording()`."""

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rlcore.config import evolve
 from rlcore.errors import ModelError
 from rlcore.models.activations import fuse_activations
 from rlcore.models.blocks import vocabulary_size
@@ -63,7 +64,7 @@ def _from_config(spec: PretrainedConfig, config: CausalLMConfig) -> PreTrainedMo
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 copy.deepcopy(spec), trust_remote_code=config.trust_remote_code, **_build_options(config)
             )
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise ModelError(f"model = {type(spec).__name__}: cannot be built: {_first_line(error)}") from error
     return model
 
@@ -123,7 +124,7 @@ def _from_pretrained(kind: Any, name: str, config: CausalLMConfig, *, what: str 
             )
     except OSError as error:  # files and network: the message is all there is to know
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_first_line(error)}") from None
-    except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_first_line(error)}") from error
 
 
@@ -133,6 +134,7 @@ def load_critic(name: str, config: CausalLMConfig) -> PreTrainedModel:
     Raises:
         ModelError: it cannot be loaded, is not decoder-only, or scores other than one label.
     """
+    config = evolve(config, revision=None)  # a revision is the policy's; the critic is another repository
     found: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what="critic")
     _check_decoder_only(found, f"critic = {name!r}")
     if any(architecture.endswith("ForSequenceClassification") for architecture in found.architectures or ()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.data.prompts import build_prompts
-from rlcore.errors import DataError
+from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import DecodeStep, Policy
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict
 from rlcore.sampling.record import Choice, Record
@@ -51,7 +51,14 @@ def sample(
 
     Raises:
         DataError: a prompt is empty, or leaves no room in the context for a single token.
+        ConfigError: options that contradict each other, or an EOS id the model does not know.
     """
+    if isinstance(prompts, str):
+        raise DataError(f"prompts = {prompts!r:.80}: give a list, [{prompts!r:.80}] for one prompt")
+    if sampling.min_new_tokens > sampling.max_new_tokens:
+        raise ConfigError(
+            f"gen.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, {sampling.max_new_tokens}"
+        )
     ready = _tokenized(policy, prompts)
     limits = _limits(ready, sampling.max_new_tokens, policy.max_length)
     longest = max(limits, default=0)
@@ -154,6 +161,7 @@ class _Loop:
         live = torch.ones_like(rows, dtype=torch.bool)
         decoder = self.policy.decoder([self.prompts[row].tokens for row in batch], max_new_tokens=last)
         said = decoder.start()
+        self._check_eos(said.logits.shape[1])
         for at in range(last):
             choice = self._choose(said, rows, at)
             self.record.write(rows, live, at, choice)
@@ -172,6 +180,13 @@ class _Loop:
                 decoder.keep(kept)
                 rows, limits, tokens, live = rows[kept], limits[kept], tokens[kept], live[kept]
             said = decoder.step(tokens)
+
+    def _check_eos(self, vocabulary: int) -> None:
+        given = self.sampling.eos_token_ids or ()
+        if wrong := [token for token in given if not 0 <= token < vocabulary]:
+            raise ConfigError(
+                f"gen.eos_token_ids = {list(given)}: {wrong[0]} is no token of this model, which knows {vocabulary}"
+            )
 
     def _choose(self, said: DecodeStep, rows: Tensor, at: int) -> Choice:
         sampling, logits = self.sampling, said.logits.float()

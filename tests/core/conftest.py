@@ -1,10 +1,19 @@
-"""Tokenizers trained on the spot, one of each family whose habits differ."""
+"""Tokenizers trained on the spot, one of each family whose habits differ; Python started anew; where tiny.py is."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # for tiny.py
 
 CORPUS = ["the cat sat on the mat .", "the dog ate the cat 's food !", "question : why ? answer : because ."] * 3
 CHAT = (
@@ -55,3 +64,17 @@ def chat_tokenizer(byte_tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokeniz
     tokenizer.add_special_tokens({"additional_special_tokens": CHAT_TOKENS})
     tokenizer.chat_template = CHAT
     return tokenizer
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python in the test's folder on this checkout, without the RLCORE_ switches this process was given itself."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
+        return subprocess.run(
+            [sys.executable, *arguments], env={**kept, "PYTHONPATH": str(HERE.parents[1]), **environment},
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+
+    return run

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
 import transformers as hf
-from torch import Tensor, nn
+from tiny import GPT, SHAPE, make_causal
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
@@ -16,15 +16,6 @@ from rlcore.models.blocks import decoder_blocks, freeze_below, frozen_copy, runs
 from rlcore.models.forward import predict
 from rlcore.models.packing import longest_packed
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2,
-}  # fmt: skip
-GPT: dict[str, Any] = {
-    "vocab_size": 32, "n_embd": 16, "n_layer": 4, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2,
-    "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-}  # fmt: skip
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),
     "gpt2, untied": hf.GPT2Config(**GPT, tie_word_embeddings=False),
@@ -65,12 +56,7 @@ TOKENS = torch.tensor([[3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14]])
 
 
 def make(name: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = hf.AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name])).eval()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.3)
-    return model
+    return make_causal(CONFIGS[name])
 
 
 def block_names(model: PreTrainedModel) -> list[set[str]]:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import rlcore
 from rlcore.cli import main
 
+Python = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "numpy", "pandas")
 LIGHT_COMMANDS = [
@@ -32,50 +35,40 @@ LIGHT_COMMANDS = [
 ]
 
 
-def run(*arguments: str, cwd: Path, **switches: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "rlcore", *arguments],
-        env={**kept, "PYTHONPATH": str(ROOT), **switches},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+@pytest.fixture
+def run(python: Python) -> Python:
+    """Give a command to rlcore: run("show", "gen")."""
+    return partial(python, "-m", "rlcore")
 
 
 @pytest.mark.parametrize("arguments", LIGHT_COMMANDS, ids=" ".join)
-def test_light_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+def test_light_commands_import_nothing_heavy(arguments: list[str], python: Python) -> None:
     code = (
         "import sys\nfrom rlcore.cli import main\n"
         f"try: main({arguments!r})\nexcept SystemExit: pass\n"
         f"heavy = sorted(set({HEAVY!r}) & set(sys.modules))\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
-def test_version_and_help_answer(tmp_path: Path) -> None:
-    assert run("--version", cwd=tmp_path).stdout == f"rlcore {rlcore.__version__}\n"
-    shown = run("--help", cwd=tmp_path)
+def test_version_and_help_answer(run: Python) -> None:
+    assert run("--version").stdout == f"rlcore {rlcore.__version__}\n"
+    shown = run("--help")
     assert shown.returncode == 0
     assert all(command in shown.stdout for command in ("train", "list-plugins", "show"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["shwo"], ["show"], ["show", "gen", "--jsn"], ["train"]], ids=" ".join)
-def test_wrong_usage_exits_with_2(arguments: list[str], tmp_path: Path) -> None:
-    done = run(*arguments, cwd=tmp_path)
+def test_wrong_usage_exits_with_2(arguments: list[str], run: Python) -> None:
+    done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: rlcore")
 
 
-def test_plugins_are_listed_one_a_line_and_plain_in_a_pipe(tmp_path: Path) -> None:
-    done = run("list-plugins", cwd=tmp_path, RLCORE_DISABLE_PLUGINS="rlcore-sft")
+def test_plugins_are_listed_one_a_line_and_plain_in_a_pipe(run: Python) -> None:
+    done = run("list-plugins", RLCORE_DISABLE_PLUGINS="rlcore-sft")
     lines = [re.split(r" {2,}", line.strip()) for line in done.stdout.splitlines()]
     assert lines[0] == ["plugin", "version", "state", "components"]
     assert ["rlcore-ppo", "0.1.0", "ok", "trainers: ppo"] in lines
@@ -84,8 +77,8 @@ def test_plugins_are_listed_one_a_line_and_plain_in_a_pipe(tmp_path: Path) -> No
     assert "\x1b" not in done.stdout
 
 
-def test_plugins_in_json_carry_a_schema_number(tmp_path: Path) -> None:
-    document = json.loads(run("list-plugins", "--json", cwd=tmp_path).stdout)
+def test_plugins_in_json_carry_a_schema_number(run: Python) -> None:
+    document = json.loads(run("list-plugins", "--json").stdout)
     assert (document["schema"], document["rlcore"]) == (1, rlcore.__version__)
     ppo = next(plugin for plugin in document["plugins"] if plugin["dist"] == "rlcore-ppo")
     assert ppo == {
@@ -99,21 +92,21 @@ def test_plugins_in_json_carry_a_schema_number(tmp_path: Path) -> None:
     }
 
 
-def test_check_exits_with_1_unless_every_plugin_is_ok(tmp_path: Path) -> None:
-    assert run("list-plugins", "--check", cwd=tmp_path, RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 1
-    assert run("list-plugins", cwd=tmp_path, RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 0
+def test_check_exits_with_1_unless_every_plugin_is_ok(run: Python) -> None:
+    assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 1
+    assert run("list-plugins", RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 0
 
 
-def test_a_component_is_shown_by_its_short_and_its_full_name(tmp_path: Path) -> None:
-    short, full = run("show", "ppo", cwd=tmp_path), run("show", "rlcore-ppo:ppo", cwd=tmp_path)
+def test_a_component_is_shown_by_its_short_and_its_full_name(run: Python) -> None:
+    short, full = run("show", "ppo"), run("show", "rlcore-ppo:ppo")
     assert short.returncode == 0, short.stderr
     assert short.stdout == full.stdout
     assert short.stdout.startswith("trainer 'ppo' (rlcore-ppo 0.1.0)")
     assert re.search(r"^clip\w* +float +0\.2 ", short.stdout, re.MULTILINE)
 
 
-def test_a_section_is_shown_with_range_unit_meaning_and_source(tmp_path: Path) -> None:
-    lines = run("show", "gen", cwd=tmp_path).stdout.splitlines()
+def test_a_section_is_shown_with_range_unit_meaning_and_source(run: Python) -> None:
+    lines = run("show", "gen").stdout.splitlines()
     row = next(line for line in lines if line.startswith("top_p "))
     assert re.split(r" {2,}", row.strip()) == [
         "top_p",
@@ -123,31 +116,31 @@ def test_a_section_is_shown_with_range_unit_meaning_and_source(tmp_path: Path) -
         "draw among the likeliest tokens whose probabilities first reach this sum; 1 draws among all",
         "arXiv:1904.09751",
     ]
-    shown = json.loads(run("show", "gen", "--json", cwd=tmp_path).stdout)
+    shown = json.loads(run("show", "gen", "--json").stdout)
     assert shown["schema"] == 1
     first = shown["shown"][0]["options"][0]
     assert (first["path"], first["default"], first["range"], first["unit"]) == ("max_new_tokens", 40, ">= 1", "tokens")
 
 
-def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(tmp_path: Path) -> None:
-    done = run("show", "poo", cwd=tmp_path)
+def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Python) -> None:
+    done = run("show", "poo")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("UnknownComponent: nothing is called 'poo'. Did you mean 'ppo'?\n")
     assert re.search(r"^  sections: +data, gen, eval, checkpoint, run$", done.stderr, re.MULTILINE)
 
 
-def test_an_error_is_one_message_and_the_traceback_is_there_for_who_asks(tmp_path: Path) -> None:
-    done = run("train", "absent.yaml", cwd=tmp_path)
+def test_an_error_is_one_message_and_the_traceback_is_there_for_who_asks(run: Python, tmp_path: Path) -> None:
+    done = run("train", "absent.yaml")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "ConfigError: absent.yaml: cannot be read: No such file or directory\n"
-    assert "Traceback" in run("train", "absent.yaml", cwd=tmp_path, RLCORE_DEBUG="1").stderr
+    assert "Traceback" in run("train", "absent.yaml", RLCORE_DEBUG="1").stderr
     (tmp_path / "run.yaml").write_text("a: 1\na: 2\n")
-    done = run("train", "run.yaml", cwd=tmp_path)
+    done = run("train", "run.yaml")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("ConfigError: run.yaml:2:1: ")
 
 
-def test_train_hands_the_file_and_the_overrides_to_the_door(tmp_path: Path) -> None:
+def test_train_hands_the_file_and_the_overrides_to_the_door(python: Python, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("trainer: {name: ppo, clip: 0.3}\nrun: {steps: 2}\n")
     code = (
         "import sys, types\n"
@@ -158,10 +151,7 @@ def test_train_hands_the_file_and_the_overrides_to_the_door(tmp_path: Path) -> N
         "main(['train', 'run.yaml', 'trainer.clip=0.1', 'run.seed=3'])\n"
         "main(['train', 'run.yaml'])\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code)
     assert done.stdout.splitlines() == [
         "{'trainer': {'name': 'ppo', 'clip': 0.1}, 'run': {'steps': 2, 'seed': 3}} | run.yaml + command line",
         "{'trainer': {'name': 'ppo', 'clip': 0.3}, 'run': {'steps': 2}} | run.yaml",

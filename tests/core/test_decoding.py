@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 import transformers as hf
+from tiny import make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -37,12 +38,7 @@ CONFIGS = {
 
 
 def make(name: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = hf.AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
-    for parameter in model.parameters():  # far from uniform, whatever the family's own initialisation
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.3)
-    return model
+    return make_causal(CONFIGS[name])
 
 
 def greedy(model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[list[int]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+Python = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 LIGHT = [
@@ -101,7 +102,7 @@ def test_the_core_knows_no_algorithm_and_an_algorithm_no_other(name: str) -> Non
             assert not top.startswith("rlcore_") or top == own, f"{name} imports {module}"
 
 
-def test_light_modules_import_nothing_heavy(tmp_path: Path) -> None:
+def test_light_modules_import_nothing_heavy(python: Python) -> None:
     code = (
         "import importlib, sys\n"
         f"for name in {LIGHT!r}:\n"
@@ -109,10 +110,7 @@ def test_light_modules_import_nothing_heavy(tmp_path: Path) -> None:
         f"    heavy = sorted(set({HEAVY!r}) & set(sys.modules))\n"
         "    if heavy: sys.exit(f'{name} imports {heavy}')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 

@@ -91,6 +91,13 @@ def test_unbiased_estimators_average_to_the_kl_of_the_whole_vocabulary(estimator
     assert ops.full_kl(p.log()[None] + 2, q.log()[None] - 1).item() == pytest.approx(exact, rel=1e-5)
 
 
+def test_k3_is_never_negative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logprobs, ref = torch.randn(2, 1000, generator=generator)
+    assert (ops.kl_estimate(logprobs, ref, estimator="k3") >= 0).all()
+    assert (ops.kl_estimate(logprobs, ref) < 0).any()
+
+
 def test_another_estimator_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'k4'"):
         ops.kl_estimate(torch.zeros(1), torch.zeros(1), estimator="k4")

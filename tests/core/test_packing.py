@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
+import tiny
 import torch
 import transformers as hf
+from tiny import make_causal
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
@@ -17,15 +18,9 @@ from rlcore.models.forward import predict
 from rlcore.models.packing import PACKED, Packing, longest_packed, packed_attention, packed_inputs
 from rlcore.models.settings import CausalLMConfig
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 96, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2,
-}  # fmt: skip
-GPT: dict[str, Any] = {
-    "vocab_size": 64, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 96, "bos_token_id": 1, "eos_token_id": 2,
-    "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-}  # fmt: skip
+SIZES: dict[str, Any] = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+SHAPE = tiny.SHAPE | SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 96}
+GPT = tiny.GPT | SIZES | {"n_layer": 2, "n_positions": 96}
 NEO: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 16, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 96,
     "window_size": 8, "attention_types": [[["global", "local"], 1]], "bos_token_id": 1, "eos_token_id": 2,
@@ -70,15 +65,6 @@ LENGTHS = (2, 7, 31, 12)
 COLUMNS = 37  # not the longest row: equal widths would run the same kernels and prove little
 
 
-def make(config: hf.PretrainedConfig) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = hf.AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
-    for parameter in model.parameters():  # far from uniform, whatever the family's own initialisation
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.3)
-    return model
-
-
 def batch(side: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return tokens, the mask of real ones, and chosen tokens scattered among them; padding holds a real token's id."""
     random = torch.Generator().manual_seed(1)
@@ -116,7 +102,7 @@ def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: 
 
 @pytest.mark.parametrize("name", PACKS)
 def test_packed_is_each_sequence_alone(name: str) -> None:
-    model = make(PACKS[name])
+    model = make_causal(PACKS[name])
     sides = [batch(side) for side in ("left", "right", "both")]
     expected = [by_row(model, *side) for side in sides]
     wanted = gradients(model, expected[0])
@@ -133,7 +119,7 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOES_NOT_PACK)
 def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -> None:
-    model = make(DOES_NOT_PACK[name])
+    model = make_causal(DOES_NOT_PACK[name])
     before = model.config._attn_implementation
     assert longest_packed(model) == 0
     assert model.config._attn_implementation == before
@@ -147,7 +133,7 @@ def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -
 @pytest.mark.parametrize("name", ["mistral", "gemma3"])
 def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     config = hf.MistralConfig if name == "mistral" else hf.Gemma3TextConfig
-    model = make(config(**SHAPE, sliding_window=12))
+    model = make_causal(config(**SHAPE, sliding_window=12))
     given = batch("left")
     expected = by_row(model, *given)
     longest = longest_packed(model)
@@ -163,7 +149,7 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
 
 
 def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
-    model = make(PACKS["llama"])
+    model = make_causal(PACKS["llama"])
     longest = longest_packed(model)
     widths = []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda _, args: widths.append(tuple(args[0].shape[:2])))
@@ -176,7 +162,7 @@ def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
 
 
 def test_full_rows_need_no_spreading() -> None:
-    model = make(PACKS["gpt2"])
+    model = make_causal(PACKS["gpt2"])
     tokens = torch.randint(3, 64, (3, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 9, dtype=torch.bool)
     chosen = mask & (torch.arange(9) > 3)
@@ -199,12 +185,12 @@ def test_packing_can_be_switched_off() -> None:
 
 
 def test_a_model_is_packed_again() -> None:
-    model = make(PACKS["llama"])
+    model = make_causal(PACKS["llama"])
     assert longest_packed(model) == longest_packed(model) > 0
 
 
 def test_the_model_stays_in_its_mode_and_draws_no_random_numbers() -> None:
-    model = make(hf.GPT2Config(**GPT | {"resid_pdrop": 0.5})).train()
+    model = make_causal(hf.GPT2Config(**GPT | {"resid_pdrop": 0.5})).train()
     state = torch.get_rng_state()
     assert longest_packed(model)
     assert all(part.training for part in model.modules())
@@ -212,7 +198,7 @@ def test_the_model_stays_in_its_mode_and_draws_no_random_numbers() -> None:
 
 
 def test_bfloat16_packs() -> None:
-    model = make(PACKS["llama"])
+    model = make_causal(PACKS["llama"])
     given = batch("left")
     expected = by_row(model, *given).detach()
     model.to(torch.bfloat16)

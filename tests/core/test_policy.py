@@ -156,7 +156,8 @@ def test_bfloat16_scores_are_float32_and_near(packing: bool, tiny_llama: PreTrai
 
 def test_the_dtype_asked_for_is_the_one_built(tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:
     policy = build(tiny_llama.config, char_tokenizer, dtype="bfloat16")
-    assert {p.dtype for p in policy.module.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in policy.module.value.parameters()} == {torch.float32}
     assert policy.score(trajectories("right")).logprobs.dtype == torch.float32
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from tiny import GPT, SHAPE, make_causal, spread_out
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -21,15 +22,6 @@ from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": 31, "bos_token_id": 30,
-    "eos_token_id": 30,
-}  # fmt: skip
-GPT: dict[str, Any] = {
-    "vocab_size": 32, "n_embd": 16, "n_layer": 4, "n_head": 4, "n_positions": 64, "bos_token_id": 30,
-    "eos_token_id": 30, "pad_token_id": 31, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-}  # fmt: skip
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),
     "llama": hf.LlamaConfig(**SHAPE, tie_word_embeddings=False),
@@ -44,17 +36,8 @@ CONFIGS = {
 }
 
 
-def spread_out(model: nn.Module, seed: int = 0) -> None:
-    torch.manual_seed(seed)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.3)
-
-
 def make(name: str) -> PreTrainedModel:
-    model = hf.AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name])).eval()
-    spread_out(model)
-    return model
+    return make_causal(CONFIGS[name])
 
 
 def trajectories(side: str = "both") -> Trajectories:

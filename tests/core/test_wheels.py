@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("hatchling")
 
+Python = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 DISTS = {
     "rlcore": (ROOT, {"core": "rlcore.plugin"}),
@@ -108,28 +109,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_with(site: Path, code: str, cwd: Path) -> str:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "PYTHONPATH": str(site)},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_with(site: Path, python: Python, code: str) -> str:
+    done = python("-c", code, PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    stdout: str = done.stdout
+    return stdout
 
 
-def test_plugins_are_discovered_from_wheels_outside_the_repository(site: Path, tmp_path: Path) -> None:
+def test_plugins_are_discovered_from_wheels_outside_the_repository(site: Path, python: Python) -> None:
     code = (
         "import json, rlcore, rlcore_ppo, rlcore_sft\n"
         "from rlcore.registry import registries\n"
         "files = [module.__file__ for module in (rlcore, rlcore_ppo, rlcore_sft)]\n"
         "print(json.dumps([files, [[plugin.dist, plugin.state] for plugin in registries().discovery.plugins]]))"
     )
-    files, states = json.loads(run_with(site, code, tmp_path))
+    files, states = json.loads(run_with(site, python, code))
     assert files == [str(site / package / "__init__.py") for package in DISTS]
     assert {dist: state for dist, state in states if dist.startswith("rlcore")} == {
         "rlcore": "ok",
@@ -138,7 +132,7 @@ def test_plugins_are_discovered_from_wheels_outside_the_repository(site: Path, t
     }
 
 
-def test_the_wheels_train_by_ppo_outside_the_repository(site: Path, tmp_path: Path) -> None:
+def test_the_wheels_train_by_ppo_outside_the_repository(site: Path, python: Python) -> None:
     code = (
         f"import json, runpy, rlcore\n"
         f"small = runpy.run_path({str(ROOT / 'tests' / 'conftest.py')!r})\n"
@@ -150,7 +144,7 @@ def test_the_wheels_train_by_ppo_outside_the_repository(site: Path, tmp_path: Pa
         ")\n"
         "print(json.dumps([rlcore.__file__, result.metrics['reward/mean'], (result.run_dir / 'model').is_dir()]))"
     )
-    file, reward, saved = json.loads(run_with(site, code, tmp_path).splitlines()[-1])
+    file, reward, saved = json.loads(run_with(site, python, code).splitlines()[-1])
     assert file == str(site / "rlcore" / "__init__.py")
     assert 0 <= reward <= 3
     assert saved

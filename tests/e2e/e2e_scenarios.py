@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from transformers import GPT2Config
 
 import rlcore
@@ -146,6 +148,18 @@ def scenario(name: str, root: Path, run: str, changes: dict[str, Any]) -> dict[s
     return merge(given, changes)
 
 
+def count_exchanges(trainer: Any) -> list[int]:
+    """Note each time the ranks exchange a bucket of gradients; a model this small has one bucket."""
+    seen: list[int] = []
+
+    def note(state, bucket):  # torch reads annotations, and refuses strings
+        seen.append(bucket.index())
+        return allreduce_hook(None, bucket)
+
+    trainer.updater.wrapped.register_comm_hook(None, note)
+    return seen
+
+
 def learn_from(file: Path, root: Path, run: str) -> None:
     """Update a policy on the trajectories in `file`, made here if absent, and save it beside the run."""
     given = scenario("ppo_plain", root, run, {"trainer": {"rollouts": 11, "batch_size": 5, "micro_batch_size": 2}})
@@ -161,7 +175,9 @@ def learn_from(file: Path, root: Path, run: str) -> None:
         batch = trainer.store.take()
         arrays = {"tokens": batch.tokens, "mask": batch.mask, "action_mask": batch.action_mask, "ended": batch.ended}
         save_state(file, {**arrays, "columns": batch.columns})
+    exchanges = count_exchanges(trainer) if run_.ranks.world > 1 else []
     trainer.update(Trajectories(**load_state(file)))
     if run_.ranks.is_main:
+        (root / f"{run}-exchanges.json").write_text(json.dumps([len(exchanges), trainer.updater.num_updates]))
         trainer.policy().save_pretrained(root / f"{run}-learned")
     run_.ranks.wait()

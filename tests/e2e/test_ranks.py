@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,8 @@ def test_two_ranks_learn_from_a_store_as_one_does(two_ranks: Callable, tmp_path:
     done = two_ranks("learn_from", "two", tmp_path / "store")
     assert (tmp_path / "two-learned").is_dir(), done.stderr
     assert_near(tmp_path / "one-learned", tmp_path / "two-learned")
+    exchanges, updates = json.loads((tmp_path / "two-exchanges.json").read_text())
+    assert exchanges == updates > 1  # once an update, however many micro-batches it has
 
 
 def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Make trainers of PPO, and say by hand what theirs is said to be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore.types import Trajectories
+
+Make = Callable[..., Any]
+PROMPTS = ["ab", "hello", "q", "see you."]
+ENDS = [30, 3, 7, 11, 19]
+
+
+def lengths(samples: list[str], outputs: list[str]) -> list[float]:
+    return [len(output) * 0.5 - (sample.count("a") + 1.0) for sample, output in zip(samples, outputs, strict=True)]
+
+
+def make_ppo(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
+    """Make a PPO trainer of 32 rollouts whose responses end early, late, or not at all."""
+    gen = {"max_new_tokens": 6, "eos_token_ids": ENDS} | changes.pop("gen", {})
+    inputs = {"prompts": PROMPTS, "reward_fn": lengths} | changes.pop("inputs", {})
+    sections = {"gen": gen, "model": changes.pop("model", {})}
+    options = {"rollouts": 32, "batch_size": 32, "epochs": 1, "whiten_advantages": False} | changes
+    tokenizer = options.pop("tokenizer", None)
+    return make("ppo", model, tokenizer=tokenizer, sections=sections, inputs=inputs, **options)
+
+
+def move(module: nn.Module, size: float = 0.05) -> None:
+    """Move every parameter a little, as training would, so that the policy is not its reference."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
+
+
+def roll(trainer: Any) -> tuple[Trajectories, dict[str, float]]:
+    metrics = trainer.rollout()
+    return trainer.store.take(), metrics
+
+
+def twin(trainer: Any, model: PreTrainedModel) -> tuple[PreTrainedModel, Any]:
+    """Give plain copies of the policy's model and value head: `model` is an untouched copy of what it began as."""
+    model.load_state_dict(trainer.policy().model.state_dict())
+    return model.eval(), copy.deepcopy(trainer.policy().module.value.head)
+
+
+def say(model: PreTrainedModel, batch: Trajectories, row: int) -> tuple[Tensor, Tensor]:
+    """Return the log-probs over the vocabulary before each chosen token of a row, and the hidden states there."""
+    tokens = batch.tokens[row][batch.mask[row]]
+    chosen = batch.action_mask[row][batch.mask[row]].nonzero()[:, 0]
+    logprobs = model(tokens[None]).logits[0, chosen - 1].log_softmax(-1)
+    return logprobs, model.base_model(tokens[None]).last_hidden_state[0, chosen - 1]
+
+
+def actions(batch: Trajectories, row: int) -> Tensor:
+    return batch.tokens[row][batch.action_mask[row]]

@@ -1,0 +1,111 @@
+"""What an update does: the paper's loss, AdamW's step, and what holds it back."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from ppo_making import Make, actions, make_ppo, move, roll, say, twin
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.types import Trajectories
+
+
+def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the three parts of the loss a sequence and a token at a time, with no padding anywhere."""
+    policy = value = entropy = torch.zeros(())
+    for i in range(len(batch)):
+        logprobs, hidden = say(model, batch, i)
+        values = head(hidden)
+        for k, t in enumerate(batch.action_mask[i].nonzero()[:, 0].tolist()):
+            ratio = (logprobs[k, batch.tokens[i, t]] - batch["logprobs"][i, t]).exp()
+            advantage, old = batch["advantages"][i, t], batch["values"][i, t]
+            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
+            policy = policy - torch.min(ratio * advantage, bounded * advantage)
+            near = old + (values[k] - old).clamp(-config.clip_value, config.clip_value)
+            target = batch["returns"][i, t]
+            value = value + 0.5 * torch.max((values[k] - target) ** 2, (near - target) ** 2)
+            entropy = entropy - (logprobs[k].exp() * logprobs[k]).sum()
+    count = batch.action_mask.sum()
+    return policy / count, value / count, entropy / count
+
+
+def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
+    plain = copy.deepcopy(tiny_model)
+    optimizer = {"lr": 0.01, "eps": 0.1, "weight_decay": 0.0}  # a large eps: steps then tell the size of gradients too
+    trainer = make_ppo(
+        make_trainer, tiny_model, optimizer=optimizer, entropy_coef=0.3, value_coef=0.7, clip=0.05, clip_value=0.1,
+        micro_batch_size=5, whiten_advantages=True,
+    )  # fmt: skip
+    batch, _ = roll(trainer)
+    move(trainer.policy().module, 0.02)
+    model, head = twin(trainer, plain)
+    adam = torch.optim.AdamW(
+        [*model.parameters(), *head.parameters()], lr=0.01, betas=(0.9, 0.95), eps=0.1, weight_decay=0
+    )
+    policy, value, entropy = hand_loss(model, head, batch, trainer.config)
+    (policy + 0.7 * value - 0.3 * entropy).backward()
+    adam.step()
+
+    metrics = trainer.update(batch)
+    assert metrics["loss/policy"] == pytest.approx(policy.item(), abs=1e-4)
+    assert metrics["loss/value"] == pytest.approx(value.item(), rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
+    assert metrics["loss/total"] == pytest.approx((policy + 0.7 * value - 0.3 * entropy).item(), rel=1e-4)
+    assert 0 < metrics["policy/clip_fraction"] < 1
+    assert 0 < metrics["value/clip_fraction"] < 1
+    trained = trainer.policy().module
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(trained.model.get_parameter(name), parameter, atol=2e-5), name
+    for name, parameter in head.named_parameters():
+        assert torch.allclose(trained.value.head.get_parameter(name), parameter, atol=2e-5), name
+
+
+def test_the_fractions_reported_are_those_of_the_definitions(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    plain = copy.deepcopy(tiny_gpt2)
+    trainer = make_ppo(make_trainer, tiny_gpt2)
+    batch, _ = roll(trainer)
+    move(trainer.policy().module, 0.02)
+    model, head = twin(trainer, plain)
+    ratios, moved = [], []
+    with torch.no_grad():
+        for i in range(len(batch)):
+            logprobs, hidden = say(model, batch, i)
+            old = batch["logprobs"][i][batch.action_mask[i]]
+            ratios += (logprobs.gather(1, actions(batch, i)[:, None])[:, 0] - old).exp().tolist()
+            moved += (head(hidden) - batch["values"][i][batch.action_mask[i]]).abs().tolist()
+    metrics, count = trainer.update(batch), len(ratios)
+    assert metrics["policy/ratio_mean"] == pytest.approx(sum(ratios) / count, rel=1e-4)
+    # k3 with D = log pi_old - log pi: exp(-D) - 1 + D = rho - 1 - log rho
+    assert metrics["policy/approx_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / count, rel=1e-3)
+    assert metrics["policy/clip_fraction"] == pytest.approx(sum(abs(r - 1) > 0.2 for r in ratios) / count, abs=0.02)
+    assert metrics["value/clip_fraction"] == pytest.approx(sum(m > 0.2 for m in moved) / count, abs=0.02)
+
+
+@pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (None, 4)])
+def test_a_policy_that_has_moved_too_far_ends_the_rounds_epochs(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, target: float | None, epochs: int
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=4, batch_size=8, target_kl=target, optimizer={"lr": 0.01})
+    assert next(trainer.steps())["policy/epochs"] == epochs
+    assert trainer.updater.num_updates == 4 * epochs
+
+
+@pytest.mark.parametrize("shift", [3.0, math.nan])
+def test_a_minibatch_with_a_ratio_out_of_bounds_is_skipped(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, shift: float
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, batch_size=8, max_ratio=10.0, optimizer={"weight_decay": 0.1})
+    batch, _ = roll(trainer)
+    before = copy.deepcopy(trainer.policy().module.state_dict())
+    metrics = trainer.update(batch.with_columns(logprobs=batch["logprobs"] - shift))  # exp(3) = 20
+    assert metrics["policy/skipped"] == 4
+    after = trainer.policy().module.state_dict()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    assert all(p.grad is None or not p.grad.any() for p in trainer.policy().module.parameters())
+    trainer.update(batch)
+    assert not all(torch.equal(after[name], weight) for name, weight in before.items())
