@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,9 @@ class Ranks:
             )
         self.accelerator.gradient_accumulation_steps = 1  # a trainer's micro-batches are the only ones
         self.mixed_precision = str(self.accelerator.mixed_precision)
+        # A process that ends with the group still open may be aborted by the group's own threads.
+        atexit.unregister(_leave)
+        atexit.register(_leave)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.device: torch.device = self.accelerator.device
         if self.world != wanted:
@@ -148,6 +152,11 @@ class Ranks:
         """Return when every process has come here."""
         with _together():
             self.accelerator.wait_for_everyone()
+
+
+def _leave() -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @contextmanager

@@ -46,10 +46,24 @@ def test_the_configuration_files_do_the_same(tmp_path: Path) -> None:
     assert tokenizer("sda")["input_ids"] == [18, 3, 0]
 
 
-def test_reviews_go_from_a_file_to_a_trained_model(tmp_path: Path) -> None:
-    if not REVIEWS.exists():
+def made_up_reviews(folder: Path) -> Path:
+    """Write 100 sentences whose adjective tells the label."""
+    words = {1: ("lovely", "moving", "brilliant"), 0: ("dull", "tedious", "clumsy")}
+    rows = [
+        {"text": f"a {words[i % 2][i % 3]} film about {place} and its {i} people", "label": i % 2}
+        for i, place in enumerate(["the sea", "a small town", "old friends", "the war"] * 25)
+    ]
+    file = folder / "reviews.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize("source", ["made up", "real"])
+def test_reviews_go_from_a_file_to_a_trained_model(source: str, tmp_path: Path) -> None:
+    if source == "real" and not REVIEWS.exists():
         pytest.skip(f"the film reviews are not at {REVIEWS}")
-    said = run(EXAMPLES / "reviews.py", REVIEWS, "--quick", "--sft-epochs", "1", "--steps", "1", cwd=tmp_path)
+    file = REVIEWS if source == "real" else made_up_reviews(tmp_path)
+    said = run(EXAMPLES / "reviews.py", file, "--quick", "--sft-epochs", "1", "--steps", "1", cwd=tmp_path)
     assert "held-out reviews judged rightly" in said
     assert "mean reward on" in said
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
