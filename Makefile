@@ -39,6 +39,8 @@ clean:
 
 # The stamp is as new as everything that says what to install.
 $(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+		"rlcore needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))

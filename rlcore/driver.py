@@ -74,7 +74,8 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     if broken:
         raise Diverged(
             f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and nothing of it is saved; "
-            "lower the learning rate or bound gradients (optimizer.max_grad_norm), and go on from an earlier checkpoint"
+            "go on from an earlier checkpoint with a lower learning rate, or bound gradients "
+            "(trainer.optimizer.max_grad_norm)"
         )
     return True
 
