@@ -25,7 +25,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy -p rlcore -p rlcore_ppo -p rlcore_sft
 
 bench: $(INSTALLED)
-	$(BIN)/python tests/benchmarks/ppo_randomwalks.py
+	$(BIN)/python tests/benchmarks/ppo_randomwalks.py $(ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
