@@ -45,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="train as a YAML file says", description="Train as a YAML file says.")
     train.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration; `rlcore show` prints the options")
-    train.add_argument("overrides", nargs="*", metavar="key=value", help="an option by its path, as trainer.clip=0.1")
+    train.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as trainer.clip=0.1"
+    )
     train.set_defaults(command=_train)
 
     listing = commands.add_parser(

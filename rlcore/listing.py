@@ -66,6 +66,16 @@ def plugins_as_json(discovery: Discovery) -> str:
     return json.dumps(document, indent=2)
 
 
+NAMING = {
+    "trainer": "trainers",
+    "model": "architectures",
+    "loggers": "loggers",
+    "sampler": "samplers",
+    "store": "rollout_stores",
+}
+"""Parts of the configuration that name a component, each with the registry it is looked up in."""
+
+
 def find_options(name: str) -> list[Options]:
     """Find what is called `name`: a section of the configuration file, or components of any kind.
 
@@ -84,6 +94,9 @@ def find_options(name: str) -> list[Options]:
             found.append(Options(component.qualified, title, component.summary, component.config_class()))
     if found:
         return found
+    if name in NAMING:
+        choices = ", ".join(f"rlcore show {component.name}" for component in getattr(all_registries(), NAMING[name]))
+        raise UnknownComponent(f"'{name}' takes the options of the component it names: {choices}")
     everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
     near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -198,3 +198,9 @@ def test_main_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "run"]) == 0
     assert "stop after this many steps" in capsys.readouterr().out
     assert main(["show", "nothing-of-the-kind"]) == 1
+
+
+def test_a_section_that_names_a_component_says_where_its_options_are(run: Python) -> None:
+    done = run("show", "trainer")
+    assert done.returncode == 1
+    assert "'trainer' takes the options of the component it names: rlcore show ppo, rlcore show sft" in done.stderr
