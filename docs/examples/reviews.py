@@ -11,14 +11,15 @@ script trains
   4. the same by PPO, with a KL penalty against the SFT model, on the first words of reviews as prompts,
 and reports the mean reward on prompts from held-out reviews before and after step 4.
 
-Measured with OMP_NUM_THREADS=1; seed 0 took 165 CPU seconds. Each seed splits the reviews anew. Rewards are means over
+Measured with OMP_NUM_THREADS=1, in under three minutes each. Each seed splits the reviews anew. Rewards are means over
 200 held-out prompts, one sample a prompt, by the classifier that PPO was trained against:
 
     seed   classifier right, of 1066 held out   reward before PPO   after
-    0      .769                                 .554                .780
-    1      .773                                 .557                .703
-    2      .781                                 .522                .727
+    0      .769                                 .538                .881
+    1      .773                                 .557                .760
+    2      .781                                 .522                .723
 
+Forty rounds are few: changes of rounding alone moved the last column by up to .1.
 The reviews become favourable, not literate: a language model this small that has read 9,600 sentences still misspells.
 """
 
