@@ -134,10 +134,10 @@ def test_plugins_are_discovered_from_wheels_outside_the_repository(site: Path, p
 
 def test_the_wheels_train_by_ppo_outside_the_repository(site: Path, python: Python) -> None:
     code = (
-        f"import json, runpy, rlcore\n"
-        f"small = runpy.run_path({str(ROOT / 'tests' / 'conftest.py')!r})\n"
+        "import json, rlcore\n"
+        "from rlcore.testing.small import make_gpt2, make_tokenizer\n"
         "result = rlcore.train(\n"
-        "    small['make_gpt2'](), tokenizer=small['make_char_tokenizer'](),\n"
+        "    make_gpt2(), tokenizer=make_tokenizer(),\n"
         "    trainer={'name': 'ppo', 'rollouts': 4, 'batch_size': 4, 'epochs': 1},\n"
         "    reward_fn=lambda outputs: [float(len(output)) for output in outputs], prompts=['ab', 'c'],\n"
         "    gen={'max_new_tokens': 3}, run={'steps': 1}, loggers=[],\n"

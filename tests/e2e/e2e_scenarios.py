@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from transformers import GPT2Config
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import rlcore
 from rlcore.assembly import assemble
@@ -20,20 +19,11 @@ from rlcore.config import merge, structure
 from rlcore.inputs import Inputs
 from rlcore.settings import TrainConfig
 from rlcore.state import load_state, save_state
+from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Trajectories
 
 LETTERS = "abcdefghij"
 WORDS = ["".join(random.Random(i).choices(LETTERS, k=2 + i % 5)) for i in range(23)]
-
-
-def load_fixtures() -> Any:
-    spec = importlib.util.spec_from_file_location("small_models", Path(__file__).parents[1] / "conftest.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-small = load_fixtures()
 
 
 # The bias of GPT-2's keys has no gradient but rounding errors, which Adam makes steps of their own; Llamas have no
@@ -49,8 +39,8 @@ def model_config(dropout: float = 0.0) -> GPT2Config:
 
 def save_model(folder: Path, dropout: float = 0.0) -> Path:
     torch.manual_seed(7)
-    small.GPT2LMHeadModel(model_config(dropout)).save_pretrained(folder)
-    small.make_char_tokenizer().save_pretrained(folder)
+    GPT2LMHeadModel(model_config(dropout)).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -106,11 +96,11 @@ COMMON = {
 
 def arguments(name: str, base: Path) -> dict[str, Any]:
     """Return what `rlcore.train` is to be called with; `base` is a folder with a model where a scenario needs one."""
-    tokenizer = small.make_char_tokenizer()
+    tokenizer = make_tokenizer()
     if name == "sft_config":
         return SFT | COMMON | {"model": model_config(0.1), "tokenizer": tokenizer}
     if name == "sft_plain":
-        return SFT | COMMON | {"model": small.make_llama(), "tokenizer": tokenizer}
+        return SFT | COMMON | {"model": make_llama(), "tokenizer": tokenizer}
     if name == "sft_folder":
         scheduled = {"optimizer": {"lr": 3e-3, "scheduler": "linear", "warmup_steps": 2}}
         return merge(SFT | COMMON, {"model": str(base), "trainer": scheduled})
@@ -118,10 +108,10 @@ def arguments(name: str, base: Path) -> dict[str, Any]:
         model = {"path": model_config(0.1), "unfrozen_layers": 1}
         return merge(PPO | COMMON, {"gen": {"top_k": 5}}) | {"model": model, "tokenizer": tokenizer}
     if name == "ppo_module":
-        model = {"path": small.make_gpt2(), "value_layers": 1}
+        model = {"path": make_gpt2(), "value_layers": 1}
         return PPO | COMMON | {"model": model, "tokenizer": tokenizer}
     if name == "ppo_plain":
-        return PPO | COMMON | {"model": {"path": small.make_llama()}, "tokenizer": tokenizer}
+        return PPO | COMMON | {"model": {"path": make_llama()}, "tokenizer": tokenizer}
     raise KeyError(name)
 
 

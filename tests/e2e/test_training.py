@@ -11,7 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from e2e_processes import assert_same, lines, run_process
-from e2e_scenarios import SFT, WORDS, count_a, save_model, small, train
+from e2e_scenarios import SFT, WORDS, count_a, save_model, train
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,6 +19,7 @@ import rlcore
 from rlcore import errors
 from rlcore.config import load_yaml
 from rlcore.errors import InputsError
+from rlcore.testing.small import make_gpt2, make_tokenizer
 
 GEN = {"max_new_tokens": 4}
 
@@ -148,10 +149,10 @@ def test_trainings_follow_each_other_in_one_process(base: str) -> None:
 
 
 def test_a_model_in_memory_is_trained_in_place(tmp_path: Path) -> None:
-    model = small.make_gpt2()
+    model = make_gpt2()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     arguments = {
-        "tokenizer": small.make_char_tokenizer(),
+        "tokenizer": make_tokenizer(),
         "reward_fn": count_a,
         "prompts": WORDS,
         "gen": GEN,
@@ -197,7 +198,7 @@ def test_the_trainer_follows_from_what_is_given(base: str) -> None:
 
 
 def test_conversations_are_rendered_by_the_chat_template(base: str) -> None:
-    tokenizer = small.make_char_tokenizer()
+    tokenizer = make_tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}!{% else %}?{% endif %}{% endfor %}"
     )

@@ -1,0 +1,65 @@
+"""Small models, tokenizers and data, made on the spot: nothing is downloaded, and a seed decides every weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .!?"
+EOS, PAD = 30, 31
+VOCABULARY = 32
+PROMPTS = ("ab", "cde", "f", "go on", "h", "ij!", "kl mn", "o")
+SAMPLES = (
+    ["ab", "cde"], ["hello ", "there."], ["who? ", "me!"], ["q", "!"], ["f", "aa"], ["long ", "ago it"], ["z", "a b"],
+    ["m", "nop"],
+)  # fmt: skip
+REWARDS = (1.0, -0.5, 0.0, 2.0, 0.5, -1.0, 0.25, 1.5)
+"""One for each of SAMPLES."""
+
+
+def toy_reward(outputs: Sequence[str]) -> list[float]:
+    """Count the letters of the first half of the alphabet, a tenth off for each character: easy, and never flat."""
+    return [sum(letter < "n" for letter in output) / 4 - len(output) / 40 for output in outputs]
+
+
+def make_tokenizer(*, pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token a character: ids 0..29 are LETTERS, 30 is </s>, 31 is <pad> (or </s>)."""
+    vocabulary = {letter: i for i, letter in enumerate(LETTERS)} | {"</s>": EOS, "<pad>": PAD}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))  # noqa: S106  no password but a token
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    special = {"eos_token": "</s>", "pad_token": "</s>" if pad_is_eos else "<pad>", "unk_token": "?"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def make_gpt2(
+    *, layers: int = 2, width: int = 16, heads: int = 2, vocab: int = VOCABULARY, seed: int = 0
+) -> GPT2LMHeadModel:
+    """Make a GPT-2 with random weights large enough that its distributions are far from uniform."""
+    torch.manual_seed(seed)
+    model: GPT2LMHeadModel = GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, n_positions=64, bos_token_id=EOS,
+            eos_token_id=EOS, pad_token_id=PAD, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+            initializer_range=0.3,
+        )
+    )  # fmt: skip
+    model.eval()
+    return model
+
+
+def make_llama(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0) -> LlamaForCausalLM:
+    """Make a Llama with grouped keys, rotary positions and an untied head; no parameter of it is without a gradient."""
+    torch.manual_seed(seed)
+    model: LlamaForCausalLM = LlamaForCausalLM(
+        LlamaConfig(
+            num_hidden_layers=layers, hidden_size=width, intermediate_size=2 * width, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=vocab, max_position_embeddings=64, bos_token_id=EOS, eos_token_id=EOS,
+            pad_token_id=PAD, initializer_range=0.3, tie_word_embeddings=False,
+        )
+    )  # fmt: skip
+    model.eval()
+    return model
