@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rlcore.agreement import agree_on_plugins
 from rlcore.choosing import Chosen, choose
 from rlcore.claiming import Claim, claim
 from rlcore.config import evolve, unstructure
@@ -21,12 +22,16 @@ from rlcore.loggers import Loggers
 from rlcore.models.quiet import quiet_transformers
 from rlcore.observers import Observers
 from rlcore.protocols import Architecture, Policy, Trainer
+from rlcore.provenance import advised, versions_of
 from rlcore.ranks import Ranks
 from rlcore.recording import spell
+from rlcore.registry import all_registries
+from rlcore.rewards import Rewards
 from rlcore.run import Run
 from rlcore.rundir import RunDir
 from rlcore.saving import Saver, save_beside
 from rlcore.settings import TrainConfig
+from rlcore.wrapping import Wrapping
 
 
 @attrs.frozen(eq=False)
@@ -46,31 +51,44 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
     Raises:
         RLCoreError: a name, option or input that cannot be used; the run folder is in use; a checkpoint is damaged.
     """
-    chosen = choose(settings, inputs, where)
+    ranks = Ranks(settings.run.mixed_precision)
+    agree_on_plugins(ranks, all_registries().discovery)  # before a name is looked up that one rank might not find
+    with advised(settings.run):
+        return _assemble(settings, inputs, where, ranks)
+
+
+def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
+    observers = Observers()
+    wrapping = Wrapping(fence=observers.fence)
+    chosen = choose(settings, inputs, where, wrapping)
+    plugins = chosen.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
     inputs.require(chosen.trainer.component.name, trainer_type.needs)
     settings = _with_budget(settings, trainer_type.default_budget)
-    ranks = Ranks(settings.run.mixed_precision)
     resolved = _resolve(settings, inputs, chosen)
-    with claim(resolved, ranks, chosen.plugins, chosen.trainer.component.name) as place:
+    with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:
         seed_everything(settings.run.seed)
-        run = _build_run(resolved, inputs, chosen, ranks, place)
-        trainer: Trainer = trainer_type(chosen.trainer.options, run)
+        run = _build_run(resolved, inputs, chosen, ranks, place, observers)
+        trainer: Trainer = chosen.trainer.wrapped(trainer_type(chosen.trainer.options, run))
         if settings.run.epochs is not None and run.total_steps is None:
             name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
         inputs.check_rewards(len(run.samples) if inputs.samples is not None else 0)
-        saver = Saver(run, chosen.plugins)
+        saver = Saver(run, plugins)
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
     if ranks.is_main:
         RunDir(place.path).rewind(run.step if place.checkpoint is not None else None)
-        run.loggers.extend(logger.component.target()(logger.options, run) for logger in chosen.loggers)
+        for choice in chosen.loggers:
+            logger = choice.wrapped(choice.component.target()(choice.options, run))
+            run.loggers.add(logger, choice.component.qualified)
     return Assembly(trainer, run, saver)
 
 
-def _build_run(config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks, place: Claim) -> Run:
+def _build_run(
+    config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks, place: Claim, observers: Observers
+) -> Run:
     spec = _starting_point(inputs.model, place)
     architecture = chosen.architecture
 
@@ -81,13 +99,14 @@ def _build_run(config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks
         )
         if reference and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
-        return policy
+        wrapped: Policy = architecture.wrapped(policy)
+        return wrapped
 
     return Run(
-        config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=Observers(),
-        loggers=Loggers(), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
+        config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
+        loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
         build_samples=chosen.samples.made(), make_store=chosen.store.maker(), make_policy=make_policy,
-        total_steps=config.run.steps,
+        make_rewards=lambda: Rewards.load(chosen.rewards), total_steps=config.run.steps,
     )  # fmt: skip
 
 

@@ -137,7 +137,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """Return the checkpoints' folders, oldest first, unverified."""
-        return [path for _, path in sorted((int(path.name), path) for path in _folders(self.folder, "[0-9]*"))]
+        return list_checkpoints(self.folder)
 
     def _put(self, temporary: Path, final: Path) -> None:
         old = self.folder / f".old-{final.name}"
@@ -204,20 +204,9 @@ class Checkpoints:
         )
 
 
-def compare_plugins(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """Say in one line each which packages a checkpoint was written with that differ or are missing now.
-
-    Args:
-        manifest: a checkpoint's; its `plugins` maps each distribution to its version.
-        now: the same, of this process.
-    """
-    lines = []
-    for dist, version in sorted(manifest.get("plugins", {}).items()):
-        if dist not in now:
-            lines.append(f"the checkpoint was written with {dist} {version}, which is not installed or not enabled now")
-        elif now[dist] != version:
-            lines.append(f"the checkpoint was written with {dist} {version}, and {now[dist]} is installed now")
-    return lines
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the folders of the checkpoints in `folder`, oldest first, unverified; nothing there is touched."""
+    return [path for _, path in sorted((int(path.name), path) for path in _folders(folder, "[0-9]*"))]
 
 
 def _score(path: Path) -> float | None:

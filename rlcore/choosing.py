@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,10 +9,13 @@ import attrs
 
 from rlcore.components import Component
 from rlcore.config import structure
-from rlcore.errors import ConfigError, InputsError
+from rlcore.errors import ConfigError, DataError, InputsError, PluginError
 from rlcore.inputs import Inputs
+from rlcore.recording import refuse_descriptions
 from rlcore.registry import Registry, registries
+from rlcore.reward_forms import OWN_KEYS, RewardForm, read_forms, resolve
 from rlcore.settings import TrainConfig
+from rlcore.wrapping import Wrapping
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
 FILES = "jsonl"
@@ -23,20 +25,39 @@ FILE_NAMES = (FILES, "rlcore:jsonl")
 
 @attrs.frozen(eq=False)
 class Choice:
-    """Hold a component and its options, None where it has none."""
+    """Hold a component, its options (None where it has none), and what wraps what it builds."""
 
     component: Component[Any]
     options: Any
+    wrapping: Wrapping
+
+    def wrapped(self, built: Any) -> Any:
+        """Return what is used in place of what the component built."""
+        return self.wrapping.wrapped(self.component, built)
 
     def made(self) -> Any:
-        """Return a sampler or pipeline: the target itself, or what it returns for its options where it has any."""
+        """Return a sampler, pipeline or reward: the target, or what it returns for its options where it has any."""
         target = self.component.target()
-        return target if self.options is None else target(self.options)
+        return self.wrapped(target if self.options is None else target(self.options))
 
     def maker(self) -> Callable[[], Any]:
-        """Return what makes a store: the target, bound to its options where it has any."""
+        """Return what makes a store: of its options, where it has any."""
         target: Callable[..., Any] = self.component.target()
-        return target if self.options is None else functools.partial(target, self.options)
+        return lambda: self.wrapped(target() if self.options is None else target(self.options))
+
+
+@attrs.frozen(eq=False)
+class ChosenReward:
+    """Hold one reward function that is not loaded yet, what it goes by, and its weight.
+
+    Attributes:
+        choice: the registered reward; None for a function of the user's own.
+    """
+
+    name: str
+    weight: float
+    load: Callable[[], Callable[..., Any]]
+    choice: Choice | None = None
 
 
 @attrs.frozen(eq=False)
@@ -50,20 +71,23 @@ class Chosen:
     prompts: Choice
     samples: Choice
     loggers: tuple[Choice, ...]
+    rewards: tuple[ChosenReward, ...]
 
     @property
     def plugins(self) -> dict[str, str]:
         """Return the version of every distribution that a component comes from."""
         one = (self.trainer, self.architecture, self.sampler, self.store, self.prompts, self.samples)
-        return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers)}
+        rewards = [reward.choice for reward in self.rewards if reward.choice is not None]
+        return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers, *rewards)}
 
 
-def choose(settings: TrainConfig, inputs: Inputs, where: str) -> Chosen:
-    """Look up every component that `settings` names, or that fits `inputs`.
+def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping) -> Chosen:
+    """Look up every component that `settings` names, or that fits `inputs`, and ask what wraps it.
 
     Raises:
         UnknownComponent: nobody registered a name.
         ConfigError: an option of one is unknown, of the wrong type or out of range.
+        DataError: `reward_fn` is none of the forms it may have.
     """
     known = registries()
     named = settings.trainer.get("name")
@@ -75,41 +99,103 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str) -> Chosen:
         )
     trainer = known.trainers.get(fitting)
     architecture = known.architectures.get(settings.model.get("architecture") or "causal_lm")
+    chooser = _Chooser(where, wrapping)
+    data = settings.data
+    # What goes to disk comes first, whatever else was asked for.
+    loggers = (FILES, *(entry for entry in settings.loggers if _name(entry) not in FILE_NAMES))
+    refuse_descriptions(inputs.reward_fn, "data.reward_fn")
     return Chosen(
-        trainer=_choice(trainer, settings.trainer, ("name",), where, "trainer"),
-        architecture=_choice(architecture, settings.model, MODEL_KEYS, where, "model"),
-        sampler=_named(known.samplers, settings.sampler, where, "sampler"),
-        store=_named(known.rollout_stores, settings.store, where, "store"),
-        prompts=_named(known.pipelines, settings.data.prompt_pipeline, where, "data.prompt_pipeline"),
-        samples=_named(known.pipelines, settings.data.sample_pipeline, where, "data.sample_pipeline"),
+        trainer=chooser.choice(trainer, settings.trainer, "trainer", skip=("name",)),
+        architecture=chooser.choice(architecture, settings.model, "model", skip=MODEL_KEYS),
+        sampler=chooser.named(known.samplers, settings.sampler, "sampler"),
+        store=chooser.named(known.rollout_stores, settings.store, "store"),
+        prompts=chooser.named(known.pipelines, data.prompt_pipeline, "data.prompt_pipeline"),
+        samples=chooser.named(known.pipelines, data.sample_pipeline, "data.sample_pipeline"),
         loggers=tuple(
-            _named(known.loggers, entry, where, f"loggers[{i}]")
-            # What goes to disk comes first, whatever else was asked for.
-            for i, entry in enumerate((FILES, *(e for e in settings.loggers if _name(e) not in FILE_NAMES)), start=-1)
+            chooser.named(known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(loggers, start=-1)
         ),
+        rewards=() if inputs.reward_fn is None else chooser.rewards(inputs.reward_fn, "data.reward_fn"),
     )
 
 
-def _named(registry: Registry[Any], entry: Any, where: str, path: str) -> Choice:
-    """Look up what `entry` names: a name, or a mapping with `name` and options."""
-    section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-    if not isinstance(section.get("name"), str):
-        raise ConfigError(f"{where}: {path} = {entry!r}: must be a name, or a mapping with `name` and options")
-    return _choice(registry.get(section["name"]), section, ("name",), where, path)
+def choose_rewards(reward_fn: Any) -> tuple[ChosenReward, ...]:
+    """Understand any form of `reward_fn`, outside a run.
+
+    Raises:
+        DataError: it is none of the forms, or a weight is no finite number.
+        UnknownReward: nobody registered a reward of that name.
+        ConfigError: an option of one is unknown, of the wrong type or out of range.
+    """
+    return _Chooser("", Wrapping()).rewards(reward_fn, "reward_fn")
+
+
+@attrs.frozen
+class _Chooser:
+    """Look up names; `where` is where they were written."""
+
+    where: str
+    wrapping: Wrapping
+
+    def named(self, registry: Registry[Any], entry: Any, path: str) -> Choice:
+        """Look up what `entry` names: a name, or a mapping with `name` and options."""
+        section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+        if not isinstance(section.get("name"), str):
+            raise ConfigError(f"{self.where}: {path} = {entry!r}: must be a name, or a mapping with `name` and options")
+        return self.choice(registry.get(section["name"]), section, path, skip=("name",))
+
+    def choice(
+        self, component: Component[Any], section: Mapping[str, Any], path: str, *, skip: tuple[str, ...] = ()
+    ) -> Choice:
+        """Structure a component's options: a section's keys but for those the core reads itself."""
+        self.wrapping.layers(component)
+        values = {name: value for name, value in section.items() if name not in skip}
+        cls = component.config_class()
+        if cls is not None:
+            return Choice(component, structure(cls, values, where=self.where, path=path), self.wrapping)
+        if values:
+            raise ConfigError(f"{self.where}: {path}.{next(iter(values))}: '{component.name}' has no options")
+        return Choice(component, None, self.wrapping)
+
+    def rewards(self, reward_fn: Any, path: str) -> tuple[ChosenReward, ...]:
+        """Tell registered rewards from functions of the user's own."""
+        return tuple(self._reward(form) for form in read_forms(reward_fn, path))
+
+    def _reward(self, form: RewardForm) -> ChosenReward:
+        known, fn = registries().rewards, form.fn
+        if isinstance(fn, str) and (fn in known or not _names_module(fn)):
+            component = known.get(fn)
+            _check_keys(component)
+            choice = self.choice(component, form.options, form.path)
+            return ChosenReward(form.name or fn, form.weight, choice.made, choice)
+        if form.options:
+            raise DataError(
+                f"{form.path}: {', '.join(map(repr, form.options))}: only a registered reward may have options; beside "
+                "'fn' there may be 'weight' and 'name', nothing else"
+            )
+        name, load = resolve(fn, "reward_fn")
+        return ChosenReward(form.name or name, form.weight, load)
+
+
+def _names_module(reference: str) -> bool:
+    """Tell whether a reference may be `module:function`; a dist's name often cannot be a module's."""
+    module, colon, _ = reference.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in module.split("."))
+
+
+def _check_keys(component: Component[Any]) -> None:
+    """Refuse options that a mapping of a reward could never set.
+
+    Raises:
+        PluginError: an option is called as the reward's own keys are.
+    """
+    cls = component.config_class()
+    taken = [] if cls is None else [field.name for field in attrs.fields(cls) if field.name in OWN_KEYS]
+    if taken:
+        raise PluginError(
+            f"{component} has an option '{taken[0]}', which nobody could set: in a mapping it means "
+            f"something of every reward ({', '.join(OWN_KEYS)}); its author must call it something else"
+        )
 
 
 def _name(entry: Any) -> str:
     return str(entry.get("name") if isinstance(entry, Mapping) else entry)
-
-
-def _choice(
-    component: Component[Any], section: Mapping[str, Any], skip: tuple[str, ...], where: str, path: str
-) -> Choice:
-    """Structure a component's options, which are a section's keys but for those the core reads itself."""
-    values = {name: value for name, value in section.items() if name not in skip}
-    cls = component.config_class()
-    if cls is not None:
-        return Choice(component, structure(cls, values, where=where, path=path))
-    if values:
-        raise ConfigError(f"{where}: {path}.{next(iter(values))}: '{component.name}' has no options")
-    return Choice(component, None)

@@ -100,7 +100,10 @@ class Component(Generic[T]):
 
 def describe_error(error: BaseException) -> str:
     """Say an exception in one line."""
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001  # the fence: an exception of a stranger's may fail even to say what it is
+        lines = []
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

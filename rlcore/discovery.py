@@ -1,42 +1,33 @@
 """Find and load plugins, one at a time, so that none can break another; every state is kept and shown.
 
-A plugin is *ok*, *disabled* (a switch says so), *incompatible* (its metadata asks for another rlcore), *broken* (its
-import or a hook of it raised, or a hook is misspelt), or in *conflict* (a name it registers is taken by another dist;
-the full names work).
+A plugin is *ok*, *heavy* (it works, and slows every command: its import brings torch or the like), *disabled* (a switch
+or the configuration says so), *incompatible* (its metadata asks for another rlcore), *broken* (its import or a hook of
+it raised, or a hook is misspelt), or in *conflict* (a name it registers is taken by another dist; the full names work).
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 import attrs
 import pluggy
-from packaging.requirements import Requirement
 
 from rlcore import hookspecs
-from rlcore.components import KINDS, Component, check_component, describe_error, normalise
+from rlcore.components import KINDS, Component, check_component, describe_error
 from rlcore.errors import PluginError
-from rlcore.finding import CORE, Found, find_plugins
-from rlcore.switches import is_on, listed, remark_on_switches
+from rlcore.finding import Found, find_plugins
+from rlcore.switches import is_on, remark_on_switches
+from rlcore.vetting import Refused, State, check_disabled, check_hooks, check_requirements, heavy_imports
 
-
-class State(StrEnum):
-    """How a plugin is."""
-
-    OK = "ok"
-    DISABLED = "disabled"
-    INCOMPATIBLE = "incompatible"
-    BROKEN = "broken"
-    CONFLICT = "conflict"
+__all__ = ["Discovery", "Plugin", "State", "discover"]
 
 
 @attrs.frozen(eq=False)
@@ -48,6 +39,7 @@ class Plugin:
         state: how it is; `reason` says why in one line where it is not ok.
         error: what it raised, if it did.
         components: all it registered, in order.
+        remarks: what it implements that is deprecated.
     """
 
     dist: str
@@ -58,6 +50,12 @@ class Plugin:
     reason: str = ""
     error: BaseException | None = None
     components: tuple[Component[Any], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Tell whether its hooks are called and its components can be chosen, by their full names at least."""
+        return self.state in {State.OK, State.HEAVY} or bool(self.components)
 
     def __str__(self) -> str:
         return f"{self.dist} {self.version}"
@@ -65,7 +63,7 @@ class Plugin:
 
 @attrs.frozen(eq=False)
 class Discovery:
-    """Hold every plugin found, the hooks of those that loaded, and remarks on the switches."""
+    """Hold every plugin found, the hooks of those that loaded, and notes on switches and on dists found twice."""
 
     plugins: tuple[Plugin, ...]
     hooks: pluggy.PluginManager
@@ -76,33 +74,35 @@ class Discovery:
         """List all that was registered."""
         return [component for plugin in self.plugins for component in plugin.components]
 
-
-class _Refused(Exception):
-    """Carry a state and a reason out of the steps of loading."""
-
-    def __init__(self, state: State, reason: str) -> None:
-        super().__init__(reason)
-        self.state, self.reason = state, reason
+    @property
+    def complaints(self) -> list[str]:
+        """Say all that keeps what is installed from being what runs, and all of it from being ok."""
+        faulty = (plugin for plugin in self.plugins if plugin.state is not State.OK)
+        return [*(f"{plugin} is {plugin.state}: {plugin.reason}" for plugin in faulty), *self.notes]
 
 
-def discover(environ: Mapping[str, str] | None = None, path: Sequence[str] | None = None) -> Discovery:
+def discover(
+    environ: Mapping[str, str] | None = None, path: Sequence[str] | None = None, specs: Any = hookspecs
+) -> Discovery:
     """Load every plugin installed on `path` (`sys.path` without the working folder), and never raise for one.
 
     Args:
         environ: where the switches are read; the process's own when left out.
         path: folders searched for metadata.
+        specs: module of the hooks that plugins may implement.
     """
     environ = os.environ if environ is None else environ
     hooks = pluggy.PluginManager(hookspecs.PROJECT)
-    hooks.add_hookspecs(hookspecs)
+    hooks.add_hookspecs(specs)
     if is_on(environ, "RLCORE_TRACE_PLUGINS"):
         hooks.add_hookcall_monitoring(before=_trace_call, after=lambda *_: None)
     found = find_plugins(path)
     plugins: list[Plugin] = []
-    for candidate in found:
+    for candidate in found.plugins:
         plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
-    known = {name for candidate in found for name in candidate.names}
-    return Discovery(tuple(_mark_conflicts(plugins)), hooks, tuple(remark_on_switches(known, environ)))
+    known = {name for candidate in found.plugins for name in candidate.names}
+    notes = (*found.notes, *remark_on_switches(known, environ))
+    return Discovery(tuple(_mark_conflicts(plugins)), hooks, notes)
 
 
 def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mapping[str, Any]) -> None:
@@ -116,22 +116,27 @@ def _load(found: Found, hooks: pluggy.PluginManager, environ: Mapping[str, str],
     start = time.perf_counter()
     try:
         if found.problem:
-            raise _Refused(State.BROKEN, found.problem)
-        _check_disabled(found, environ)
-        _check_requirements(found)
+            raise Refused(State.BROKEN, found.problem)
+        check_disabled(found, environ)
+        check_requirements(found)
+        before = set(sys.modules)
         module = _import(found.module)
-        _check_hooks(module, hooks)
-        plugin = attrs.evolve(plugin, components=_register(module, plugin, hooks, earlier))
+        heavy = heavy_imports(found.module.partition(":")[0], before)
+        check_hooks(module, hooks)
+        plugin = _register(module, plugin, hooks, earlier)
+        if heavy:
+            plugin = attrs.evolve(plugin, state=State.HEAVY, reason=_describe_heavy(heavy))
     except KeyboardInterrupt:
         raise
-    except _Refused as refused:
+    except Refused as refused:
         plugin = attrs.evolve(plugin, state=refused.state, reason=refused.reason, error=refused)
     except pluggy.PluginValidationError as error:
         first, *_, last = str(error).splitlines()  # which hook; a definition; what is wrong with it
         reason = f"{first}: {last}"
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
     except BaseException as error:  # noqa: BLE001  # a stranger's module may raise anything, SystemExit included
-        reason = str(error) if isinstance(error, PluginError) else describe_error(error)
+        reason = describe_error(error)
+        reason = reason.removeprefix("PluginError: ") if isinstance(error, PluginError) else reason
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
     if is_on(environ, "RLCORE_TRACE_PLUGINS"):
         brought = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
@@ -140,31 +145,11 @@ def _load(found: Found, hooks: pluggy.PluginManager, environ: Mapping[str, str],
     return plugin
 
 
-def _check_disabled(found: Found, environ: Mapping[str, str]) -> None:
-    if found.dist == CORE:
-        return
-    if found.names & listed(environ, "RLCORE_DISABLE_PLUGINS"):
-        raise _Refused(State.DISABLED, "RLCORE_DISABLE_PLUGINS names it")
-    if "RLCORE_PLUGINS" in environ and not found.names & listed(environ, "RLCORE_PLUGINS"):
-        raise _Refused(State.DISABLED, "RLCORE_PLUGINS does not name it")
-
-
-def _check_requirements(found: Found) -> None:
-    from rlcore import __version__
-
-    if found.dist == CORE:
-        return
-    for line in found.requires:
-        try:
-            requirement = Requirement(line)
-        except ValueError as error:
-            raise _Refused(State.BROKEN, f"its metadata has an unreadable requirement {line!r}") from error
-        if normalise(requirement.name) != CORE or (
-            requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
-        ):
-            continue
-        if not requirement.specifier.contains(__version__, prereleases=True):
-            raise _Refused(State.INCOMPATIBLE, f"needs rlcore{requirement.specifier}, this is rlcore {__version__}")
+def _describe_heavy(heavy: Sequence[str]) -> str:
+    return (
+        f"imports {' and '.join(heavy)} when it is loaded, which slows every command: import it in functions, or name "
+        "targets as 'module:attribute'"
+    )
 
 
 def _import(reference: str) -> Any:
@@ -175,29 +160,15 @@ def _import(reference: str) -> Any:
     return plugin
 
 
-def _check_hooks(module: Any, hooks: pluggy.PluginManager) -> None:
-    """Refuse hooks that nobody would ever call: misspelt, or without the decorator."""
-    known = [name for name in vars(hooks.hook) if not name.startswith("_")]
-    for name in dir(module):
-        options = hooks.parse_hookimpl_opts(module, name)
-        if options is None:
-            if name in known and callable(getattr(module, name)):
-                raise _Refused(State.BROKEN, f"{name} is not decorated with @rlcore.hookimpl")
-        elif (options.get("specname") or name) not in known and not options.get("optionalhook"):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the hooks are {', '.join(known)}"
-            raise _Refused(State.BROKEN, f"rlcore has no hook '{name}'; {hint}")
-
-
-def _register(
-    module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier: Sequence[Plugin]
-) -> tuple[Component[Any], ...]:
+def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier: Sequence[Plugin]) -> Plugin:
     """Call the register hooks of one plugin; take nothing from it, hooks included, unless all of them succeed."""
     if hooks.is_registered(module):
-        raise _Refused(State.CONFLICT, f"{plugin.module} is loaded already, for {hooks.get_name(module)}")
+        raise Refused(State.CONFLICT, f"{plugin.module} is loaded already, for {hooks.get_name(module)}")
     brought: list[Component[Any]] = []
     try:
-        hooks.register(module, name=f"{plugin.dist}:{plugin.name}")
+        with warnings.catch_warnings(record=True) as remarks:  # of deprecated hooks and arguments: pluggy warns here
+            warnings.simplefilter("always")
+            hooks.register(module, name=f"{plugin.dist}:{plugin.name}")
         others = [other for other in hooks.get_plugins() if other is not module]
         for kind in KINDS:
             call = hooks.subset_hook_caller(f"register_{kind}", others)
@@ -207,7 +178,8 @@ def _register(
         if hooks.is_registered(module):
             hooks.unregister(module)
         raise
-    return tuple(brought)
+    said = tuple(dict.fromkeys(str(remark.message) for remark in remarks))
+    return attrs.evolve(plugin, components=tuple(brought), remarks=said)
 
 
 def _check_taken(brought: Sequence[Component[Any]], earlier: Sequence[Plugin]) -> None:
@@ -217,7 +189,7 @@ def _check_taken(brought: Sequence[Component[Any]], earlier: Sequence[Plugin]) -
         owner = taken.get((component.kind, component.qualified))
         if owner:
             what = f"{KINDS[component.kind]} '{component.name}'"
-            raise _Refused(State.CONFLICT, f"the entry point '{owner.name}' of {owner} brings a {what} already")
+            raise Refused(State.CONFLICT, f"the entry point '{owner.name}' of {owner} brings a {what} already")
 
 
 def _collect(
@@ -260,5 +232,8 @@ def _mark_conflicts(plugins: Sequence[Plugin]) -> list[Plugin]:
                 names = " and ".join(map(str, others))
                 what = f"{KINDS[component.kind]} '{component.name}'"
                 reasons.append(f"{names} brings a {what} too: say '{component.qualified}'")
-        marked.append(attrs.evolve(plugin, state=State.CONFLICT, reason="; ".join(reasons)) if reasons else plugin)
+        if reasons:
+            reason = "; ".join([*reasons, *filter(None, [plugin.reason])])  # a heavy one stays heavy besides
+            plugin = attrs.evolve(plugin, state=State.CONFLICT, reason=reason)  # noqa: PLW2901  the same one, marked
+        marked.append(plugin)
     return marked

@@ -10,12 +10,16 @@ from typing import Any
 import attrs
 
 from rlcore.assembly import Assembly, assemble
+from rlcore.components import Component
 from rlcore.config import load_yaml, merge, structure, unstructure
 from rlcore.driver import fit
+from rlcore.errors import PluginError
 from rlcore.inputs import DATA_INPUTS, Inputs
 from rlcore.protocols import Policy
+from rlcore.registry import all_registries
 from rlcore.run import Run
-from rlcore.settings import SamplingConfig, TrainConfig
+from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
+from rlcore.switches import configured
 from rlcore.types import Metrics
 
 
@@ -82,8 +86,9 @@ def train(
     checkpoint: Any = None,
     run: Any = None,
     loggers: Sequence[Any] | None = None,
-    sampler: str | None = None,
-    store: str | None = None,
+    sampler: str | Mapping[str, Any] | None = None,
+    store: str | Mapping[str, Any] | None = None,
+    plugins: Any = None,
 ) -> Result:
     """Fine-tune a language model.
 
@@ -109,16 +114,17 @@ def train(
         checkpoint: mapping or `CheckpointConfig`, likewise.
         run: mapping or `RunConfig`, likewise.
         loggers: names, or mappings with `name` and options.
-        sampler: name of the sampler.
-        store: name of the rollout store.
+        sampler: name of the sampler, or a mapping with `name` and options.
+        store: name of the rollout store, or a mapping with `name` and options.
+        plugins: mapping or `PluginsConfig` laid over that section of `config`.
 
     Raises:
         RLCoreError: an argument cannot be used; the subclass and the message say which and why.
     """
     base, where = _base(config)
-    base = merge(base, {"trainer": _named(trainer, "name"), "model": _named(model, "path")})
-    sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run}
+    sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run, "plugins": plugins}
     base = merge(base, {name: unstructure(given) for name, given in sections.items() if given is not None})
+    base = merge(base, {"trainer": _section_of(trainer, base, where), "model": _named(model, "path")})
     plain = {"loggers": loggers, "sampler": sampler, "store": store}
     base = merge(base, {name: given for name, given in plain.items() if given is not None})
     if stop_sequences is not None:
@@ -145,11 +151,13 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
         tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
         **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
     )
-    parts: Assembly = assemble(settings, inputs, where)
-    try:
-        metrics = fit(parts.trainer, parts.run, parts.saver)
-    finally:
-        parts.trainer.policy().module.eval()
+    # From here on, whoever asks for a component in this process, or in one that it starts, sees what the run sees.
+    with configured(settings.plugins.disable, settings.plugins.only):
+        parts: Assembly = assemble(settings, inputs, where)
+        try:
+            metrics = fit(parts.trainer, parts.run, parts.saver)
+        finally:
+            parts.trainer.policy().module.eval()
     policy = parts.trainer.policy()
     return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
 
@@ -163,15 +171,26 @@ def _base(config: Any) -> tuple[dict[str, Any], str]:
 
 
 def _named(given: Any, key: str) -> dict[str, Any]:
-    """Turn a name, a mapping or a component's config object into a section with its name under `key`."""
+    """Turn a name or a mapping into a section with the name under `key`."""
     if given is None:
         return {}
-    if isinstance(given, Mapping):
-        return dict(given)
-    if attrs.has(type(given)) and key == "name":
-        from rlcore.registry import registries
+    return dict(given) if isinstance(given, Mapping) else {key: given}
 
-        for component in registries().trainers:
-            if component.config_class() is type(given):
-                return {"name": component.qualified, **unstructure(given)}
-    return {key: given}
+
+def _section_of(trainer: Any, base: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Turn what was given as the trainer into a section; of a config object, the trainer whose options it holds."""
+    if attrs.has(type(trainer)):
+        section = plugins_section(base, where)
+        with configured(section.disable, section.only):
+            known = all_registries()  # not the strict ones: processes compare their plugins before anything is refused
+        for component in known.trainers:
+            if _is_config_of(component, type(trainer)):
+                return {"name": component.qualified, **unstructure(trainer)}
+    return _named(trainer, "name")
+
+
+def _is_config_of(component: Component[Any], cls: type) -> bool:
+    try:
+        return component.config_class() is cls
+    except PluginError:  # another plugin's fault, told where that one is asked for
+        return False

@@ -123,7 +123,7 @@ def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
 
 @contextmanager
 def _told(run: Run) -> Iterator[None]:
-    """Tell loggers and observers how the run ended, whatever ended it."""
+    """Tell observers, then loggers, how the run ended, whatever ended it; those who fail even then are listed too."""
     error: BaseException | None = None
     try:
         yield
@@ -131,5 +131,12 @@ def _told(run: Run) -> Iterator[None]:
         error = caught
         raise
     finally:
-        run.loggers.close(error)
-        run.observers.on_run_end(run, error)
+        try:
+            run.observers.on_run_end(run, error)
+        except BaseException as caught:
+            error = error or caught
+            raise
+        finally:
+            run.loggers.close(error)
+            if left := run.observers.untold():
+                log.warning("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

@@ -96,3 +96,11 @@ class EmptyStore(RLCoreError, LookupError):
 
 class Diverged(RLCoreError, ArithmeticError):
     """Report a loss or weights that are no longer finite numbers; nothing is saved over what was good."""
+
+
+class PluginNameError(RLCoreError, ValueError):
+    """Report a name that a new plugin cannot have, and why."""
+
+
+class ScaffoldError(RLCoreError, OSError):
+    """Report a new plugin that cannot be written where it should be."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from rlcore.components import normalise
+from rlcore.components import describe_error, normalise
 
 GROUP = "rlcore"
 CORE = "rlcore"
@@ -33,22 +35,31 @@ class Found:
         return {self.dist, normalise(self.name)}
 
 
-def find_plugins(path: Sequence[str] | None = None) -> list[Found]:
+@attrs.frozen
+class Findings:
+    """Hold every entry point found, and notes on dists that lie on the path more than once."""
+
+    plugins: tuple[Found, ...]
+    notes: tuple[str, ...]
+
+
+def find_plugins(path: Sequence[str] | None = None) -> Findings:
     """List the entry points of the group, the core's first, then by dist and name.
 
-    A dist that `path` holds several times counts once, as the first of them.
+    A dist that `path` holds several times counts once, as the first of them, as it does for imports.
     """
     folders = search_path() if path is None else list(path)
     found: dict[tuple[str, str], Found] = {}
-    seen: set[str] = set()
-    for dist in distributions(path=folders):
-        for candidate in _read(dist, folders, seen):
+    notes: list[str] = []
+    for dist in _with_plugins(folders, notes):
+        for candidate in _read(dist):
             found.setdefault((candidate.dist, candidate.name), candidate)
     if not any(candidate.module == _CORE_MODULE and not candidate.problem for candidate in found.values()):
         from rlcore import __version__
 
         found[CORE, "core"] = Found(CORE, __version__, "core", _CORE_MODULE)
-    return sorted(found.values(), key=lambda candidate: (candidate.dist != CORE, candidate.dist, candidate.name))
+    order = sorted(found.values(), key=lambda candidate: (candidate.dist != CORE, candidate.dist, candidate.name))
+    return Findings(tuple(order), tuple(sorted(notes)))
 
 
 def search_path() -> list[str]:
@@ -59,23 +70,77 @@ def search_path() -> list[str]:
     return list(sys.path)
 
 
-def _read(dist: Distribution, folders: list[str], seen: set[str]) -> Iterator[Found]:
+def _with_plugins(folders: list[str], notes: list[str]) -> Iterator[Distribution]:
+    """Yield, of every dist that has entry points of the group somewhere on the path, the copy that counts."""
+    seen: set[str] = set()
+    for dist in distributions(path=folders):
+        try:
+            if not _has_group(dist):
+                continue
+            name = _name(dist)
+            if name in seen:
+                continue
+            copies = _copies(name, folders) or [dist]
+            if len(copies) > 1:
+                notes.append(_describe_copies(name, copies))
+        except Exception:  # noqa: BLE001  # metadata is a stranger's too; reading it again says what is wrong with it
+            yield dist
+            continue
+        seen.add(name)
+        if _has_group(copies[0]):
+            yield copies[0]
+
+
+def _has_group(dist: Distribution) -> bool:
+    return f"[{GROUP}]" in (dist.read_text("entry_points.txt") or "").replace(" ", "")
+
+
+def _name(dist: Distribution) -> str:
+    names = dist.metadata.get_all("Name")
+    if not names:
+        raise ValueError("it says no name")
+    return normalise(names[0])
+
+
+def _copies(name: str, folders: list[str]) -> list[Distribution]:
+    """List the installed copies of a dist, the one that counts first; a folder listed twice holds one copy."""
+    places: dict[Path, Distribution] = {}
+    for dist in distributions(name=name, path=folders):
+        places.setdefault(_place(dist).resolve(), dist)
+    sources = [source for dist in places.values() if (source := _editable_source(dist))]
+    # The metadata that a build leaves beside the code of an editable install is of that same install.
+    return [
+        dist
+        for place, dist in places.items()
+        if place.suffix != ".egg-info" or not any(place.is_relative_to(source) for source in sources)
+    ]
+
+
+def _editable_source(dist: Distribution) -> Path | None:
+    """Return the folder of code that an editable install stands for; None for another dist."""
+    try:
+        record = json.loads(dist.read_text("direct_url.json") or "{}")
+        return Path(unquote(urlsplit(record["url"]).path)).resolve() if record["dir_info"]["editable"] else None
+    except (ValueError, LookupError, TypeError):  # a record that cannot be read says nothing, as an absent one
+        return None
+
+
+def _describe_copies(name: str, copies: Sequence[Distribution]) -> str:
+    used, *others = (f"{copy.metadata['Version']} in {_place(copy).parent}" for copy in copies)
+    return f"{name} lies on the path in {len(copies)} places: {used} is used, {' and '.join(others)} is not"
+
+
+def _read(dist: Distribution) -> Iterator[Found]:
     """Yield the entry points of one dist; a dist whose metadata cannot be read yields its problem."""
     name, version = "", "?"
     try:
-        text = dist.read_text("entry_points.txt") or ""
-        if f"[{GROUP}]" not in text.replace(" ", ""):
-            return
-        name, version = normalise(dist.metadata["Name"]), dist.metadata["Version"]
-        first = next(iter(distributions(name=name, path=folders)), dist)
-        if name in seen or first.read_text("entry_points.txt") != text or first.version != version:
-            return
-        seen.add(name)
+        name, version = _name(dist), dist.metadata["Version"] or "?"
         points = [(point.name, point.value) for point in dist.entry_points if point.group == GROUP]
         requires = tuple(dist.requires or ())
     except Exception as error:  # noqa: BLE001  # metadata is a stranger's too, and readable is all we ask of it
-        label = name or _folder_name(dist)
-        yield Found(label, version, "?", "?", problem=f"its metadata cannot be read: {type(error).__name__}: {error}")
+        label = name or normalise(_place(dist).name.partition("-")[0])
+        what = describe_error(error)
+        yield Found(label, version, "?", "?", problem=f"its metadata cannot be read: {what}")
         return
     for point, value in points:
         yield _check(Found(name, version, point, value.replace(" ", ""), requires))
@@ -87,6 +152,6 @@ def _check(found: Found) -> Found:
     return attrs.evolve(found, problem=f"its entry point '{found.name}' names no module: {found.module!r}")
 
 
-def _folder_name(dist: Distribution) -> str:
-    """Name a dist after its metadata's folder, where the metadata itself says nothing."""
-    return normalise(Path(str(getattr(dist, "_path", "unknown"))).name.partition("-")[0])
+def _place(dist: Distribution) -> Path:
+    """Return the folder of a dist's metadata, after which it is named where the metadata itself says nothing."""
+    return Path(str(getattr(dist, "_path", "unknown")))

@@ -6,6 +6,7 @@ import difflib
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -14,14 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rlcore import __version__
-from rlcore.components import KINDS
+from rlcore.components import KINDS, Component, describe_error
 from rlcore.discovery import Discovery, Plugin, State
 from rlcore.errors import UnknownComponent
 from rlcore.registry import all_registries
+from rlcore.wrapping import Layer, ask
 
 SCHEMA = 1
 _WIDEST = max(map(len, KINDS)) + 2
-_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.INCOMPATIBLE: "yellow", State.CONFLICT: "yellow"}
+_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
 
 
 @attrs.frozen
@@ -35,14 +37,16 @@ class Options:
 
 
 def print_plugins(discovery: Discovery) -> None:
-    """Print a row for every plugin, whatever its state, and the reason beneath where it is not ok."""
+    """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
     console, table = _console(), _table("plugin", "version", "state", "components")
     for plugin in discovery.plugins:
         brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
-        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "red"))
+        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
         table.add_row(plugin.dist, plugin.version, state, Text(brought))
         if plugin.reason:
-            table.add_row("", "", "", Text(plugin.reason, style=_COLOURS.get(plugin.state, "red")))
+            table.add_row("", "", "", Text(plugin.reason, style=state.style))
+        for remark in plugin.remarks:
+            table.add_row("", "", "", Text(f"remark: {remark}"))
     console.print(table)
     for note in discovery.notes:
         console.print(Text(f"note: {note}"))
@@ -59,6 +63,7 @@ def plugins_as_json(discovery: Discovery) -> str:
             "state": str(plugin.state),
             "reason": plugin.reason,
             "components": _by_kind(plugin),
+            "remarks": list(plugin.remarks),
         }
         for plugin in discovery.plugins
     ]
@@ -86,12 +91,14 @@ def find_options(name: str) -> list[Options]:
     sections = _sections()
     if name in sections:
         return [sections[name]]
-    found = []
-    for registry in all_registries():
-        if registry.matches(name):
-            component = registry.get(name)
-            title = f"{KINDS[component.kind]} '{component.name}' ({component.dist} {component.version})"
-            found.append(Options(component.qualified, title, component.summary, component.config_class()))
+    return [
+        Options(component.qualified, str(component), component.summary, component.config_class())
+        for component in _find_components(name, sections)
+    ]
+
+
+def _find_components(name: str, sections: Collection[str]) -> list[Component[Any]]:
+    found = [registry.get(name) for registry in all_registries() if registry.matches(name)]
     if found:
         return found
     if name in NAMING:
@@ -100,7 +107,9 @@ def find_options(name: str) -> list[Options]:
     everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
     near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    lines = [f"nothing is called '{name}'.{hint}", f"  {'sections:':<{_WIDEST}}{', '.join(sections)}"]
+    lines = [f"nothing is called '{name}'.{hint}"]
+    if sections:
+        lines.append(f"  {'sections:':<{_WIDEST}}{', '.join(sections)}")
     lines += [
         f"  {registry.kind + ':':<{_WIDEST}}{', '.join(sorted({each.name for each in registry}))}"
         for registry in all_registries()
@@ -140,6 +149,51 @@ def options_as_json(found: list[Options]) -> str:
         for options in found
     ]
     return json.dumps({"schema": SCHEMA, "rlcore": __version__, "shown": shown}, indent=2)
+
+
+def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
+    """Ask all plugins what they wrap the components called `name` in, or all components; nothing is built.
+
+    Raises:
+        UnknownComponent: no component is called that.
+        AmbiguousComponent: several dists brought a component of one kind by that name.
+    """
+    everything = [component for registry in all_registries() for component in registry]
+    asked = everything if name is None else _find_components(name, ())
+    return [(component, ask(component, all_registries().discovery.hooks)) for component in asked]
+
+
+def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
+    """Print a line for each component: who wraps what it builds, from the innermost outwards."""
+    console = _console()
+    if len(found) > 1 and not any(layers for _, layers in found):
+        console.print("no installed plugin wraps anything")
+        return
+    for component, layers in found:
+        line = Text(f"{component}  ")
+        if not layers:
+            line.append("not wrapped", style="dim")
+        for i, layer in enumerate(layers):
+            line.append(f"{' ' if i else ''}<- {layer.plugin}")
+            if layer.error is not None:
+                line.append(f" (raises {describe_error(layer.error)}; a run leaves it out)", style="red")
+        console.print(line)
+
+
+def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
+    """Write what `print_layers` prints, for machines."""
+    wrapped: list[dict[str, Any]] = [
+        {
+            "name": component.qualified,
+            "what": str(component),
+            "layers": [
+                {"plugin": layer.plugin, "error": None if layer.error is None else describe_error(layer.error)}
+                for layer in layers
+            ],
+        }
+        for component, layers in found
+    ]
+    return json.dumps({"schema": SCHEMA, "rlcore": __version__, "wrapped": wrapped}, indent=2)
 
 
 def _sections() -> dict[str, Options]:

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from rlcore.components import describe_error
-from rlcore.errors import PluginError
-from rlcore.log import get_logger
+from rlcore.fence import Dropped, Fence, one_by_one
 from rlcore.registry import registries
-from rlcore.switches import is_on
 
 if TYPE_CHECKING:
     from rlcore.types import Trajectories
 
-_log = get_logger("rlcore")
+HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint", "on_run_end")
 
 
 class Observers:
     """Call the observer hooks of every plugin for one run; one that raises is logged once and heard no more.
 
+    Args:
+        hooks: those of the plugins of this process when left out.
+        fence: keeps a list of who was dropped.
+
     Raises:
         PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and an observer raises.
     """
 
-    def __init__(self, hooks: pluggy.PluginManager | None = None) -> None:
-        self._hooks = registries().discovery.hooks if hooks is None else hooks
-        self._dropped: list[Any] = []
+    def __init__(self, hooks: pluggy.PluginManager | None = None, *, fence: Fence | None = None) -> None:
+        hooks = registries().discovery.hooks if hooks is None else hooks
+        self.fence = fence or Fence()
+        # Those that registered last hear first, as in pluggy.
+        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {
+            hook: one_by_one(hooks, hook)[::-1] for hook in HOOKS
+        }
+
+    @property
+    def plugins(self) -> set[str]:
+        """Name the plugins that listen to anything, as `dist:entry-point`."""
+        return {plugin for listeners in self._listeners.values() for plugin, _ in listeners}
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Return the observers, loggers and wrappers that raised in this run and were left out of the rest of it."""
+        return tuple(self.fence.dropped)
+
+    def untold(self) -> list[Dropped]:
+        """Return those of `dropped` that no closing summary has listed yet; the caller is about to."""
+        return self.fence.untold()
 
     def on_run_start(self, run: Any) -> None:
         """Tell that the run begins."""
@@ -57,20 +75,14 @@ class Observers:
         self._tell("on_run_end", run=run, error=error)
 
     def _tell(self, hook: str, **arguments: Any) -> None:
-        everyone = list(self._hooks.get_plugins())
-        listeners = [each.plugin for each in reversed(getattr(self._hooks.hook, hook).get_hookimpls())]
-        for listener in listeners:
-            if any(listener is dropped for dropped in self._dropped):
-                continue
-            call = self._hooks.subset_hook_caller(hook, [other for other in everyone if other is not listener])
+        for plugin, call in list(self._listeners[hook]):
             try:
                 call(**arguments)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
-                self._drop(listener, hook, error)
+                run = arguments["run"]
+                self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")
+                self._forget(plugin)
 
-    def _drop(self, listener: Any, hook: str, error: BaseException) -> None:
-        name = self._hooks.get_name(listener) or repr(listener)
-        if is_on(os.environ, "RLCORE_STRICT_PLUGINS"):
-            raise PluginError(f"{name}: {hook} raised {describe_error(error)}") from error
-        self._dropped.append(listener)
-        _log.error("observer_dropped", plugin=name, hook=hook, error=describe_error(error), exc_info=error)
+    def _forget(self, plugin: str) -> None:
+        for listeners in self._listeners.values():
+            listeners[:] = [each for each in listeners if each[0] != plugin]

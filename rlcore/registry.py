@@ -12,8 +12,9 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
-from rlcore.discovery import Discovery, Plugin, State, discover
-from rlcore.switches import is_on
+from rlcore.discovery import Discovery, Plugin, discover
+from rlcore.known import KNOWN
+from rlcore.switches import is_on, selection
 
 if TYPE_CHECKING:
     from rlcore.protocols import Architecture, Logger, RolloutStore, Sampler, Trainer
@@ -73,19 +74,37 @@ class Registry(Generic[T]):
         return [component for component in found if component.dist == normalise(dist)] if colon else list(found)
 
     def _explain(self, name: str) -> str:
-        names = {other: component for component in self for other in (component.name, component.qualified)}
-        near = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.5)
-        noun = KINDS[self.kind]
-        line = f"no {noun} is called '{name}'."
-        if near:
-            line += f" Did you mean '{near[0]}' ({names[near[0]].dist} {names[near[0]].version})?"
+        lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
         installed = ", ".join(f"{component.name} ({component.dist} {component.version})" for component in self)
-        lines = [line, f"  installed:  {installed or 'none'}"]
-        missing = [plugin for plugin in self._plugins if plugin.state is not State.OK and not plugin.components]
+        lines.append(f"  installed:  {installed or 'none'}")
+        missing = [plugin for plugin in self._plugins if not plugin.is_loaded]
         for i, plugin in enumerate(missing):
             lines.append(f"  {'not loaded: ' if i == 0 else '            '}{plugin}, {plugin.reason}")
         lines[-1] += "        see: rlcore list-plugins"
         return "\n".join(lines)
+
+    def _suggest(self, name: str) -> str:
+        """Say which name was meant, of what is installed and what is known, and how to come by it."""
+        here = {other: component for component in self for other in (component.name, component.qualified)}
+        known = KNOWN.get(self.kind, {})
+        elsewhere = {other: dist for short, dist in known.items() for other in (short, f"{dist}:{short}")}
+        dist, colon, short = name.rpartition(":")
+        exact = f"{normalise(dist)}{colon}{short}"
+        near = difflib.get_close_matches(name, {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5)
+        said = ""
+        if near and near[0] in here:
+            said = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
+        elif near:
+            said = f" Did you mean '{near[0]}'? It {self._say_source(elsewhere[near[0]])}"
+        return said + (f" '{name}' {self._say_source(elsewhere[exact])}" if exact in elsewhere else "")
+
+    def _say_source(self, dist: str) -> str:
+        plugin = next((plugin for plugin in self._plugins if plugin.dist == dist), None)
+        if plugin is None:
+            return f"comes with {dist}, which is not installed: pip install {dist}"
+        if plugin.is_loaded:
+            return f"comes with other versions of {dist} than {plugin.version}, which is installed"
+        return f"comes with {dist}, which is installed, but {plugin.state}"
 
 
 @attrs.frozen(eq=False)
@@ -105,37 +124,40 @@ class Registries:
         return (getattr(self, kind) for kind in KINDS)
 
 
-_memo: dict[int, Registries] = {}
+_memo: dict[tuple[int, tuple[str | None, ...]], Registries] = {}
 _loading: set[int] = set()
 
 
 def registries() -> Registries:
-    """Return what the plugins of this process registered, loading them on the first call in every process.
+    """Return what the plugins of this process registered, those that the switches and the run's configuration let in.
+
+    They are loaded on the first call in every process, and again for another selection.
 
     Raises:
-        PluginError: RLCORE_STRICT_PLUGINS is set and a plugin is incompatible, broken or in conflict.
+        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is not ok or there is something to remark on.
     """
     found = all_registries()
-    if is_on(os.environ, "RLCORE_STRICT_PLUGINS"):
-        for plugin in found.discovery.plugins:
-            if plugin.state not in {State.OK, State.DISABLED}:
-                message = f"RLCORE_STRICT_PLUGINS is set, and {plugin} is {plugin.state}: {plugin.reason}"
-                raise errors.PluginError(message) from plugin.error
+    complaints = found.discovery.complaints
+    if is_on(os.environ, "RLCORE_STRICT_PLUGINS") and complaints:
+        error = next((plugin.error for plugin in found.discovery.plugins if plugin.error), None)
+        separator = ", and " if len(complaints) == 1 else "\n  and "
+        raise errors.PluginError(separator.join(["RLCORE_STRICT_PLUGINS is set", *complaints])) from error
     return found
 
 
 def all_registries() -> Registries:
     """Return what `registries` returns, whatever state the plugins are in and however strict the switches are."""
     process = os.getpid()
-    if process not in _memo:
+    key = (process, selection(os.environ))
+    if key not in _memo:
         if process in _loading:
             raise errors.PluginError("a plugin asked for the registries while it was being loaded itself")
         _loading.add(process)
         try:
-            _memo[process] = build_registries(discover())
+            _memo[key] = build_registries(discover())
         finally:
             _loading.discard(process)
-    return _memo[process]
+    return _memo[key]
 
 
 def build_registries(discovery: Discovery) -> Registries:

@@ -9,44 +9,65 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from rlcore.data.sources import load_reference
 from rlcore.errors import DataError
 
 FORMS = (
     "a reward is a function, 'module:function', a registered reward's name, a pair (reward, weight), a mapping "
-    "{fn, weight, name}, a list of these, or a mapping from names to them"
+    "{fn, weight, name} (and the options of a registered one), a list of these, or a mapping from names to them"
 )
+OWN_KEYS = ("fn", "weight", "name")
+"""What a mapping says of any reward; its other keys are options of a registered one."""
 
 
-def read_forms(reward_fn: Any) -> list[tuple[str, Callable[..., Any], float]]:
-    """Take any form of `reward_fn` apart into names, functions and weights.
+@attrs.frozen(eq=False)
+class RewardForm:
+    """Hold one reward as a user named it, nothing loaded yet.
+
+    Attributes:
+        fn: the function, or what it is called by.
+        path: where it was named, as `reward_fn[1]`.
+        name: what the user calls it in metrics, None where nothing was said.
+        weight: what it is multiplied by in the total.
+        options: the further keys of its mapping.
+    """
+
+    fn: Any
+    path: str
+    name: str | None = None
+    weight: float = 1.0
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def read_forms(reward_fn: Any, path: str = "reward_fn") -> list[RewardForm]:
+    """Take any form of `reward_fn` apart; `path` says where it was given.
 
     Raises:
         DataError: it is none of the forms, or a weight is no finite number.
-        UnknownReward: nobody registered a reward of that name.
     """
     if isinstance(reward_fn, Mapping) and "fn" not in reward_fn:
-        found = [(str(name), *_spec(spec)[1:]) for name, spec in reward_fn.items()]
+        found = [attrs.evolve(_read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
     elif isinstance(reward_fn, (list, tuple)) and not _is_weighted(reward_fn):
-        found = [_spec(spec) for spec in reward_fn]
+        found = [_read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
     else:
-        found = [_spec(reward_fn)]
+        found = [_read(reward_fn, path)]
     if not found:
         raise DataError(f"reward_fn is empty: {reward_fn!r}; {FORMS}")
     return found
 
 
-def _spec(spec: Any) -> tuple[str, Any, float]:
+def _read(spec: Any, path: str) -> RewardForm:
     if isinstance(spec, Mapping):
-        unknown = sorted(map(str, set(spec) - {"fn", "weight", "name"}))
-        if unknown or "fn" not in spec:
-            raise DataError(f"reward_fn: {dict(spec)!r} must have 'fn' and may have 'weight' and 'name', nothing else")
-        name, call = resolve(spec["fn"], "reward_fn")
-        return str(spec.get("name", name)), call, _weight(spec.get("weight", 1.0), name)
+        if "fn" not in spec:
+            raise DataError(f"{path}: {dict(spec)!r} must have 'fn', and may have 'weight' and 'name'")
+        name = None if spec.get("name") is None else str(spec["name"])
+        options = {key: value for key, value in spec.items() if key not in OWN_KEYS}
+        return RewardForm(spec["fn"], path, name, _weight(spec.get("weight", 1.0), spec["fn"]), options)
     if _is_weighted(spec):
-        name, call = resolve(spec[0], "reward_fn")
-        return name, call, _weight(spec[1], name)
-    return *resolve(spec, "reward_fn"), 1.0
+        return RewardForm(spec[0], path, weight=_weight(spec[1], spec[0]))
+    return RewardForm(spec, path)
 
 
 def _is_weighted(spec: Any) -> bool:
@@ -54,36 +75,41 @@ def _is_weighted(spec: Any) -> bool:
     return pair and not (callable(spec[1]) or isinstance(spec[1], (str, Mapping, list, tuple)))
 
 
-def _weight(weight: Any, name: str) -> float:
+def _weight(weight: Any, function: Any) -> float:
     if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+        name = function if isinstance(function, str) else _name(function)
         raise DataError(f"reward_fn: the weight of '{name}' is {weight!r}; it must be a finite number")
     return float(weight)
 
 
-def resolve(function: Any, what: str) -> tuple[str, Callable[..., Any]]:
-    """Return a function and its name, given itself, as `module:function`, or (a reward) as registered.
+def resolve(function: Any, what: str) -> tuple[str, Callable[[], Callable[..., Any]]]:
+    """Return the name of a function, given itself or as `module:function`, and what loads it.
 
     Args:
         function: any of these.
         what: the option, "reward_fn" or "metric_fn".
+
+    Raises:
+        DataError: it is neither. What loads it raises it too, where nothing that can be called is found.
     """
-    name, found = _look_up(function, what) if isinstance(function, str) else (_name(function), function)
-    if not callable(found):
-        hint = f"; {FORMS}" if what == "reward_fn" else "; give a function or 'module:function'"
-        raise DataError(f"{what}: {shorten(function)} ({type(found).__name__}) cannot be called{hint}")
-    return name or what.removesuffix("_fn"), found
+    if not isinstance(function, str):
+        _check_callable(function, function, what)
+        return _name(function) or what.removesuffix("_fn"), lambda: function
+    if ":" not in function:
+        raise DataError(f"{what} = {function!r}: is not of the form 'module:function'")
+
+    def load() -> Callable[..., Any]:
+        return _check_callable(load_reference(function, what), function, what)
+
+    return re.split(r"[:.]", function)[-1], load
 
 
-def _look_up(reference: str, what: str) -> tuple[str, Any]:
-    if what == "reward_fn":
-        from rlcore.registry import registries
-
-        known = registries().rewards
-        if ":" not in reference or reference in known:
-            return reference, known.get(reference).target()
-    if ":" not in reference:
-        raise DataError(f"{what} = {reference!r}: is not of the form 'module:function'")
-    return re.split(r"[:.]", reference)[-1], load_reference(reference, what)
+def _check_callable(found: Any, given: Any, what: str) -> Callable[..., Any]:
+    if callable(found):
+        call: Callable[..., Any] = found
+        return call
+    hint = f"; {FORMS}" if what == "reward_fn" else "; give a function or 'module:function'"
+    raise DataError(f"{what}: {shorten(given)} ({type(found).__name__}) cannot be called{hint}")
 
 
 def _name(function: Any) -> str:

@@ -12,8 +12,9 @@ import attrs
 import numpy as np
 import torch
 
+from rlcore.choosing import ChosenReward, choose_rewards
 from rlcore.reward_calls import Occasion, UserFunction, call_all
-from rlcore.reward_forms import read_forms, resolve, shorten
+from rlcore.reward_forms import resolve, shorten
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:
@@ -55,14 +56,24 @@ class Rewards:
         Raises:
             DataError: it is none of the forms, or a weight is no finite number.
             UnknownReward: nobody registered a reward of that name.
+            ConfigError: an option of a registered reward cannot be used.
+        """
+        return cls.load(choose_rewards(reward_fn))
+
+    @classmethod
+    def load(cls, chosen: Iterable[ChosenReward]) -> Rewards:
+        """Load functions that were chosen; those of one name are told apart by numbers.
+
+        Raises:
+            DataError: one cannot be found, or not be called.
         """
         functions: list[UserFunction] = []
-        for given, call, weight in read_forms(reward_fn):
-            name, number = given, 1
+        for each in chosen:
+            name, number = each.name, 1
             while name in {other.name for other in functions}:
                 number += 1
-                name = f"{given}_{number}"
-            functions.append(UserFunction("reward", name, call, weight))
+                name = f"{each.name}_{number}"
+            functions.append(UserFunction("reward", name, each.load(), each.weight))
         return cls(tuple(functions))
 
     @property
@@ -129,8 +140,8 @@ def call_metric(
     Raises:
         RewardError: it raised, or did not return a mapping from names to B numbers.
     """
-    name, call = resolve(metric_fn, "metric_fn")
-    function = UserFunction("metric", name, call)
+    name, load = resolve(metric_fn, "metric_fn")
+    function = UserFunction("metric", name, load())
     occasion = Occasion.of(prompts, outputs, tokenizer, where)
     (answer,) = call_all([function], occasion)
     if not isinstance(answer, Mapping):

@@ -60,6 +60,7 @@ class Run:
         build_prompts: the pipeline that turns a source into prompts.
         build_samples: the pipeline that turns a source into demonstrations.
         make_store: builds the chosen rollout store.
+        make_rewards: loads the reward functions.
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
         metrics: the last value of every metric so far.
@@ -76,6 +77,7 @@ class Run:
     build_samples: SamplePipeline
     make_store: Callable[[], RolloutStore]
     make_policy: Callable[..., Policy]
+    make_rewards: Callable[[], Rewards]
     step: int = 0
     total_steps: int | None = None
     started: float = attrs.field(factory=time.monotonic)
@@ -145,7 +147,7 @@ class Run:
     @cached_property
     def reward_fn(self) -> Rewards | None:
         """Return the reward functions as one, None where none were given."""
-        return None if self.inputs.reward_fn is None else Rewards.build(self.inputs.reward_fn)
+        return None if self.inputs.reward_fn is None else self.make_rewards()
 
     def plan_steps(self, steps_per_epoch: float) -> None:
         """Tell how many yields one pass over the data takes, so that `run.epochs` becomes a number of steps."""

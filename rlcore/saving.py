@@ -8,12 +8,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rlcore.checkpoints import Checkpoint, Checkpoints, compare_plugins
+from rlcore.checkpoints import Checkpoint, Checkpoints
 from rlcore.config import unstructure
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.log import get_logger
 from rlcore.manifest import sync_folder
 from rlcore.protocols import Trainer
+from rlcore.provenance import compare_plugins
 from rlcore.rng import capture_rng, restore_rng
 from rlcore.run import Run
 from rlcore.state import load_state, save_state
@@ -106,7 +107,7 @@ class Saver:
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Take up the run where `checkpoint` left it."""
         run, folder = self.run, checkpoint.path
-        for line in compare_plugins(checkpoint.manifest, self.plugins):
+        for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
         trainer.policy().load_pretrained(folder / "model")
         state = load_state(folder / "trainer.safetensors")

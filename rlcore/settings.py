@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rlcore.config import config, option
+from rlcore.config import config, option, structure
 
 INFINITE = float("inf")
 
@@ -120,7 +120,7 @@ class DataConfig:
     eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
     rewards: Any = option(None, "one number for each sample, in the same forms")
     reward_fn: Any = option(
-        None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight})"
+        None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight, name, options})"
     )
     metric_fn: Any = option(None, "`module:function` that turns completions into metrics")
     prompt_pipeline: Any = option("prompts", "registered pipeline that tokenises prompts, or {name, options}")
@@ -130,6 +130,16 @@ class DataConfig:
     max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
     add_bos: bool | None = option(None, "put BOS before every prompt and sample; the tokenizer's habit when left out")
     append_eos: bool = option(True, "end every demonstration with EOS, so that the policy learns to stop")
+
+
+@config
+class PluginsConfig:
+    """Which installed plugins take part in the run; they go by the name of their package or of their entry point."""
+
+    disable: tuple[str, ...] = option((), "plugins left out, never imported")
+    only: tuple[str, ...] | None = option(
+        None, "plugins let in, and no others; the core always stays; all of them when left out"
+    )
 
 
 @config
@@ -146,3 +156,11 @@ class TrainConfig:
     loggers: tuple[Any, ...] = option(("console",), "names of loggers, or mappings with `name` and options")
     sampler: Any = option("default", "registered sampler of rollouts and evaluations, or {name, options}")
     store: Any = option("memory", "registered store of rollouts between sampling and learning, or {name, options}")
+    plugins: PluginsConfig = option(PluginsConfig(), "which installed plugins take part")
+
+
+def plugins_section(values: Mapping[str, Any], where: str) -> PluginsConfig:
+    """Check the section `plugins` of a configuration alone; other sections can be checked once plugins are known."""
+    given = values.get("plugins")
+    section: PluginsConfig = structure(PluginsConfig, {} if given is None else given, where=where, path="plugins")
+    return section

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlcore.components import describe_error
-from rlcore.errors import PluginError
+from rlcore.fence import Fence
 from rlcore.log import get_logger
-from rlcore.switches import is_on
 
 if TYPE_CHECKING:
+    from rlcore.observers import Observers
     from rlcore.protocols import Logger
     from rlcore.settings import TrainConfig
 
@@ -42,20 +41,42 @@ class LoggedRun(Protocol):
         """The resolved configuration."""
         ...
 
+    @property
+    def observers(self) -> Observers:
+        """Those who hear what happens, and the list of who was dropped."""
+        ...
+
 
 class Loggers(list["Logger"]):
     """Be all loggers of a run at once; one that raises is logged, closed, and not called again.
+
+    Args:
+        loggers: those to begin with.
+        fence: keeps a list of who was dropped.
 
     Raises:
         PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and a logger raises.
     """
 
+    def __init__(self, loggers: Iterable[Logger] = (), *, fence: Fence | None = None) -> None:
+        super().__init__(loggers)
+        self._fence = fence or Fence()
+        self._names: dict[int, str] = {}
+        self._step = 0
+
+    def add(self, logger: Logger, name: str) -> None:
+        """Add a logger; `name` is what it is called if it has to be dropped."""
+        self.append(logger)
+        self._names[id(logger)] = name
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of a training step or of an evaluation."""
+        self._step = step
         self._tell("metrics", step, dict(metrics))
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send evaluation samples."""
+        self._step = step
         self._tell("completions", step, rows)
 
     def close(self, error: BaseException | None) -> None:
@@ -73,10 +94,8 @@ class Loggers(list["Logger"]):
                 self._drop(logger, method, error)
 
     def _drop(self, logger: Logger, method: str, error: BaseException) -> None:
-        name = f"{type(logger).__module__}:{type(logger).__qualname__}"
-        if is_on(os.environ, "RLCORE_STRICT_PLUGINS"):
-            raise PluginError(f"logger {name}: {method} raised {describe_error(error)}") from error
-        log.error("logger dropped for the rest of the run", dropped=name, during=method, error=describe_error(error))
+        name = self._names.get(id(logger)) or f"{type(logger).__module__}:{type(logger).__qualname__}"
+        self._fence.drop(name, method, self._step, error, event="logger dropped for the rest of the run")
         self[:] = [other for other in self if other is not logger]
         if method != "close":
             try:

@@ -119,6 +119,8 @@ class ConsoleLogger:
             self._print(Text(f'  load       transformers.AutoModelForCausalLM.from_pretrained("{path}")'))
         elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
             self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
+        for dropped in run.observers.untold():
+            self._print(Text(f"  dropped    {_visible(dropped)}", style="yellow"))
 
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         if self._config.metrics:

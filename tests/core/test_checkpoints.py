@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.checkpoints import Checkpoints, compare_plugins
+from rlcore.checkpoints import Checkpoints
 from rlcore.errors import CheckpointError
 from rlcore.state import load_state, save_state
 
@@ -394,14 +394,3 @@ def test_a_checkpoint_whose_manifest_is_gone_is_not_the_best(folder: Path) -> No
     write(checkpoints, 2, score=1.0)
     write(checkpoints, 3, score=0.0)
     assert steps(folder) == [2, 3]
-
-
-def test_plugins_that_differ_or_are_missing_are_named() -> None:
-    manifest = {"plugins": {"rlcore": "0.1.0", "rlcore-ppo": "0.1.0", "acme-dpo": "0.3"}}
-    assert compare_plugins(manifest, manifest["plugins"]) == []
-    lines = compare_plugins(manifest, {"rlcore": "0.1.0", "rlcore-ppo": "0.2.0", "new": "1"})
-    assert lines == [
-        "the checkpoint was written with acme-dpo 0.3, which is not installed or not enabled now",
-        "the checkpoint was written with rlcore-ppo 0.1.0, and 0.2.0 is installed now",
-    ]
-    assert compare_plugins({}, {"rlcore": "0.1.0"}) == []

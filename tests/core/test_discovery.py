@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-GOOD = """
-from rlcore import hookimpl
-
-@hookimpl
-def register_trainers(register):
-    register("{name}", "json:dumps")
-"""
-
-
-class Site:
-    """A folder of installed dists, and processes that see it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "site"
-        self.elsewhere = folder / "elsewhere"
-        self.folder.mkdir()
-        self.elsewhere.mkdir()
-
-    def install(
-        self,
-        dist: str,
-        source: str | None = None,
-        *,
-        version: str = "0.3",
-        requires: tuple[str, ...] = (),
-        entry_points: str | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        folder = folder or self.folder
-        folder.mkdir(exist_ok=True)
-        module = dist.replace("-", "_") + "_plugin"
-        if source is not None:
-            (folder / f"{module}.py").write_text(source)
-        info = folder / f"{dist.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        lines = ["Metadata-Version: 2.1", f"Name: {dist}", f"Version: {version}"]
-        (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires), ""]))
-        (info / "entry_points.txt").write_text(entry_points or f"[rlcore]\nmain = {module}\n")
-
-    def python(
-        self, *arguments: str, path: tuple[Path, ...] = (), cwd: Path | None = None, **switches: str
-    ) -> subprocess.CompletedProcess[str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
-        search = os.pathsep.join(map(str, [self.folder, *path, ROOT]))
-        return subprocess.run(
-            [sys.executable, *arguments],
-            env={**kept, "PYTHONPATH": search, **switches},
-            cwd=cwd or self.elsewhere,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    def plugins(self, **options: Any) -> dict[str, dict[str, Any]]:
-        done = self.python("-m", "rlcore", "list-plugins", "--json", **options)
-        assert done.returncode == 0, done.stderr
-        document = json.loads(done.stdout)
-        listed = [plugin for plugin in document["plugins"] if not plugin["dist"].startswith("rlcore-")]
-        assert len({plugin["dist"] for plugin in listed}) == len(listed)
-        return {plugin["dist"]: plugin for plugin in listed}
+from dists import GOOD, Site, state_of
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-def state_of(plugin: Mapping[str, Any]) -> tuple[str, str]:
-    return plugin["state"], plugin["reason"]
 
 
 def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Site) -> None:
@@ -153,10 +82,14 @@ def test_no_plugin_breaks_another_and_each_says_why_in_one_line(site: Site) -> N
 
 def test_a_hook_that_wants_an_unknown_argument_is_broken(site: Site) -> None:
     site.install("acme", "from rlcore import hookimpl\n@hookimpl\ndef on_step(run, loss): ...\n")
-    state, reason = state_of(site.plugins()["acme"])
-    assert state == "broken"
-    assert "'on_step'" in reason
-    assert "'loss'" in reason
+    site.install("named", "from rlcore import hookimpl\n@hookimpl\ndef on_step(run, *, metrics): ...\n")
+    site.install("whole", "from rlcore import hookimpl\n@hookimpl\ndef on_step(run, mine=1, *_, other=2, **__): ...\n")
+    plugins = site.plugins()
+    assert state_of(plugins["acme"]) == ("broken", "hook on_step has no argument 'loss'; it takes run, metrics")
+    assert state_of(plugins["named"]) == (
+        "broken", "hook on_step: 'metrics' is keyword-only, and hooks are called by position",
+    )  # fmt: skip
+    assert state_of(plugins["whole"]) == ("ok", "")
 
 
 def test_hooks_of_a_refused_plugin_are_never_called(site: Site) -> None:
@@ -240,6 +173,31 @@ def test_a_dist_seen_twice_counts_once_as_the_first(site: Site, tmp_path: Path) 
     plugins = site.plugins(path=(second, site.folder))
     assert state_of(plugins["acme"]) == ("ok", "")
     assert (plugins["acme"]["version"], plugins["acme"]["components"]) == ("2.0", {"trainers": ["x"]})
+    assert site.notes == [f"acme lies on the path in 2 places: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
+
+
+def test_a_folder_that_the_path_holds_twice_is_no_second_place(site: Site, tmp_path: Path) -> None:
+    site.install("acme", GOOD.format(name="x"))
+    (tmp_path / "link").symlink_to(site.folder)
+    assert site.plugins(path=(site.folder, tmp_path / "link"))["acme"]["state"] == "ok"
+    assert site.notes == []
+
+
+def test_the_metadata_beside_the_code_of_an_editable_install_is_no_second_one(site: Site, tmp_path: Path) -> None:
+    code = tmp_path / "my code"
+    site.install("acme", GOOD.format(name="x"))
+    info = code / "src" / "acme.egg-info"
+    info.mkdir(parents=True)
+    (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 0.3\n")
+    (info / "entry_points.txt").write_text("[rlcore]\nmain = acme_plugin\n")
+    record = {"url": code.as_uri(), "dir_info": {"editable": True}}
+    direct = site.folder / "acme-0.3.dist-info" / "direct_url.json"
+    for path, editable in ((code / "src", True), (code / "src", False)):
+        direct.write_text(json.dumps(record | {"dir_info": {"editable": editable}}))
+        assert site.plugins(path=(path,))["acme"]["state"] == "ok"
+        assert bool(site.notes) is not editable
+    direct.write_text("{")
+    assert site.plugins()["acme"]["state"] == "ok"
 
 
 def test_a_dist_hidden_by_a_newer_one_without_plugins_is_hidden(site: Site, tmp_path: Path) -> None:
@@ -247,6 +205,7 @@ def test_a_dist_hidden_by_a_newer_one_without_plugins_is_hidden(site: Site, tmp_
     site.install("acme", version="2.0", entry_points="[console_scripts]\na = b:c\n")
     site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
     assert "acme" not in site.plugins(path=(second,))
+    assert site.notes == [f"acme lies on the path in 2 places: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
 
 
 def test_nothing_loads_from_the_working_folder(site: Site) -> None:
@@ -292,11 +251,18 @@ def test_strict_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Sit
     assert site.plugins(RLCORE_STRICT_PLUGINS="1")["acme"]["state"] == "broken"
 
 
-def test_strict_says_nothing_of_what_was_disabled(site: Site) -> None:
+def test_strict_lists_all_that_is_not_ok(site: Site) -> None:
     site.install("acme", "raise ValueError('no')\n")
+    site.install("beta", GOOD.format(name="x"))
     code = "from rlcore.registry import registries; registries()"
-    done = site.python("-c", code, RLCORE_STRICT_PLUGINS="1", RLCORE_DISABLE_PLUGINS="acme")
-    assert done.returncode == 0, done.stderr
+    done = site.python("-c", code, RLCORE_STRICT_PLUGINS="1", RLCORE_DISABLE_PLUGINS="beta,gamma")
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "PluginError: RLCORE_STRICT_PLUGINS is set\n"
+        "  and acme 0.3 is broken: ValueError: no\n"
+        "  and beta 0.3 is disabled: RLCORE_DISABLE_PLUGINS names it\n"
+        "  and RLCORE_DISABLE_PLUGINS names 'gamma', which is not installed\n"
+    )
 
 
 def test_an_interrupt_while_loading_is_an_interrupt(site: Site) -> None:
@@ -328,7 +294,7 @@ def test_each_process_loads_once_and_a_forked_one_for_itself(site: Site) -> None
 def test_the_core_enters_even_where_it_has_no_metadata() -> None:
     from rlcore.finding import find_plugins
 
-    assert [(found.dist, found.module) for found in find_plugins([])] == [("rlcore", "rlcore.plugin")]
+    assert [(found.dist, found.module) for found in find_plugins([]).plugins] == [("rlcore", "rlcore.plugin")]
 
 
 OBSERVER = """
@@ -364,13 +330,13 @@ def test_an_observer_that_raises_is_logged_once_and_dropped_for_the_run_only(sit
     told = done.stdout.splitlines()
     assert [line for line in told if line.startswith("good")] == ["good 1", "good 2", "good 3", "good end", "good 4"]
     assert [line for line in told if line.startswith("bad")] == ["bad 1", "bad 4"]
-    assert done.stderr.count("observer_dropped") == 2
+    assert done.stderr.count("] observer_dropped") == 2
     assert "bad:main" in done.stderr
 
 
 def test_an_observer_that_raises_ends_a_strict_run(site: Site) -> None:
     site.install("bad", OBSERVER.format(name="bad", then="raise ValueError('no')"))
-    done = site.python("-c", WATCH, RLCORE_PLUGINS="bad", RLCORE_STRICT_PLUGINS="1")
+    done = site.python("-c", WATCH, RLCORE_STRICT_PLUGINS="1")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("PluginError: bad:main: on_step raised ValueError: no")
 

@@ -24,6 +24,7 @@ from rlcore.loggers import Loggers
 from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.jsonl import JsonlLogger
 from rlcore.loggers.settings import ConsoleConfig
+from rlcore.observers import Observers
 from rlcore.settings import EvalConfig, TrainConfig
 
 ESCAPE = "\x1b"
@@ -35,6 +36,7 @@ class SomeRun:
     step: int = 0
     total_steps: int | None = None
     config: TrainConfig = attrs.field(factory=TrainConfig)
+    observers: Observers = attrs.field(factory=Observers)
 
 
 @attrs.define
@@ -270,7 +272,8 @@ def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
         "from rlcore.loggers.console import ConsoleLogger; from rlcore.loggers.settings import ConsoleConfig\n"
-        "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None)\n"
+        "from rlcore.observers import Observers\n"
+        "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None, observers=Observers())\n"
         "logger = ConsoleLogger(ConsoleConfig(), run)\n"
         "logger.metrics(1, {'reward/mean': .5}); logger.close(None)\n"
     )

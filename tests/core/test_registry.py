@@ -14,6 +14,7 @@ from rlcore import errors
 from rlcore.components import KINDS, Component
 from rlcore.config import config, option
 from rlcore.discovery import Discovery, Plugin, State
+from rlcore.known import KNOWN
 from rlcore.registry import Registries, build_registries, registries
 
 
@@ -69,6 +70,53 @@ def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
     with pytest.raises(errors.UnknownReward) as caught:
         registries_of().rewards.get("kindness")
     assert str(caught.value) == "no reward is called 'kindness'.\n  installed:  none        see: rlcore list-plugins"
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rlcore-reinforce:reinforce", "RLcore.reinforce:reinforce"])
+def test_a_name_the_project_knows_is_answered_with_the_package_to_install(three: Registries, name: str) -> None:
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        three.trainers.get(name)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(f"no trainer is called '{name}'.")
+    source = "comes with rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+    assert first.endswith(f" '{name}' {source}")
+
+
+def test_a_near_match_may_be_a_name_the_project_knows() -> None:
+    with pytest.raises(errors.UnknownLogger) as caught:
+        registries_of().loggers.get("tensorbord")
+    assert str(caught.value).splitlines()[0] == (
+        "no logger is called 'tensorbord'. Did you mean 'tensorboard'? It comes with rlcore-tensorboard, which is not "
+        "installed: pip install rlcore-tensorboard"
+    )
+
+
+def test_both_are_said_what_is_near_and_what_is_known() -> None:
+    near = registries_of(plugin("acme", component("reinforced")))
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        near.trainers.get("reinforce")
+    assert str(caught.value).splitlines()[0] == (
+        "no trainer is called 'reinforce'. Did you mean 'reinforced' (acme 0.1.0)? 'reinforce' comes with "
+        "rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+    )
+
+
+def test_nobody_is_told_to_install_what_is_installed() -> None:
+    off = registries_of(plugin("rlcore-ppo", state=State.DISABLED, reason="a switch"), plugin("rlcore-sft"))
+    for name, said in {
+        "ppo": "'ppo' comes with rlcore-ppo, which is installed, but disabled",
+        "sft": "'sft' comes with other versions of rlcore-sft than 0.1.0, which is installed",
+    }.items():
+        with pytest.raises(errors.UnknownTrainer) as caught:
+            off.trainers.get(name)
+        assert str(caught.value).splitlines()[0] == f"no trainer is called '{name}'. {said}"
+
+
+def test_what_is_known_is_what_the_installed_plugins_register() -> None:
+    here = {plugin.dist for plugin in registries().discovery.plugins}
+    for kind, names in KNOWN.items():
+        for name, dist in names.items():
+            assert dist not in here or f"{dist}:{name}" in getattr(registries(), kind)
 
 
 @pytest.mark.parametrize("name", ["", ":", "ppo:ppo", "rlcore-sft:ppo", "rlcore-ppo:", None, 3])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "core")]  # the core's tests have dists.py
 
 from e2e_processes import run_process  # noqa: E402  importable from here on
 

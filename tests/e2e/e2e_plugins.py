@@ -1,0 +1,51 @@
+"""Plugins installed for one test, seen by this very process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rlcore import registry
+
+
+class Plugins:
+    """A folder of installed dists, each with one module."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._monkeypatch = folder, monkeypatch
+        folder.mkdir()
+        monkeypatch.syspath_prepend(str(folder))
+
+    def install(self, dist: str, source: str, *, version: str = "0.3") -> None:
+        """Install a dist, or another version of it."""
+        self.remove(dist)
+        module = dist.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(f"from rlcore import hookimpl\n\n{source}")
+        info = self.folder / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[rlcore]\nmain = {module}\n")
+
+    def remove(self, dist: str) -> None:
+        """Have this process forget a dist, and all that it found before."""
+        module = dist.replace("-", "_")
+        for path in self.folder.glob(f"{module}-*.dist-info"):
+            shutil.rmtree(path)
+        self._monkeypatch.delitem(sys.modules, module, raising=False)
+        shutil.rmtree(self.folder / "__pycache__", ignore_errors=True)
+        self._monkeypatch.setattr(registry, "_memo", {})
+
+    def __getitem__(self, dist: str) -> ModuleType:
+        return sys.modules[dist.replace("-", "_")]
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("RLCORE_DISABLE_PLUGINS", "RLCORE_PLUGINS", "RLCORE_STRICT_PLUGINS"):
+        monkeypatch.delenv(name, raising=False)
+    return Plugins(tmp_path / "site", monkeypatch)

@@ -1,0 +1,309 @@
+"""What plugins hear of a run, what they put around its parts, and what the run remembers of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_plugins import Plugins, plugins
+from e2e_processes import assert_same_run, newest_checkpoint
+from e2e_scenarios import train
+
+from rlcore import errors
+
+__all__ = ["plugins"]  # a fixture
+
+SHORT = {"run": {"steps": 2}, "trainer": {"epochs": 1}}
+EVENTS = """
+heard = []
+
+@hookimpl
+def on_run_start(run): heard.append(("on_run_start", run.step))
+
+@hookimpl
+def on_rollout(run, batch): heard.append(("on_rollout", run.step, len(batch), "rewards" in batch))
+
+@hookimpl
+def on_step(run, metrics): heard.append(("on_step", run.step, "reward/mean" in metrics))
+
+@hookimpl
+def on_evaluate(run, metrics): heard.append(("on_evaluate", run.step, "eval/reward/mean" in metrics))
+
+@hookimpl
+def on_checkpoint(run, path): heard.append(("on_checkpoint", path.name, (path / "manifest.json").is_file()))
+
+@hookimpl
+def on_run_end(run, error): heard.append(("on_run_end", error))
+"""
+WRAPPER = """
+import functools
+from collections import Counter
+
+used = Counter()
+METHODS = {"trainers": "state_dict", "architectures": "score", "rollout_stores": "take", "loggers": "metrics"}
+
+
+def counted(function, kind):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        used[kind] += 1
+        return function(*args, **kwargs)
+    return call
+
+
+@hookimpl
+def wrap_component(component):
+    def around(built):
+        method = METHODS.get(component.kind)
+        if method is None:
+            return counted(built, component.kind)
+        setattr(built, method, counted(getattr(built, method), component.kind))
+        return built
+    return around
+"""
+NARROW_WRAPPER = """
+@hookimpl
+def wrap_component(component):
+    return (lambda built: built) if component.name == "{name}" else None
+"""
+REWARDS = """
+from rlcore.config import config, option
+
+
+@config
+class Options:
+    letter: str = option("a", "what is counted")
+
+
+@hookimpl
+def register_rewards(register):
+    register("short", lambda outputs: [-float(len(output)) for output in outputs])
+    register("letters", "acme_rewards:count", config=Options)
+
+
+def count(options):
+    return lambda outputs: [float(output.count(options.letter)) for output in outputs]
+"""
+STORE = """
+@hookimpl
+def register_rollout_stores(register):
+    register("shelf", "rlcore.stores:MemoryStore")
+"""
+TRAINER = """
+@hookimpl
+def register_trainers(register):
+    register("tuned", "rlcore_sft.trainer:SFTTrainer", config="rlcore_sft.config:SFTConfig")
+"""
+OBSERVER = """
+@hookimpl
+def {hook}(run):
+    {body}
+"""
+IDLE = """
+@hookimpl
+def register_samplers(register):
+    register("unused", "json:dumps")
+"""
+
+
+def said_by(run: Path) -> dict[str, str]:
+    """Read the plugins that the comments of config.yaml name."""
+    comments = [line.split() for line in (run / "config.yaml").read_text().splitlines() if line.startswith("# plugin ")]
+    return {dist: version for _, _, dist, version in comments}
+
+
+def test_the_events_of_a_ppo_run_come_in_the_documented_order(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-watch", EVENTS)
+    cadence = {"eval": {"every": 2, "at_start": True, "at_end": True}, "checkpoint": {"every": 2}}
+    train("ppo_config", tmp_path, "run", {**SHORT, "run": {"steps": 3}, **cadence})
+
+    def step(number: int) -> list[tuple[Any, ...]]:
+        return [("on_rollout", number - 1, 10, True), ("on_step", number, True)]
+
+    assert plugins["acme-watch"].heard == [
+        ("on_run_start", 0),
+        ("on_evaluate", 0, True),
+        *step(1),
+        *step(2),
+        ("on_evaluate", 2, True),
+        ("on_checkpoint", "00000002", True),
+        *step(3),
+        ("on_evaluate", 3, True),
+        ("on_checkpoint", "00000003", True),
+        ("on_run_end", None),
+    ]
+
+
+def test_the_end_of_a_run_that_fails_is_heard_with_what_ended_it(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-watch", EVENTS)
+    with pytest.raises(errors.RewardError) as caught:
+        train("ppo_config", tmp_path, "run", {**SHORT, "reward_fn": lambda outputs: [None, "no"]})
+    assert plugins["acme-watch"].heard == [("on_run_start", 0), ("on_run_end", caught.value)]
+
+
+def test_what_is_wrapped_is_what_is_used_and_the_numbers_stay(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-rewards", REWARDS)
+    changes = {**SHORT, "eval": {"every": 1}, "checkpoint": {"every": 1}, "reward_fn": "letters", "loggers": []}
+    train("ppo_config", tmp_path, "plain", changes)
+    plugins.install("acme-timer", WRAPPER)
+    train("ppo_config", tmp_path, "wrapped", changes)
+    assert_same_run(tmp_path / "plain", tmp_path / "wrapped")
+    used: Counter[str] = plugins["acme-timer"].used
+    per_run = {"rollout_stores": 2, "trainers": 2, "samplers": 4, "rewards": 4, "loggers": 4, "pipelines": 2}
+    assert {kind: used[kind] for kind in per_run} == per_run
+    assert used["architectures"] > 2
+
+
+def test_every_plugin_that_was_used_is_recorded_and_no_other(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-rewards", REWARDS, version="1.4")
+    plugins.install("acme-watch", OBSERVER.format(hook="on_step", body="pass"), version="2.0")
+    plugins.install("acme-timer", NARROW_WRAPPER.format(name="default"), version="0.1")
+    plugins.install("acme-other", NARROW_WRAPPER.format(name="unused"))
+    plugins.install("acme-idle", IDLE)
+    plugins.install("acme-store", STORE, version="0.9")
+    changes = {**SHORT, "store": "shelf", "reward_fn": [["short", 0.5], {"fn": "letters", "weight": 2, "letter": "b"}]}
+    train("ppo_config", tmp_path, "run", changes)
+    used = {"acme-rewards": "1.4", "acme-watch": "2.0", "acme-timer": "0.1", "acme-store": "0.9"}
+    recorded = said_by(tmp_path / "run")
+    assert recorded.pop("rlcore-ppo")
+    assert recorded == used
+    manifest = json.loads((newest_checkpoint(tmp_path / "run") / "manifest.json").read_text())
+    assert {dist for dist in manifest["plugins"] if dist.startswith("acme")} == set(used)
+    assert manifest["plugins"].keys() - used.keys() == {"rlcore", "rlcore-ppo"}
+
+
+@pytest.mark.parametrize(
+    "reward_fn",
+    ["short", "acme-rewards:short", ["short"], [("short", 2)], {"brief": "short"}, {"brief": {"fn": "short"}}],
+    ids=str,
+)
+def test_a_registered_reward_is_recorded_whatever_its_form(reward_fn: Any, plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-rewards", REWARDS)
+    train("ppo_config", tmp_path, "run", {"run": {"steps": 0}, "reward_fn": reward_fn})
+    assert said_by(tmp_path / "run")["acme-rewards"] == "0.3"
+
+
+def test_who_is_dropped_is_listed_when_the_run_ends(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-late", OBSERVER.format(hook="on_run_end", body="raise KeyError('late')"))
+    plugins.install("acme-bad", OBSERVER.format(hook="on_step", body="if run.step == 2: raise ValueError('no')"))
+    plugins.install("acme-wrap", "@hookimpl\ndef wrap_component(component): raise OSError('clock')\n")
+    dropped = [
+        "acme-wrap:main  wrap_component of trainer 'ppo' at step 0: OSError: clock",
+        "acme-bad:main  on_step at step 2: ValueError: no",
+        "acme-late:main  on_run_end at step 3: KeyError: 'late'",
+    ]
+    done = train("ppo_config", tmp_path, "shown", {**SHORT, "run": {"steps": 3}, "loggers": ["console"]})
+    assert [str(each) for each in done.run.observers.dropped] == dropped
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-3:] == [f"  dropped    {each}" for each in dropped]
+    assert "plugins were dropped in this run" not in shown.err
+    assert shown.err.count("_dropped ") == 3  # each was said once, when it happened
+    train("ppo_config", tmp_path, "quiet", {**SHORT, "run": {"steps": 3}})
+    told = [line for line in capsys.readouterr().err.splitlines() if "plugins were dropped in this run" in line]
+    assert len(told) == 1
+    assert all(json.dumps(each)[1:-1] in told[0] for each in dropped)
+
+
+def test_a_logger_that_is_dropped_is_listed_by_its_full_name(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install(
+        "acme-logs",
+        "class Broken:\n"
+        "    def __init__(self, config, run): pass\n"
+        "    def metrics(self, step, metrics): raise ConnectionError('gone')\n"
+        "    def completions(self, step, rows): pass\n"
+        "    def close(self, error): pass\n"
+        "@hookimpl\ndef register_loggers(register): register('remote', Broken)\n",
+    )
+    done = train("ppo_config", tmp_path, "run", {**SHORT, "loggers": ["console", "remote"]})
+    (dropped,) = done.run.observers.dropped
+    assert (dropped.plugin, dropped.what, dropped.step) == ("acme-logs:remote", "metrics", 1)
+    line = "  dropped    acme-logs:remote  metrics at step 1: ConnectionError: gone"
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+RESUMED = {"run": {"steps": 4, "resume": "auto"}, "trainer": {"epochs": 1}}
+
+
+def test_resuming_with_another_version_warns(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-rewards", REWARDS, version="0.3")
+    train("ppo_config", tmp_path, "run", {**SHORT, "reward_fn": "short"})
+    plugins.install("acme-rewards", REWARDS, version="0.4")
+    capsys.readouterr()
+    assert train("ppo_config", tmp_path, "run", {**RESUMED, "reward_fn": "short"}).run.step == 4
+    warning = "the checkpoint was written with acme-rewards 0.3, and 0.4 is installed now"
+    assert warning in capsys.readouterr().err
+    assert said_by(tmp_path / "run")["acme-rewards"] == "0.4"
+
+
+def test_resuming_without_an_observer_warns_and_goes_on(
+    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-watch", OBSERVER.format(hook="on_step", body="pass"))
+    train("ppo_config", tmp_path, "run", SHORT)
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "acme-watch")
+    capsys.readouterr()
+    assert train("ppo_config", tmp_path, "run", {**RESUMED, "run": {"steps": 2, "resume": "auto"}}).run.step == 2
+    written = "the checkpoint was written with acme-watch 0.3, which is"
+    assert f"{written} disabled now: RLCORE_DISABLE_PLUGINS names it" in capsys.readouterr().err
+    plugins.remove("acme-watch")
+    monkeypatch.delenv("RLCORE_DISABLE_PLUGINS")
+    assert train("ppo_config", tmp_path, "run", RESUMED).run.step == 4
+    assert f"{written} not installed: pip install acme-watch==0.3" in capsys.readouterr().err
+
+
+def test_what_is_no_longer_asked_for_is_not_missed(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-store", STORE)
+    train("ppo_config", tmp_path, "run", {**SHORT, "store": "shelf"})
+    capsys.readouterr()
+    train("ppo_config", tmp_path, "run", RESUMED)
+    assert "acme-store" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dist", "source", "changes", "error"),
+    [
+        ("acme-store", STORE, {"store": "shelf"}, errors.UnknownRolloutStore),
+        ("acme-rewards", REWARDS, {"reward_fn": "short"}, errors.UnknownReward),
+        ("acme-rewards", REWARDS, {"reward_fn": "acme-rewards:short"}, errors.UnknownReward),
+        ("acme", REWARDS.replace("acme_rewards", "acme"), {"reward_fn": "acme:short"}, errors.DataError),
+    ],
+)
+@pytest.mark.parametrize("how", ["auto", "path"])
+def test_resuming_without_what_the_run_needs_says_what_to_install(
+    dist: str, source: str, changes: dict, error: type[Exception], how: str, plugins: Plugins, tmp_path: Path
+) -> None:
+    plugins.install(dist, source, version="0.3.1")
+    train("ppo_config", tmp_path, "run", {**SHORT, **changes})
+    plugins.remove(dist)
+    checkpoint = str(newest_checkpoint(tmp_path / "run"))
+    resumed = {**RESUMED, "run": {"steps": 4, "resume": "auto" if how == "auto" else checkpoint}}
+    with pytest.raises(error, match=f"written with {dist} 0.3.1, which is not installed: pip install {dist}==0.3.1"):
+        train("ppo_config", tmp_path, "run", {**resumed, **changes})
+    with pytest.raises(error) as unadvised:
+        train("ppo_config", tmp_path, "fresh", {**SHORT, **changes})
+    assert "pip install" not in str(unadvised.value)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-algo", TRAINER)
+    train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 2}})
+    plugins.remove("acme-algo")
+    again = {"trainer": {"name": "tuned"}, "run": {"steps": 4, "resume": "auto"}}
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        train("sft_config", tmp_path, "run", again)
+    first, *_, last = str(caught.value).splitlines()
+    assert first.startswith("no trainer is called 'tuned'.")
+    advice = "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
+    assert last.strip() == advice
