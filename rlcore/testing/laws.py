@@ -101,6 +101,16 @@ def law(kind: str, *, when: Callable[[Subject], bool] = _always) -> Callable[[Ca
     return make
 
 
+def require(held: bool, otherwise: str) -> None:
+    """Go on where a law is kept.
+
+    Raises:
+        LawBroken: it is not; `otherwise` says what was expected, what was seen, and what to do.
+    """
+    if not held:
+        raise LawBroken(otherwise)
+
+
 def laws_in(module: ModuleType) -> list[Law]:
     """List the laws that a module defines, in their order."""
     return [each for each in vars(module).values() if isinstance(each, Law)]

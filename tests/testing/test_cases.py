@@ -1,0 +1,211 @@
+"""Which laws are held against a plugin, what its tests are called, and what is said of one that does not conform."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sites import Site
+
+from rlcore.testing import ConformanceError, check_plugin, conformance
+from rlcore.testing import cases as cases_module
+from rlcore.testing.cases import MODULES, cases
+from rlcore.testing.laws import laws_in
+
+PLUGIN = """
+from rlcore import hookimpl
+
+@hookimpl
+def register_rewards(register):
+    register("polite", "acme_rewards:polite", config="acme_rewards:Polite", summary="says please")
+
+@hookimpl
+def register_rollout_stores(register):
+    register("list", "acme_rewards:List", summary="in a list")
+"""
+REWARDS = """
+from rlcore.config import config, option
+
+@config
+class Polite:
+    word: str = option("please", "counted in every output")
+    uneven: bool = option(False, "count by the place in the batch instead")
+
+def polite(options):
+    def count(outputs):
+        return [float(i if options.uneven else text.count(options.word)) for i, text in enumerate(outputs)]
+    return count
+
+class List:
+    pass
+"""
+ORDER = "reward-polite-the_order_of_a_batch_changes_nothing"
+
+
+@pytest.fixture
+def acme(site: Site) -> Site:
+    site.install("acme", {"acme_plugin.py": PLUGIN, "acme_rewards.py": REWARDS}, entry="acme_plugin")
+    return site
+
+
+@pytest.mark.usefixtures("acme")
+def test_the_laws_are_those_of_the_dist_of_every_component_and_of_its_kind() -> None:
+    found = [case.id for case in cases("acme")]
+    assert found[0] == "plugin-it_loads"
+    assert {"plugin-the_import_is_light", "reward-polite-the_name_is_legal", ORDER} <= set(found)
+    assert "rollout_store-list-the_name_is_legal" in found
+    assert not [each for each in found if each.startswith("trainer")]
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_law_about_options_is_held_where_there_are_options() -> None:
+    found = [case.id for case in cases("acme")]
+    assert "reward-polite-options_round_trip" in found
+    assert "rollout_store-list-options_round_trip" not in found
+
+
+@pytest.mark.usefixtures("acme")
+def test_dists_are_called_as_pip_calls_them() -> None:
+    assert [case.id for case in cases("ACME")] == [case.id for case in cases("acme")]
+
+
+@pytest.mark.usefixtures("acme")
+def test_every_law_of_the_kit_says_what_it_is_about() -> None:
+    for kind, module in MODULES.items():
+        laws = laws_in(importlib.import_module(module))
+        assert laws, f"no law about {kind}"
+        for law in laws:
+            assert law.kind == kind
+            assert re.fullmatch(r"[a-z][a-z0-9_]+", law.name)
+            assert law.text.endswith("."), law.name
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_dist_that_is_not_installed_is_named_with_its_like() -> None:
+    with pytest.raises(ConformanceError, match=r"no installed dist called 'acne' .* did you mean 'acme'\?"):
+        cases("acne")
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"options": {"polit": {}}}, r"options names 'polit'; did you mean 'polite'\?"),
+        ({"expected_failures": {"it_load": "why"}}, r"expected_failures names 'it_load'; did you mean 'it_loads'\?"),
+        ({"expected_failures": {ORDER + "s": "why"}}, f"did you mean '{ORDER}'"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_refused(given: dict[str, dict[str, str]], message: str) -> None:
+    for choose in (conformance, check_plugin):
+        with pytest.raises(ConformanceError, match=message):
+            choose("acme", **given)
+
+
+def test_a_plugin_that_does_not_load_is_not_hidden_behind_the_names_it_lacks(site: Site) -> None:
+    site.install("acme", {"acme_plugin.py": "raise RuntimeError('no disk')"}, entry="acme_plugin")
+    found = cases("acme", options={"polite": {}})
+    assert {case.law.kind for case in found} == {"plugin"}
+    conformance("acme", options={"polite": {}}, expected_failures={ORDER: "why"})
+    with pytest.raises(ConformanceError, match=r"broken +plugin-it_loads .*\n.*is broken: RuntimeError: no disk"):
+        check_plugin("acme", options={"polite": {}})
+
+
+@pytest.mark.usefixtures("acme")
+def test_parameters_are_named_and_marked() -> None:
+    expected = {ORDER: "it counts places", "the_name_is_legal": "an old name"}
+    parameters = conformance("acme", expected_failures=expected)
+    marks = {each.id: each.marks for each in parameters}
+    assert [each.id for each in parameters] == [case.id for case in cases("acme")]
+    assert {id_ for id_, mark in marks.items() if mark} == {
+        ORDER, "reward-polite-the_name_is_legal", "rollout_store-list-the_name_is_legal",
+    }  # fmt: skip
+    (mark,) = marks[ORDER]
+    assert (mark.name, mark.kwargs) == ("xfail", {"strict": True, "reason": "it counts places"})
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_report_has_a_line_for_each_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    _keep_to_kinds(monkeypatch, "rewards", "component")
+    with pytest.raises(ConformanceError) as caught:
+        check_plugin("acme", options={"polite": {"uneven": True}})
+    text = str(caught.value)
+    assert text.startswith("acme: does not conform, ")
+    assert re.search(rf"\n  broken     {ORDER}  \(\d\.\d s\)\n             output 'yes, thanks' gets 0.0, and", text)
+    assert "\n  held       reward-polite-an_empty_output_is_accepted  (0.0 s)" in text
+
+
+@pytest.mark.usefixtures("acme")
+def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    _keep_to_kinds(monkeypatch, "rewards", "component")
+    uneven = {"polite": {"uneven": True}}
+    split = "reward-polite-splitting_a_batch_changes_nothing"
+    report = check_plugin("acme", options=uneven, expected_failures={ORDER: "places", split: "places"})
+    assert report.conforms
+    assert str(report).startswith("acme: conforms, ")
+    assert {each.id: each.message for each in report.outcomes if each.state == "expected"} == {
+        ORDER: "places", split: "places",
+    }  # fmt: skip
+    with pytest.raises(ConformanceError, match=f"unexpected {ORDER} .*\n.*it was to fail: places"):
+        check_plugin("acme", expected_failures={ORDER: "places"})
+
+
+def test_whatever_a_component_raises_is_in_the_report(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    _keep_to_kinds(monkeypatch, "component")
+    bad = REWARDS.replace("class List:\n    pass", "raise SystemExit('no licence')")
+    site.install("acme", {"acme_plugin.py": PLUGIN, "acme_rewards.py": bad}, entry="acme_plugin")
+    with pytest.raises(ConformanceError, match=r"broken +rollout_store-list-the_target_imports .*\n.*no licence"):
+        check_plugin("acme")
+
+
+def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> None:
+    (tmp_path / "test_acme.py").write_text(
+        "import pytest\n"
+        "from rlcore.testing import conformance\n"
+        f"EXPECTED = {{{ORDER!r}: 'it counts places', 'reward-polite-same_inputs_same_numbers': 'it does not'}}\n"
+        "@pytest.mark.parametrize('law', conformance(\n"
+        "    'acme', options={'polite': {'uneven': True}}, expected_failures=EXPECTED))\n"
+        "def test_law(law):\n"
+        "    law()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-k", "a_batch or same_inputs", "test_acme.py"],
+        env={"PATH": "", "PYTHONPATH": f"{acme.folder}:{Path(__file__).parents[2]}", "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    said = done.stdout
+    assert done.returncode == 1, said
+    assert f"XFAIL test_acme.py::test_law[{ORDER}] - it counts places" in said
+    split = "reward-polite-splitting_a_batch_changes_nothing"
+    assert f"FAILED test_acme.py::test_law[{split}]" in said
+    assert "rlcore.testing.laws.LawBroken: output 'No!' gets 1.0, and in a batch of its own 0.0" in said
+    assert "FAILED test_acme.py::test_law[reward-polite-same_inputs_same_numbers]" in said
+    assert "[XPASS(strict)] it does not" in said
+    assert "2 failed" in said
+    assert "1 xfailed" in said
+
+
+def test_the_kit_and_laws_about_what_is_light_import_nothing_heavy() -> None:
+    light = ("rlcore.testing", *(MODULES[kind] for kind in ("plugin", "component", "rewards", "loggers", "pipelines")))
+    code = (
+        "import importlib, sys\n"
+        f"for name in {light!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    heavy = sorted({'torch', 'transformers'} & set(sys.modules))\n"
+        "    if heavy: sys.exit(f'{name} imports {heavy}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _keep_to_kinds(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
+    """Leave laws of other kinds, and those that start processes, out of a test that is about reports."""
+    slow = {"another_process_same_numbers", "options_are_light"}
+    every = cases_module._laws
+    monkeypatch.setattr(
+        cases_module, "_laws", lambda kind: [law for law in every(kind) if kind in kinds and law.name not in slow]
+    )

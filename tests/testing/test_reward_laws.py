@@ -1,0 +1,73 @@
+"""Each law about rewards is broken by one that breaks it, and kept by right ones."""
+
+from __future__ import annotations
+
+import pytest
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from sites import wrong
+
+from rlcore.testing import Law, LawBroken, rewards
+from rlcore.testing.laws import laws_in
+
+WRONG = [
+    Wrong("one_number_for_each_output", "too_few", "returned 11 values for 12 samples"),
+    Wrong("one_number_for_each_output", "text", "gave sample 0 'good', which is a str, not a number"),
+    Wrong("one_number_for_each_output", "infinite", "gave sample 3 inf, which is not a finite number"),
+    Wrong("some_output_gets_a_number", "silent", "it gives None for each of 'yes, thanks'"),
+    Wrong("same_inputs_same_numbers", "random_one", "asked again"),
+    Wrong("another_process_same_numbers", "hashing", "in another process"),
+    Wrong("the_order_of_a_batch_changes_nothing", "ranked", "'yes, thanks' gets 0.0, and in a batch turned round 11.0"),
+    Wrong(
+        "splitting_a_batch_changes_nothing", "whitened", "and in a batch of its own 0.0; judge each output by itself"
+    ),
+    Wrong("an_empty_output_is_accepted", "first_letter", "raised IndexError: string index out of range"),
+    Wrong("an_empty_output_is_accepted", "averaging", "raised ZeroDivisionError"),
+    Wrong("columns_it_does_not_take_change_nothing", "counting_columns", "beside other columns"),
+    Wrong("what_it_is_given_stays_as_it_was", "spoiling_columns", "it changes the columns"),
+    Wrong("what_it_is_given_stays_as_it_was", "spoiling_tokens", "it changes output_tokens"),
+]
+RIGHT = ("right", "right_later", "counting")
+pytestmark = pytest.mark.usefixtures("wrong_site")
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_wrong_reward_breaks_the_law(case: Wrong) -> None:
+    assert_broken(rewards, case, wrong("rewards", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(rewards, WRONG)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("law", laws_in(rewards), ids=law_name)
+def test_a_right_reward_keeps_the_law(law: Law, name: str) -> None:
+    assert_kept(law, wrong("rewards", name))
+
+
+@pytest.mark.parametrize(
+    ("who", "laws"),
+    [
+        ("whitened", {"splitting_a_batch_changes_nothing"}),
+        ("silent", {"some_output_gets_a_number"}),
+        ("first_letter", {"an_empty_output_is_accepted"}),
+        ("counting_columns", {"columns_it_does_not_take_change_nothing"}),
+        ("spoiling_columns", {"what_it_is_given_stays_as_it_was"}),
+    ],
+)
+def test_a_wrong_reward_breaks_no_other_law(who: str, laws: set[str]) -> None:
+    broken = set()
+    for law in laws_in(rewards):
+        if law.name == "another_process_same_numbers":  # seconds each time; it asks nothing else
+            continue
+        try:
+            law(wrong("rewards", who))
+        except LawBroken:
+            broken.add(law.name)
+    assert broken == laws
+
+
+def test_options_reach_the_reward() -> None:
+    (law,) = (law for law in laws_in(rewards) if law.name == "some_output_gets_a_number")
+    law(wrong("rewards", "counting", word="please"))
+    assert rewards._ask(wrong("rewards", "counting", word="no"), ("no no", "yes")) == [2.0, 0.0]

@@ -1,0 +1,17 @@
+"""Architectures, one for each law that they break."""
+
+NAMES = (
+    "FolderAnew", "TokenizerLess", "ReferenceAside", "ReferenceShared", "ReferenceRecording", "ReferenceReloaded",
+    "HeadsLost", "LoadsCopies", "Thawing", "SavesStart", "HeadsInside", "TokenizerUnsaved", "ReferenceInside",
+    "Unseeded", "Shifted", "PaddingRead", "LogitsAlways", "EntropyInBits", "ValuesEverywhere", "ValuesNever",
+    "ValuesMoveLogprobs", "RowsByPlace", "Unused", "Recording", "FreezesNothing", "FreezesAll", "OwnModule",
+    "ForwardWrapped", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
+    "OtherTokenizer", "ReferenceLeft", "ModuleLeft",
+)  # fmt: skip
+COMPONENTS = [
+    ("architectures", name, f"wrong_architectures:{name}.build", "rlcore.models.settings:CausalLMConfig")
+    for name in NAMES
+] + [
+    ("architectures", "mistral", "wrong_architectures:build_mistral", None),
+    ("architectures", "t5", "wrong_architectures:build_t5", None),
+]

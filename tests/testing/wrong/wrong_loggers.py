@@ -1,0 +1,156 @@
+"""Loggers, each of which breaks one law."""
+
+import json
+import math
+import threading
+from pathlib import Path
+
+from rlcore.config import config, option
+
+
+@config
+class Where:
+    """Options of a right one."""
+
+    file: str = option("log.jsonl", "file in the run's folder")
+
+
+class Right:
+    """Append lines to a file that is open for as long as the logger is."""
+
+    mode = "a"
+
+    def __init__(self, config, run):
+        self.run = run
+        name = "log.jsonl" if config is None else config.file
+        self.file = (run.dir / name).open(self.mode, encoding="utf-8", errors="backslashreplace")
+
+    def metrics(self, step, metrics):
+        self.write(step, metrics)
+
+    def completions(self, step, rows):
+        for row in rows:
+            self.write(step, row)
+
+    def write(self, step, values):
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.flush()
+
+    def close(self, error):
+        self.file.close()
+
+
+class Curious(Right):
+    def metrics(self, step, metrics):
+        self.write(step, {"loss": float(self.run.trainer.loss)})
+
+
+class Finite(Right):
+    def metrics(self, step, metrics):
+        if not all(math.isfinite(value) for value in metrics.values()):
+            raise ValueError("a number that is none")
+        self.write(step, metrics)
+
+
+class Table(Right):
+    columns = None
+
+    def metrics(self, step, metrics):
+        self.columns = self.columns or list(metrics)
+        if list(metrics) != self.columns:
+            raise KeyError(f"the columns are {self.columns}")
+        self.write(step, metrics)
+
+
+class Scored(Right):
+    def completions(self, step, rows):
+        for row in rows:
+            self.write(step, {"reward": round(row.get("reward", 0.0), 2)})
+
+
+class Counting(Right):
+    def completions(self, step, rows):
+        self.write(step, {"mean": sum(row["length"] for row in rows) / len(rows)})
+
+
+class Popping(Right):
+    def metrics(self, step, metrics):
+        metrics.pop("kl/mean", None)
+        self.write(step, metrics)
+
+
+class Cutting(Right):
+    def completions(self, step, rows):
+        for row in rows:
+            row["output"] = row["output"][:1]
+
+
+class Astray(Right):
+    def metrics(self, step, metrics):
+        Path("log.txt").write_text(str(metrics))
+
+
+class Clingy(Right):
+    def close(self, error):
+        super().close(error)
+        if error is not None:
+            raise RuntimeError("the run has failed") from error
+
+
+class Untouched(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        self.last = {}
+
+    def metrics(self, step, metrics):
+        self.last.update(metrics)
+        self.write(step, metrics)
+
+    def close(self, error):
+        super().close(error)
+        self.run.last = self.last["kl/mean"]
+
+
+class Open(Right):
+    def close(self, error):
+        pass
+
+
+class OpenAfterCrash(Right):
+    crashed = False
+
+    def metrics(self, step, metrics):
+        self.crashed = True
+        self.write(step, metrics)
+        self.crashed = False
+
+    def close(self, error):
+        if not self.crashed:
+            self.file.close()
+
+
+class Running(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        self.over = threading.Event()
+        threading.Thread(target=self.over.wait, args=(60,), daemon=True, name="sender").start()
+
+
+class Service(Right):
+    """Be right: one thread serves all loggers of the process."""
+
+    started = []  # noqa: RUF012  for the whole process
+
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        if not self.started:
+            self.started.append(1)
+            threading.Thread(target=threading.Event().wait, args=(60,), daemon=True, name="service").start()
+
+
+class Overwriting(Right):
+    mode = "w"
+
+
+class Refusing(Right):
+    mode = "x"

@@ -1,0 +1,123 @@
+"""Pipelines, each of which breaks one law."""
+
+import random
+
+import attrs
+import numpy as np
+
+from rlcore.config import config, option
+from rlcore.data.prompts import build_prompts
+from rlcore.data.samples import Sample, build_samples
+from rlcore.errors import DataError
+from rlcore.types import Prompt
+
+
+@config
+class Prefix:
+    """What every prompt begins with."""
+
+    text: str = option("q: ", "written before every prompt")
+
+
+def right(options):
+    """Return a right pipeline of prompts, with options."""
+
+    def build(source, tokenizer, data, *, max_length, what="prompts"):
+        return build_prompts([options.text + row for row in source], tokenizer, data, max_length=max_length, what=what)
+
+    return build
+
+
+def triples(source, tokenizer, data, *, max_length, what="samples"):
+    """Be right, and read rows of a form of its own."""
+    if not len(source):
+        raise DataError(f"{what} is empty")
+    if not all(isinstance(row, tuple) for row in source):
+        raise DataError(f"{what}: rows are (question, answer, score)")
+    return build_samples([[q, a] for q, a, _ in source], tokenizer, data, max_length=max_length, what=what)
+
+
+triples.example_rows = [("a" * i, "b" * (12 - i), i) for i in range(1, 11)]
+
+
+def reads_none(source, tokenizer, data, *, max_length, what="samples"):
+    raise DataError(f"{what}: rows are (question, answer, score)")
+
+
+def of_prompts(change):
+    """Make a pipeline of the right one and a change to its list of prompts."""
+
+    def build(source, tokenizer, data, *, max_length, what="prompts"):
+        return change(build_prompts(source, tokenizer, data, max_length=max_length, what=what))
+
+    return build
+
+
+def of_samples(change):
+    """Make a pipeline of the right one and a change to each sample."""
+
+    def build(source, tokenizer, data, *, max_length, what="samples"):
+        made = build_samples(source, tokenizer, data, max_length=max_length, what=what)
+        return [change(sample) for sample in made]
+
+    return build
+
+
+def padded(prompts):
+    longest = max(len(prompt.tokens) for prompt in prompts)
+    return [attrs.evolve(p, tokens=p.tokens + (0,) * (longest - len(p.tokens))) for p in prompts]
+
+
+dropping = of_prompts(lambda prompts: prompts[:-1])
+textless = of_prompts(lambda prompts: [attrs.evolve(p, text=p.text.encode()) for p in prompts])
+empty = of_prompts(lambda prompts: [attrs.evolve(p, tokens=()) for p in prompts])
+numpy_tokens = of_prompts(lambda prompts: [attrs.evolve(p, tokens=tuple(np.array(p.tokens))) for p in prompts])
+listed = of_prompts(lambda prompts: [attrs.evolve(p, tokens=list(p.tokens)) for p in prompts])
+beyond = of_prompts(lambda prompts: [attrs.evolve(p, tokens=(*p.tokens, 99)) for p in prompts])
+sorting = of_prompts(lambda prompts: sorted(prompts, key=lambda p: len(p.tokens)))
+padding = of_prompts(padded)
+shuffling = of_prompts(lambda prompts: random.sample(prompts, len(prompts)))
+forgetful = of_prompts(lambda prompts: [Prompt(p.text, p.tokens) for p in prompts])
+
+short_mask = of_samples(lambda s: Sample(s.tokens, s.action_mask[:-1]))
+numbers = of_samples(lambda s: Sample(s.tokens, tuple(map(int, s.action_mask))))
+all_chosen = of_samples(lambda s: Sample(s.tokens, (True,) * len(s.tokens)))
+none_chosen = of_samples(lambda s: Sample(s.tokens, (False,) * len(s.tokens)))
+
+
+def spoiling(source, tokenizer, data, *, max_length, what="prompts"):
+    prompts = build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+    source[0] = ""
+    return prompts
+
+
+def endless(source, tokenizer, data, *, max_length, what="prompts"):
+    return build_prompts(source, tokenizer, data, max_length=0, what=what)
+
+
+def asserting(source, tokenizer, data, *, max_length, what="prompts"):
+    prompts = build_prompts(source, tokenizer, data, max_length=0, what=what)
+    assert all(len(prompt.tokens) < max_length for prompt in prompts)
+    return prompts
+
+
+def taking_nothing(source, tokenizer, data, *, max_length, what="prompts"):
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what) if len(source) else []
+
+
+def indexing(source, tokenizer, data, *, max_length, what="prompts"):
+    source[0]
+    return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+
+
+def vague(source, tokenizer, data, *, max_length, what="prompts"):
+    return build_prompts(source, tokenizer, data, max_length=max_length, what="the input")
+
+
+def stripping(source, tokenizer, data, *, max_length, what="samples"):
+    made = build_samples(source, tokenizer, data, max_length=max_length, what=what)
+    kept = [[i for i, token in enumerate(s.tokens) if token != tokenizer.pad_token_id] for s in made]
+    return [
+        Sample(tuple(s.tokens[i] for i in keep), tuple(s.action_mask[i] for i in keep))
+        for s, keep in zip(made, kept, strict=True)
+    ]

@@ -1,0 +1,87 @@
+"""Rewards, each of which breaks one law, and right ones."""
+
+import math
+import random
+
+from rlcore.config import config, option
+
+
+@config
+class Words:
+    """What is rewarded."""
+
+    word: str = option("yes", "counted in every output")
+
+
+def counting(options):
+    """Return a right reward, with options."""
+
+    def count(outputs):
+        return [float(output.count(options.word)) for output in outputs]
+
+    return count
+
+
+def right(outputs, answer, **columns):
+    """Be right, and need a column."""
+    return [None if "@" in output else float(output == given) for output, given in zip(outputs, answer, strict=True)]
+
+
+async def right_later(texts):
+    """Be right, at a time of its own."""
+    return [[0.5] * 0 or float(len(text)) for text in texts]
+
+
+def too_few(outputs):
+    return [1.0 for output in outputs][1:]
+
+
+def text(outputs):
+    return ["good" for _ in outputs]
+
+
+def infinite(outputs):
+    return [math.inf if output == "42" else 0.0 for output in outputs]
+
+
+def silent(outputs):
+    return [None for _ in outputs]
+
+
+def random_one(outputs):
+    return [random.random() for _ in outputs]
+
+
+def hashing(outputs):
+    return [float(hash(output) % 1000) for output in outputs]
+
+
+def ranked(outputs):
+    return [float(i) for i, _ in enumerate(outputs)]
+
+
+def whitened(outputs):
+    lengths = [len(output) for output in outputs]
+    return [length - sum(lengths) / len(lengths) for length in lengths]
+
+
+def first_letter(outputs):
+    return [float(ord(output[0])) for output in outputs]
+
+
+def averaging(outputs):
+    return [sum(map(ord, output)) / len(output) for output in outputs]
+
+
+def counting_columns(outputs, **columns):
+    return [float(len(columns)) for _ in outputs]
+
+
+def spoiling_columns(outputs, **columns):
+    for notes in columns.get("notes_on_row", ()):
+        notes.append("seen")
+    return [0.0 for _ in outputs]
+
+
+def spoiling_tokens(output_tokens):
+    return [float(tokens.pop()) for tokens in output_tokens]

@@ -1,0 +1,282 @@
+"""Trainers, each of which breaks a law, and the right ones that they were."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+
+from rlcore.batching import micro_batches
+from rlcore.config import config, option
+from rlcore.meter import Meter
+from rlcore.models.blocks import thaw
+from rlcore.order import Order
+from rlcore.settings import OptimizerConfig
+from rlcore.types import Trajectories
+
+
+@config
+class Options:
+    rollouts: int = option(8, "responses of a round", ge=2)
+    micro_batch_size: int = option(0, "responses of one forward pass", ge=0)
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=1e-2), "AdamW")
+
+
+class Right:
+    """REINFORCE against the round's mean."""
+
+    needs = ("reward_fn", "prompts")
+    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+
+    def __init__(self, config, run):
+        self.config, self.run, self.rounds = config, run, 0
+        self._policy = run.build_policy()
+        self._policy.module.train()
+        self.order = Order(len(run.prompts) if run.inputs.prompts else len(run.samples), run.config.run.seed)
+        self.plan()
+        self.updater = run.updater(self._policy, config.optimizer)
+
+    def plan(self):
+        self.run.plan_steps(self.order.count / self.config.rollouts)
+
+    def steps(self):
+        while True:
+            metrics = self.learn(self.gather())
+            self.rounds += 1
+            yield metrics
+
+    def policy(self):
+        return self._policy
+
+    def gather(self):
+        run = self.run
+        dealt = self.order.take(self.config.rollouts)
+        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
+        batch = run.sample(prompts)
+        batch = run.ranks.gather_batch(batch.with_columns(scores=run.score(prompts, batch).scores))
+        batch = batch.with_columns(advantages=batch["scores"] - batch["scores"].mean())
+        run.observers.on_rollout(run, batch)
+        return batch
+
+    def learn(self, batch):
+        total, meter = batch.num_actions.sum(), Meter(self.run.ranks)
+        for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+            with self.updater.exchanging(last):
+                losses = self.losses(part)
+                self.updater.backward(self.reduced(losses, part, total))
+            meter.add(part.action_mask, {"loss/policy": losses.detach()})
+        self.updater.step()
+        return meter.means()
+
+    def losses(self, part):
+        return -part["advantages"][:, None] * self._policy.score(part).logprobs
+
+    def reduced(self, losses, part, total):
+        return (losses * part.action_mask).sum() / total
+
+    def state_dict(self):
+        return {"updater": self.updater.state_dict(), "order": self.order.state_dict(), "rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
+        self.rounds = state["rounds"]
+
+
+class Imitates(Right):
+    """The same on demonstrations, which are all worth learning."""
+
+    needs = ("samples",)
+
+    def gather(self):
+        samples = [self.run.samples[i] for i in self.order.take_within_pass(self.config.rollouts)]
+        batch = Trajectories.stack([sample.tokens for sample in samples], [sample.action_mask for sample in samples])
+        return batch.with_columns(advantages=torch.ones(len(batch)))
+
+
+class MisspeltNeed(Right):
+    needs = ("reward_fn", "prompt")
+
+
+class NeedsMore(Right):
+    needs = ("reward_fn",)
+
+
+class UnknownBudget(Right):
+    default_budget: ClassVar[Mapping[str, float]] = {"iterations": 100}
+
+
+class CountsNoEpochs(Right):
+    def plan(self):
+        pass
+
+
+class NotANumber(Right):
+    def losses(self, part):
+        return super().losses(part) + (self._policy.score(part).logprobs.detach() - 1).log()
+
+
+class YieldsTensors(Right):
+    def learn(self, batch):
+        return {name: torch.tensor(value) for name, value in super().learn(batch).items()}
+
+
+class YieldsNothing(Right):
+    def learn(self, batch):
+        super().learn(batch)
+        return {}
+
+
+class NamesBadly(Right):
+    def learn(self, batch):
+        return {"policy loss": super().learn(batch)["loss/policy"]}
+
+
+class LeavesALayer(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        self._policy.model.model.layers[0].mlp.up_proj.weight.register_hook(torch.zeros_like)
+
+
+class Thaws(Right):
+    def plan(self):
+        thaw(self._policy.model)
+        super().plan()
+
+
+class Unseeded(Right):
+    def gather(self):
+        self.order.seed = random.SystemRandom().randrange(10**6)
+        self.order._pass = -1
+        return super().gather()
+
+
+class ForgetsTheOptimizer(Right):
+    def state_dict(self):
+        return {"order": self.order.state_dict(), "rounds": self.rounds}
+
+    def load_state_dict(self, state):
+        self.order.load_state_dict(state["order"])
+        self.rounds = state["rounds"]
+
+
+class YieldsMidRound(Right):
+    def steps(self):
+        while True:
+            batch = self.gather()
+            for half in batch.split(4):
+                yield self.learn(half)
+
+
+class KeepsCountElsewhere(Right):
+    count = 0
+
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        type(self).count *= run.config.run.resume != "never"
+
+    def losses(self, part):
+        type(self).count += 1
+        return super().losses(part) * type(self).count
+
+
+class Deaf(Right):
+    def steps(self):
+        signal.signal(signal.SIGINT, lambda *_: None)
+        yield from super().steps()
+
+
+class Jumpy(Right):
+    def steps(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield from super().steps()
+
+
+class HoldsASet(Right):
+    def state_dict(self):
+        return super().state_dict() | {"seen": {1, 2}}
+
+
+class LosesWhatItLoads(Right):
+    def load_state_dict(self, state):
+        super().load_state_dict(state | {"rounds": 0})
+
+
+class TellsNobody(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.observers.on_rollout = lambda *_: None
+
+
+class TellsTooMuch(Right):
+    def learn(self, batch):
+        metrics = super().learn(batch)
+        self.run.observers.on_step(self.run, metrics)
+        return metrics
+
+
+class ComparesWithPad(Right):
+    def reduced(self, losses, part, total):
+        return (losses * (part.tokens != self.run.tokenizer.pad_token_id)).sum() / total
+
+
+class AveragesColumns(Right):
+    def reduced(self, losses, part, total):
+        return losses.mean(1).sum()
+
+
+class StacksItself(Imitates):
+    """It pads on its own, and sees padding by its id."""
+
+    def gather(self):
+        batch, pad = super().gather(), self.run.tokenizer.pad_token_id
+        tokens = batch.tokens.masked_fill(~batch.mask, pad)
+        real = tokens != pad
+        return Trajectories(tokens, real, real & batch.action_mask, batch.ended, batch.columns)
+
+
+class AveragesMeans(Right):
+    def reduced(self, losses, part, total):
+        share = self.config.micro_batch_size or self.config.rollouts
+        return (losses * part.action_mask).sum() / part.num_actions.sum() * share / self.config.rollouts
+
+
+class LooksAtItsShare(Right):
+    def losses(self, part):
+        return -(part["scores"] - part["scores"].mean())[:, None] * self._policy.score(part).logprobs
+
+
+class Uphill(Right):
+    def losses(self, part):
+        return -super().losses(part)
+
+
+class Unlearns(Imitates):
+    def losses(self, part):
+        return -super().losses(part)
+
+
+class EvaluatesForGood(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.add_evaluation(self.evaluate)
+
+    def evaluate(self):
+        self._policy.module.eval()
+        return {"mode": 0.0}
+
+
+class EvaluatesOnTheNext(Right):
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        run.add_evaluation(lambda: {"next": float(self.order.take(1)[0])})
+
+
+class SavesAndMoves(Right):
+    def state_dict(self):
+        self.rounds += 1
+        self.order.take(3)
+        return super().state_dict()
