@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DISTS := . rlcore_ppo rlcore_sft
+DISTS := . $(patsubst %/,%,$(dir $(wildcard rlcore_*/pyproject.toml plugins/*/pyproject.toml)))
 INSTALLED := $(VENV)/.installed
 
 # More threads than free cores make small models many times slower.
@@ -22,7 +22,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 
 types: $(INSTALLED)
-	$(BIN)/mypy -p rlcore -p rlcore_ppo -p rlcore_sft
+	$(BIN)/mypy -p rlcore $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
 
 bench: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/ppo_randomwalks.py $(ARGS)
@@ -31,7 +31,9 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
 wheels: $(INSTALLED)
+	rm -rf dist
 	for dist in $(DISTS); do $(BIN)/python -m build --no-isolation --outdir dist $$dist || exit 1; done
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache

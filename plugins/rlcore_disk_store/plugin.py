@@ -1,0 +1,17 @@
+"""Bring the store on disk to rlcore; light, for every command imports it."""
+
+from __future__ import annotations
+
+from rlcore import hookimpl
+from rlcore.hookspecs import Register
+
+
+@hookimpl
+def register_rollout_stores(register: Register) -> None:
+    """Register the store `disk`."""
+    register(
+        "disk",
+        "rlcore_disk_store.store:DiskStore",
+        config="rlcore_disk_store.config:DiskStoreConfig",
+        summary="rollouts in Arrow files, mapped into memory when they are taken",
+    )

@@ -1,0 +1,107 @@
+"""The rollout store on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore.errors import ConfigError, DataError, EmptyStore
+from rlcore.types import Trajectories
+from rlcore_disk_store.config import DiskStoreConfig
+from rlcore_disk_store.folders import TAKEN, claim_folder, release_folder
+from rlcore_disk_store.shards import Shard, join_shards, write_shard
+
+
+class DiskStore:
+    """Hold trajectories in files, in the order they came (`rlcore.protocols.RolloutStore`).
+
+    Attributes:
+        folder: this store's own, removed with the store or at the end of the process, but for rounds that are kept.
+    """
+
+    def __init__(self, config: DiskStoreConfig) -> None:
+        if config.keep and config.path is None:
+            raise ConfigError(f"store.keep = {config.keep}: set store.path too, so that what is kept can be found")
+        self._keep = config.keep
+        parent = Path(tempfile.gettempdir() if config.path is None else config.path)
+        try:
+            self.folder, lock = claim_folder(parent)
+        except OSError as error:
+            raise ConfigError(f"store.path = {str(parent)!r}: no folder can be made there: {error}") from error
+        weakref.finalize(self, release_folder, self.folder, lock, os.getpid())
+        self._shards: list[Shard] = []
+        self._num_written = self._num_takes = 0
+
+    def append(self, batch: Trajectories) -> None:
+        """Write a batch to a file of its own; all must have the same columns, of the same types.
+
+        Raises:
+            DataError: it has other arrays than the batches before it, or arrays that Arrow has no place for.
+            OSError: the disk is full or fails; what the store held before it still holds.
+        """
+        shard = write_shard(self.folder / f"{self._num_written:06d}.arrow", batch)
+        if self._shards and (ours := _columns(shard)) != (theirs := _columns(self._shards[0])):
+            shard.path.unlink()
+            differ = sorted(f"'{name}'" for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+            raise DataError(
+                f"batch {len(self._shards)} of the store differs from batch 0 in {', '.join(differ)}: all batches "
+                "between two takes need the same columns, of the same types and numbers of dimensions"
+            )
+        self._shards.append(shard)
+        self._num_written += 1
+
+    def take(self) -> Trajectories:
+        """Return everything as one batch on the CPU, mapped from disk, and forget it.
+
+        Raises:
+            EmptyStore: nothing has been added since the last time.
+            OSError: the disk is full or fails; nothing is forgotten.
+        """
+        if not self._shards:
+            raise EmptyStore("the rollout store is empty: append a batch before taking one")
+        batch = join_shards(self._shards, self.folder)
+        self._forget(keep=self._keep)
+        return batch
+
+    def __len__(self) -> int:
+        return sum(len(shard) for shard in self._shards)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is held, mapped from disk; a checkpoint of it needs no file of the store any more."""
+        parts = (join_shards([shard], self.folder) for shard in self._shards)
+        return {"parts": [attrs.asdict(part, recurse=False) for part in parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken; `memory` writes the same state, so either can read the other's."""
+        self._forget(keep=0)
+        for part in state["parts"]:
+            self.append(Trajectories(**part))
+
+    def _forget(self, *, keep: int) -> None:
+        shards, self._shards = self._shards, []
+        for shard in shards:
+            if keep:
+                self._set_aside(shard)
+            else:
+                shard.path.unlink()
+        self._num_takes += bool(keep)
+
+    def _set_aside(self, shard: Shard) -> None:
+        """Move a file to those that are kept, and let the oldest round of them go."""
+        taken = self.folder / TAKEN
+        (taken / f"{self._num_takes:06d}").mkdir(parents=True, exist_ok=True)
+        shard.path.rename(taken / f"{self._num_takes:06d}" / shard.path.name)
+        for old in sorted(taken.iterdir())[: -self._keep]:
+            shutil.rmtree(old)
+
+
+def _columns(shard: Shard) -> dict[str, Any]:
+    """Return what batches must agree in: the type of each array, and its shape but for B and T."""
+    width = shard.kinds["tokens"][1][1:]
+    return {name: (dtype, "T" if shape[1:] == width else shape[1:]) for name, (dtype, shape) in shard.kinds.items()}

@@ -1,0 +1,83 @@
+"""The logger `wandb`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import wandb
+
+from rlcore.config import unstructure
+from rlcore.errors import PluginError
+from rlcore.loggers import LoggedRun
+from rlcore_wandb.config import WandbConfig
+
+STEP = "step"
+"""What every chart has on its horizontal axis: steps of rlcore, for wandb's own only ever grow and runs may go back."""
+
+
+class WandbLogger:
+    """Log a run to Weights & Biases (`rlcore.protocols.Logger`); a resumed run goes on under the id it had.
+
+    The run is this logger's own: one that the program has started with `wandb.init` is left alone. What is printed is
+    not captured, for that would put wandb between the run and its terminal.
+
+    Raises:
+        PluginError: wandb cannot start, as when nobody is logged in; the message says why and what to do.
+    """
+
+    _living: ClassVar[dict[str, wandb.Run]] = {}
+    """Id of each run that this process has not closed."""
+
+    def __init__(self, config: WandbConfig, run: LoggedRun) -> None:
+        self._rows = config.completions
+        noted = run.dir / "wandb" / "run_id"
+        goes_on = run.step > 0 and noted.exists()
+        run_id = noted.read_text(encoding="utf-8").strip() if goes_on else None
+        if run_id is not None and run_id in self._living:  # left open in this process; wandb takes an id once
+            self._living.pop(run_id).finish(exit_code=1)
+        try:
+            self._run = wandb.init(
+                project=config.project or os.environ.get("WANDB_PROJECT") or "rlcore",
+                entity=config.entity,
+                name=config.run_name or run.dir.name,
+                mode=config.mode,
+                group=config.group,
+                tags=config.tags or None,
+                id=run_id,
+                resume="allow" if goes_on else None,
+                dir=run.dir,
+                config=unstructure(run.config),
+                reinit="create_new",
+                # No links to the latest of several wandb runs: a run's folder may be copied.
+                settings=wandb.Settings(console="off", symlink=False, init_timeout=config.start_timeout_s),
+            )
+        except (wandb.Error, ValueError, OSError) as error:
+            raise PluginError(
+                f"logger 'wandb' cannot start: {error}\n  log in with `wandb login` or WANDB_API_KEY; or set "
+                "`mode: offline` for this logger, which keeps the run on disk for `wandb sync`; or leave the logger out"
+            ) from error
+        noted.parent.mkdir(exist_ok=True)
+        noted.write_text(f"{self._run.id}\n", encoding="utf-8")
+        self._living[self._run.id] = self._run
+        self._run.define_metric(STEP, hidden=True)
+        self._run.define_metric("*", step_metric=STEP)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics of a training step or of an evaluation."""
+        self._run.log({STEP: step, **metrics})
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send a table of the first completions."""
+        if not rows or not self._rows:
+            return
+        names: list[str | int] = list(dict.fromkeys(name for row in rows for name in row))
+        values = [[row.get(str(name)) for name in names] for row in rows[: self._rows]]
+        self._run.log({STEP: step, "eval/completions": wandb.Table(names, values, allow_mixed_types=True)})
+
+    def close(self, error: BaseException | None) -> None:
+        """Send what is left, and mark the run as finished or, after an error, as failed."""
+        if self._living.get(self._run.id) is self._run:
+            del self._living[self._run.id]
+            self._run.finish(exit_code=0 if error is None else 1)
