@@ -1,0 +1,102 @@
+"""Every law of architectures is broken by one that is wrong in just that, and kept by the right ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from sites import installed, wrong
+
+from rlcore.testing import Law, architectures, keeping
+from rlcore.testing.laws import laws_in
+from rlcore.testing.plainly import read_folders
+
+FOLDER, STAYS, PLAIN = "a_folder_is_the_model_in_it", "a_reference_stays", "plain_transformers_loads_what_was_saved"
+BACK, PLACE = "loading_brings_everything_back", "loading_changes_parameters_in_place"
+ASKED, VALUES = "what_is_asked_for_is_given", "values_come_with_a_value_head"
+GRADIENTS, FROZEN = "gradients_reach_everything_that_trains", "unfrozen_layers_are_the_top_ones"
+FORWARD, DECODER = "score_goes_through_forward", "a_decoder_says_what_scoring_says"
+LIMITS, MOVING = "limits_and_ends_are_told", "moving_moves_everything"
+WRONG = [
+    Wrong(FOLDER, "FolderAnew", "logprobs of a policy built from a folder was to be"),
+    Wrong(FOLDER, "TokenizerLess", "the folder's tokenizer was to spell 'abz' as [0, 1, 25]; it spells [9]"),
+    Wrong("a_reference_equals_the_start", "ReferenceAside", "`reference_score(...).logprobs` at first was to be"),
+    Wrong(STAYS, "ReferenceShared", "`reference_score` after the policy was trained was to be"),
+    Wrong(STAYS, "ReferenceRecording", "`reference_score` was to record no gradients"),
+    Wrong(STAYS, "ReferenceReloaded", "`reference_score` after load_pretrained was to be"),
+    Wrong(BACK, "HeadsLost", "'value.head.rise.weight' after load_pretrained was to be"),
+    Wrong(PLACE, "LoadsCopies", "in load_pretrained; model.transformer.h.0.attn.c_attn.bias, model"),
+    Wrong(PLACE, "Thawing", "with the same requires_grad, in load_pretrained; model.transformer.wte.weight did not"),
+    Wrong(PLAIN, "SavesStart", "what plain transformers says after loading the saved folder was to be"),
+    Wrong(PLAIN, "HeadsInside", "unexpected weights in the saved folder: value.head.fall.bias"),
+    Wrong(PLAIN, "TokenizerUnsaved", "the saved tokenizer was to spell 'abz'"),
+    Wrong("the_module_holds_nothing_of_the_reference", "ReferenceInside", "it differs in kept."),
+    Wrong("the_seed_decides_what_is_random", "Unseeded", "values of a policy built again after the same seed"),
+    Wrong(
+        "scores_are_those_of_plain_transformers", "Shifted", "`score(...).logprobs` (GPT2LMHeadModel, padding: left)"
+    ),
+    Wrong("padding_changes_nothing", "PaddingRead", "logprobs of the chosen tokens, padded on left to 19 columns,"),
+    Wrong(ASKED, "LogitsAlways", "'logits' was to be None where it was not asked for"),
+    Wrong(ASKED, "EntropyInBits", "`score(..., entropy=True).entropy` was to be"),
+    Wrong(VALUES, "ValuesEverywhere", "`score(...).values` elsewhere was to be 0.0"),
+    Wrong(VALUES, "ValuesNever", "values were to come with value_head=True; they are None"),
+    Wrong(VALUES, "ValuesMoveLogprobs", "logprobs with a value head was to be"),
+    Wrong("a_sequence_without_chosen_tokens_changes_nothing", "RowsByPlace", "beside a sequence without chosen tokens"),
+    Wrong(GRADIENTS, "Unused", "was to get a gradient; idle.weight, idle.bias got none"),
+    Wrong(GRADIENTS, "Recording", "under torch.no_grad() nothing was to be recorded"),
+    Wrong(FROZEN, "FreezesNothing", "with unfrozen_layers = 1 of 2, .model.transformer.wte.weight"),
+    Wrong(FROZEN, "FreezesAll", "with unfrozen_layers = 1 the top block was to train; of it nothing does"),
+    Wrong(FORWARD, "OwnModule", "`score` was to call policy.forward; it did not"),
+    Wrong(FORWARD, "ForwardWrapped", "policy.forward was to be policy.module at first"),
+    Wrong("everything_runs_in_autocast", "OutsideAutocast", "decoder.start was to enter policy.autocast()"),
+    Wrong(DECODER, "PaddingDecoded", "a decoder's log-probs was to be"),
+    Wrong(DECODER, "KeepsOthers", "a decoder's log-probs (only rows [0, 1, 3] kept after 3 tokens) was to be"),
+    Wrong(DECODER, "DecodesOtherValues", "a decoder's values was to be"),
+    Wrong(LIMITS, "Endless", "policy.eos_token_ids were to hold 30"),
+    Wrong(LIMITS, "Boundless", "policy.max_length was to be 64; it is 0"),
+    Wrong(LIMITS, "OtherTokenizer", "policy.tokenizer was to be the one given"),
+    Wrong(MOVING, "ReferenceLeft", "the reference was to move with the policy; it stayed"),
+    Wrong(MOVING, "ModuleLeft", "everything was to move; value.head"),
+]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "top layers": {"unfrozen_layers": 1, "value_layers": 1},
+    "critic, recomputed": {"critic": "copy", "gradient_checkpointing": True},
+    "heads only, padded": {"unfrozen_layers": 0, "packing": False},
+}
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+@pytest.mark.usefixtures("wrong_site")
+def test_a_wrong_architecture_breaks_the_law(case: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.who in {"HeadsInside", "TokenizerUnsaved"}:  # what a new process adds is seen with SavesStart
+        monkeypatch.setattr(keeping, "call_anew", lambda function, arguments, what: read_folders(**arguments))
+    assert_broken(architectures, case, wrong("architectures", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(architectures, WRONG)
+
+
+@pytest.mark.parametrize("law", laws_in(architectures), ids=law_name)
+def test_causal_lm_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("architectures", "rlcore:causal_lm"))
+
+
+@pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_causal_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
+    assert_kept(law, installed("architectures", "rlcore:causal_lm", **OPTIONS[name]))
+
+
+@pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
+@pytest.mark.usefixtures("wrong_site")
+def test_an_architecture_is_tried_with_the_model_it_names(law: Law) -> None:
+    assert_kept(law, wrong("architectures", "mistral"))
+
+
+@pytest.mark.usefixtures("wrong_site")
+def test_plain_decoders_have_no_say_in_encoder_decoders() -> None:
+    subject = wrong("architectures", "t5")
+    left = {law.name for law in laws_in(architectures) if not law.when(subject)}
+    assert left == {PLAIN, FROZEN, "scores_are_those_of_plain_transformers"}

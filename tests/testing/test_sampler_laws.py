@@ -1,0 +1,105 @@
+"""Every law of samplers is broken by a sampler that is wrong in just that, and kept by the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
+from sites import installed, wrong
+
+from rlcore.testing import Law, samplers
+from rlcore.testing.laws import laws_in
+from rlcore.testing.sampler_calls import chi_square_probability
+
+GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_are_the_policys"
+MARKS, KINDS = "masks_mark_what_was_chosen", "arrays_are_of_the_right_kind"
+EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_left_as_it_was"
+WRONG = [
+    Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 was to begin with its prompt's tokens [7, 4, 11"),
+    Wrong("row_i_continues_prompt_i", "one_short", "8 prompts were to give as many sequences; there are 7"),
+    Wrong("row_i_continues_prompt_i", "unmarked_first", "what was not chosen in it is [7, 4, 11, 11, 14, "),
+    Wrong(MARKS, "prompt_marked", "the real tokens after its prompt; it is at [1, 2"),
+    Wrong(MARKS, "garbage_real", "`action_mask` of sequence 0 was to be True at"),
+    Wrong(KINDS, "int_ended", "'ended' was to be torch.bool of (8,) on cpu; it is torch.int64"),
+    Wrong(KINDS, "with_gradient", "'logprobs' was to carry no gradient"),
+    Wrong(GREEDY, "never_greedy", "GPT2LMHeadModel, prompt [7, 4, 11, 11, 14], EOS []"),
+    Wrong(GREEDY, "positions_of_padding", "count positions of real tokens only"),
+    Wrong(CHANCE, "first_token_again", "frequencies were to follow the policy's probabilities"),
+    Wrong("temperature_divides_the_logits", "tempered_twice", "with {'temperature': 0.6}: frequencies"),
+    Wrong("temperature_divides_the_logits", "tempered_not", "with {'temperature': 0.6}: frequencies"),
+    Wrong("top_k_draws_among_the_likeliest", "top_k_one_more", "draws are of tokens that may not be drawn"),
+    Wrong("top_p_draws_among_the_likeliest", "top_p_not", "draws are of tokens that may not be drawn"),
+    Wrong("top_p_draws_among_the_likeliest", "top_p_one_short", "frequencies were to follow"),
+    Wrong("logprobs_are_the_untempered_policys", "tempered_logprobs", "with {'temperature': 0.7"),
+    Wrong("logprobs_are_the_untempered_policys", "shifted_logprobs", "with defaults, 'logprobs' of a chosen token"),
+    Wrong("values_are_what_scoring_says", "shifted_values", "'values' of a chosen token was to be"),
+    Wrong(EOS, "eos_trimmed", "keep EOS as the last chosen token"),
+    Wrong(EOS, "never_ended", "was to be True (EOS is any of"),
+    Wrong(EOS, "ended_when_cut", "was to be False (EOS is any of"),
+    Wrong(EOS, "pad_counts_as_end", "was to be False (EOS is any of"),
+    Wrong("the_policys_own_eos_counts", "own_eos_only", "was to end with the first of policy.eos_token_ids"),
+    Wrong("limits_are_honoured", "one_too_many", "was to get 7 new ones with max_new_tokens = 7"),
+    Wrong("limits_are_honoured", "ended_when_cut", "it got 7, `ended` True"),
+    Wrong("eos_waits_for_min_new_tokens", "no_minimum", "were to hold no EOS"),
+    Wrong("stop_sequences_end", "stops_in_prompt", "of prompt 0 was to end with the first"),
+    Wrong("stop_sequences_end", "stops_ignored", "(`ended` False) of prompt"),
+    Wrong("the_generator_alone_decides", "global_numbers", "take every random number from `generator`"),
+    Wrong("the_generator_moves_on", "seed_again", "was to draw other tokens"),
+    Wrong("a_generator_may_be_left_out", "needs_generator", "'NoneType' object has no", error=AttributeError),
+    Wrong("batches_change_nothing", "unsorted_batches", "put the rows back in the order of the prompts"),
+    Wrong(LEFT, "leaves_evaluating", "modes of the policy's module were to be the same"),
+    Wrong(LEFT, "leaves_frozen", "requires_grad of the policy's module were to be the same"),
+    Wrong(LEFT, "leaves_no_grad", "torch's grad mode was to stay on"),
+]
+
+
+@pytest.fixture(autouse=True)
+def grad_mode() -> Iterator[None]:
+    yield
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+@pytest.mark.usefixtures("wrong_site")
+def test_a_wrong_sampler_breaks_the_law(case: Wrong) -> None:
+    assert_broken(samplers, case, wrong("samplers", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(samplers, WRONG)
+
+
+@pytest.mark.parametrize("law", laws_in(samplers), ids=law_name)
+def test_the_built_in_sampler_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("samplers", "rlcore:default"))
+
+
+@pytest.mark.parametrize("law", laws_in(samplers), ids=law_name)
+@pytest.mark.usefixtures("wrong_site")
+def test_best_of_two_keeps_the_laws_that_are_about_it(law: Law) -> None:
+    assert_kept(law, wrong("samplers", "best_of_two"))
+
+
+@pytest.mark.usefixtures("wrong_site")
+def test_what_best_of_two_declares_is_needed() -> None:
+    subject = wrong("samplers", "best_of_two")
+    chance = law_called(samplers, CHANCE)
+    assert not chance.when(subject)
+    with pytest.raises(AssertionError, match="frequencies were to follow"):
+        chance(subject)
+
+
+def test_the_probability_is_pearsons() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    counts = torch.tensor([30.0, 14.0, 34.0, 45.0, 57.0, 20.0]).double()
+    seen = chi_square_probability(counts, torch.full((6,), 1 / 6).double())
+    assert seen == pytest.approx(float(stats.chisquare(counts.numpy()).pvalue), rel=1e-6)
+
+
+def test_rare_outcomes_are_pooled() -> None:
+    """Of 100, 90 of one and 10 of the others together are due: (88 - 90)^2 / 90 + (12 - 10)^2 / 10 = 4 / 9."""
+    counts = torch.tensor([1.0, 88.0, 2.0, 9.0]).double()
+    seen = chi_square_probability(counts, torch.tensor([0.03, 0.9, 0.03, 0.04]).double())
+    assert seen == pytest.approx(0.5050, abs=1e-4)  # one degree of freedom: erfc(sqrt(4 / 9 / 2))

@@ -1,0 +1,46 @@
+"""Every law of rollout stores is broken by a store that is wrong in just that, and kept by the right ones."""
+
+from __future__ import annotations
+
+import pytest
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from sites import installed, wrong
+
+from rlcore.testing import Law, stores
+from rlcore.testing.laws import laws_in
+
+WRONG = [
+    Wrong("what_was_appended_comes_back_in_order", "Reversed", "'tokens' of sequence 0 was to be"),
+    Wrong("batches_of_different_widths_come_back_whole", "Narrow", "'tokens' of sequence 3 was to be"),
+    Wrong("an_empty_store_says_so", "Returning", "a new store was to raise rlcore.errors.EmptyStore; it returned"),
+    Wrong("an_empty_store_says_so", "KeyErroring", "it raised KeyError: 'nothing here'"),
+    Wrong("taking_forgets", "Remembering", "was to be 3 sequences; it was 6"),
+    Wrong("its_length_counts_sequences", "CountingBatches", "it was 0, 1, 2, 0"),
+    Wrong("types_are_kept", "Widening", "'bool_each' was to be torch.bool; it was torch.float32"),
+    Wrong("numbers_that_are_none_are_kept", "Cleaning", "of sequence 0 was to be [nan"),
+    Wrong("hundreds_of_batches_are_held", "Bounded", "was to be 200 sequences; it was 100"),
+    Wrong("what_was_taken_stays_as_it_was", "Reusing", "memory that the store does not write to again"),
+    Wrong("what_is_appended_is_not_changed", "Spoiling", "the batch that was appended: 'scores'"),
+    Wrong("two_stores_share_nothing", "Shared", "was to be 3 sequences; it was 6"),
+    Wrong("same_appends_same_take", "Shuffling", "a second store, seeded otherwise: "),
+    Wrong("same_appends_same_take", "Drawing", "the global random state of python was to stay"),
+    Wrong("a_state_is_taken_without_a_trace", "Draining", "was to be 9 sequences; it was 3"),
+    Wrong("a_state_is_taken_without_a_trace", "Growing", "was to be 6 sequences; it was 9"),
+    Wrong("a_state_replaces_what_was_held", "Adding", "len was to be 3 after `load_state_dict`; it was 9"),
+    Wrong("a_state_continues_in_a_new_process", "Elsewhere", "len was to be 6 after"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+@pytest.mark.usefixtures("wrong_site")
+def test_a_wrong_store_breaks_the_law(case: Wrong) -> None:
+    assert_broken(stores, case, wrong("rollout_stores", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(stores, WRONG)
+
+
+@pytest.mark.parametrize("law", laws_in(stores), ids=law_name)
+def test_the_store_in_memory_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("rollout_stores", "rlcore:memory"))
