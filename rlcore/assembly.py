@@ -78,12 +78,15 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
         saver = Saver(run, plugins)
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
-    if ranks.is_main:
-        RunDir(place.path).rewind(run.step if place.checkpoint is not None else None)
-        for choice in chosen.loggers:
-            logger = choice.wrapped(choice.component.target()(choice.options, run))
-            run.loggers.add(logger, choice.component.qualified)
+        ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
     return Assembly(trainer, run, saver)
+
+
+def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
+    RunDir(run.dir).rewind(run.step if is_resumed else None)
+    for choice in chosen.loggers:
+        logger = choice.wrapped(choice.component.target()(choice.options, run))
+        run.loggers.add(logger, choice.component.qualified)
 
 
 def _build_run(

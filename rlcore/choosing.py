@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -150,6 +150,7 @@ class _Chooser:
         self.wrapping.layers(component)
         values = {name: value for name, value in section.items() if name not in skip}
         cls = component.config_class()
+        _check_keys(component, cls, skip)
         if cls is not None:
             return Choice(component, structure(cls, values, where=self.where, path=path), self.wrapping)
         if values:
@@ -164,7 +165,7 @@ class _Chooser:
         known, fn = registries().rewards, form.fn
         if isinstance(fn, str) and (fn in known or not _names_module(fn)):
             component = known.get(fn)
-            _check_keys(component)
+            _check_keys(component, component.config_class(), OWN_KEYS)
             choice = self.choice(component, form.options, form.path)
             return ChosenReward(form.name or fn, form.weight, choice.made, choice)
         if form.options:
@@ -182,18 +183,17 @@ def _names_module(reference: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in module.split("."))
 
 
-def _check_keys(component: Component[Any]) -> None:
-    """Refuse options that a mapping of a reward could never set.
+def _check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:
+    """Refuse options that nobody could ever set, because their keys say something else in the same mapping.
 
     Raises:
-        PluginError: an option is called as the reward's own keys are.
+        PluginError: an option is called as one of the keys that the core reads itself.
     """
-    cls = component.config_class()
-    taken = [] if cls is None else [field.name for field in attrs.fields(cls) if field.name in OWN_KEYS]
+    taken = [] if cls is None else [field.name for field in attrs.fields(cls) if field.name in own]
     if taken:
         raise PluginError(
-            f"{component} has an option '{taken[0]}', which nobody could set: in a mapping it means "
-            f"something of every reward ({', '.join(OWN_KEYS)}); its author must call it something else"
+            f"{component} has an option '{taken[0]}', which nobody could set: beside a component's options that key "
+            f"is the core's own (as {', '.join(own)}); its author must call it something else"
         )
 
 

@@ -49,7 +49,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
 
     def take() -> Claim:
         try:
-            return _claim(config, trainer)
+            return _claim(config, plugins, trainer)
         except OSError as error:
             if isinstance(error, RLCoreError):
                 raise
@@ -74,13 +74,13 @@ def _wanted(config: TrainConfig) -> Path:
     return Path(config.run.root) / (config.run.name or "")
 
 
-def _claim(config: TrainConfig, trainer: str) -> Claim:
+def _claim(config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> Claim:
     run, wanted = config.run, _wanted(config)
     if run.name is None and run.resume == "auto":
         raise ConfigError("run.resume = 'auto': needs run.name, to know which run to go on with")
     checkpoint = None if run.resume in ("never", "auto") else Checkpoints.open(Path(run.resume))
     if checkpoint is not None:
-        _check_same(checkpoint, config, trainer)
+        _check_same(checkpoint, config, plugins, trainer)
     replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(wanted)
     if replaces:
         _set_aside(wanted)
@@ -90,28 +90,34 @@ def _claim(config: TrainConfig, trainer: str) -> Claim:
         if checkpoint is None:
             get_logger("resume").warning("the run has no whole checkpoint: it starts anew", run=str(place.path))
         else:
-            _check_same(checkpoint, config, trainer)
+            _check_same(checkpoint, config, plugins, trainer)
     start = None if checkpoint is None else checkpoint.path.parent.parent / "start"
     return Claim(place.path, place.is_continued, checkpoint, start if start is not None and start.is_dir() else None)
 
 
-def _check_same(checkpoint: Checkpoint, config: TrainConfig, trainer: str) -> None:
-    """Refuse to go on with other options: a checkpoint brings the state they led to, and it would be neither run."""
+def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> None:
+    """Refuse to go on with other options: a checkpoint brings the state they led to, and it would be neither run.
+
+    Options that came or went with another version of a plugin are only told.
+    """
     _check_trainer(checkpoint, trainer)
     then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
-    changed = []
+    changed, versions = [], []
     for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):
         old, new = _flat(then.get(section, {})), _flat(now[section])
-        changed += [
-            f"{section}.{key} was {old.get(key)!r}, is {new.get(key)!r}"
-            for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key) and key not in free
-        ]
+        for key in sorted((old.keys() | new.keys()) - free):
+            if old.get(key) == new.get(key):
+                continue
+            is_of_version = (key in old) != (key in new) and checkpoint.manifest.get("plugins") != plugins
+            said = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
+            (versions if is_of_version else changed).append(said)
     if changed:
         raise ConfigError(
             f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the options of then, "
             f"or start a new run from {checkpoint.path / 'model'}"
         )
+    for said in versions:
+        get_logger("resume").warning(f"an option came or went with another version of a plugin: {said}")
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:

@@ -307,3 +307,56 @@ def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp
     assert first.startswith("no trainer is called 'tuned'.")
     advice = "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
     assert last.strip() == advice
+
+
+TUNED = """
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+from rlcore_sft.trainer import SFTTrainer
+
+
+@config
+class Options:
+    batch_size: int = option(32, "one step's", ge=1)
+    micro_batch_size: int = option(0, "one pass's", ge=0)
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "AdamW")
+    dropout: bool = option(True, "drop out")
+    {new}
+
+
+@hookimpl
+def register_trainers(register):
+    register("tuned", SFTTrainer, config=Options)
+"""
+
+
+def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-tuned", TUNED.format(new=""), version="1.0")
+    changes = {"trainer": {"name": "tuned"}, "run": {"steps": 1}}
+    train("sft_config", tmp_path, "run", changes)
+    newer = TUNED.format(new='smoothing: float = option(0.0, "of labels")')
+    plugins.install("acme-tuned", newer, version="1.0")
+    resumed = {**changes, "run": {"steps": 2, "resume": "auto"}}
+    with pytest.raises(errors.ConfigError, match=r"trainer\.smoothing was 'not there', is 0\.0"):
+        train("sft_config", tmp_path, "run", resumed)
+    plugins.install("acme-tuned", newer, version="1.1")
+    assert train("sft_config", tmp_path, "run", resumed).run.step == 2
+    said = capsys.readouterr().err
+    assert "the checkpoint was written with acme-tuned 1.0, and 1.1 is installed now" in said
+    assert "came or went with another version of a plugin: trainer.smoothing was 'not there', is 0.0" in said
+
+
+def test_an_option_that_nobody_could_set_is_the_authors_error(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-tuned", TUNED.format(new='name: str = option("x", "of what")'))
+    with pytest.raises(errors.PluginError, match=r"trainer 'tuned' \(acme-tuned 0\.3\) has an option 'name'"):
+        train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 1}})
+
+
+def test_a_logger_that_cannot_be_built_leaves_no_run_behind(plugins: Plugins, tmp_path: Path) -> None:
+    source = "@hookimpl\ndef register_loggers(register): register('remote', lambda config, run: {'a': 1}['key'])\n"
+    plugins.install("acme-logs", source)
+    with pytest.raises(KeyError, match="key"):
+        train("ppo_config", tmp_path, "run", {**SHORT, "loggers": ["remote"]})
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,97 @@
+"""The loop of REINFORCE: one round of responses, one optimizer step, one yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from rlcore.batching import micro_batches
+from rlcore.errors import ConfigError
+from rlcore.log import get_logger
+from rlcore.meter import Meter
+from rlcore.models.loading import disable_dropout
+from rlcore.order import Order
+from rlcore.protocols import Policy
+from rlcore.run import Run
+from rlcore.types import Metrics, Trajectories
+from rlcore_reinforce.config import ReinforceConfig
+from rlcore_reinforce.loss import leave_one_out, policy_loss
+
+
+class ReinforceTrainer:
+    """REINFORCE with a baseline (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("reward_fn", "prompts")
+    default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+
+    def __init__(self, config: ReinforceConfig, run: Run) -> None:
+        if config.rollouts < run.ranks.world:
+            raise ConfigError(
+                f"trainer.rollouts = {config.rollouts}: must reach the number of processes, {run.ranks.world}"
+            )
+        if not run.config.gen.is_plain:
+            get_logger("reinforce").warning(
+                "responses are not drawn from the policy itself, so the gradient will be off: leave out temperature, "
+                "top_k, top_p and min_new_tokens under gen"
+            )
+        self.config, self.run = config, run
+        self._policy = run.build_policy()
+        disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.store = run.make_store()
+        run.plan_steps(len(run.prompts) / config.rollouts)
+        self.updater = run.updater(self._policy, config.optimizer)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each round, once it has been learned from."""
+        while True:
+            metrics = self.rollout()
+            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            yield metrics | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    def rollout(self) -> Metrics:
+        """Sample and score a round, and put it in the store with its advantages; every rank holds all of it."""
+        run = self.run
+        dealt = self.order.take(self.config.rollouts)
+        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
+        batch = run.sample(prompts)
+        scored = run.score(prompts, batch)
+        batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores))
+        scores = batch["scores"]
+        batch = batch.with_columns(advantages=leave_one_out(scores))
+        self.store.append(batch)
+        run.observers.on_rollout(run, batch)
+        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
+        return {
+            "reward/mean": float(scores.mean()),
+            "reward/std": float(scores.std(correction=0)),
+            "response/length_mean": float(batch.num_actions.float().mean()),
+            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+            **{f"reward/{name}": mean for name, mean in by_name.items()},
+        }
+
+    def update(self, batch: Trajectories) -> Metrics:
+        """Make the one optimizer step of a round."""
+        total, meter = batch.num_actions.sum(), Meter(self.run.ranks)
+        for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+            # The reduction: a sum over chosen tokens, divided by their number in the whole round on all ranks.
+            with self.updater.exchanging(last):
+                losses = policy_loss(self._policy.score(part).logprobs, part["advantages"])
+                self.updater.backward((losses * part.action_mask).sum() / total)
+            meter.add(part.action_mask, {"loss/policy": losses.detach()})
+        norm = self.updater.step()
+        return meter.means() | ({} if norm is None else {"grad/norm": float(norm)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer and the order of prompts."""
+        return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
