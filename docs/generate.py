@@ -1,81 +1,51 @@
-"""Write docs/configuration.md from the config classes, so that the page cannot disagree with them.
+"""Write the pages of the documentation that say what the code says, so that they cannot disagree with it.
 
-    python docs/generate.py [--check]
+    python docs/generate.py [--check] [--into FOLDER]
 
-With --check nothing is written; the exit code is 1 if the page is not what the classes say.
+With --check nothing is written; the exit code is 1, and the pages are named, if they are not what the code says.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 
-import attrs
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS))
 
-from rlcore.components import KINDS
-from rlcore.config import Row, describe
-from rlcore.registry import registries
-from rlcore.settings import TrainConfig
+from generators import configuration, conformance, errors, hooks, protocols  # noqa: E402  # found in the folder just named
 
-PAGE = Path(__file__).with_name("configuration.md")
-SHOWN = ("rlcore", "rlcore-ppo", "rlcore-sft")
-INTRODUCTION = """\
-# Configuration
-
-Generated from the config classes by `make docs`. `rlcore show NAME` prints the same tables, those of other people's
-plugins too.
-
-An option can stand in a YAML file (`rlcore train run.yaml`), be changed on the command line by its dotted path
-(`trainer.clip=0.1`), or be given to `rlcore.train` as a dict or a config object. Nothing is converted silently: an
-unknown key, a wrong type and a value out of range are errors, all of them told at once. YAML is read as its 1.2
-standard says: `1e-5` is a number, `no` is text, only `true` and `false` are booleans, and no key may stand twice.
-
-The sections `trainer` and `model` and the entries of `loggers` hold a name (`model.architecture` for a model; it may be
-left out) and the options of the component that bears it. The resolved configuration of a run, every default filled in,
-is in its `config.yaml`.
-"""
+GENERATORS = (configuration, hooks, protocols, errors, conformance)
 
 
-def main() -> int:
-    """Write or check the page."""
-    parts = [INTRODUCTION, *sections()]
-    for registry in registries():
-        for component in registry:
-            options = component.config_class()
-            if component.dist in SHOWN and options is not None:
-                title = f"The {KINDS[registry.kind]} `{component.name}`"
-                parts.append(section(title, f"{component.summary} ({component.dist})", describe(options)))
-    page = "\n".join(parts)
-    if "--check" in sys.argv[1:]:
-        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page)
-    PAGE.write_text(page, encoding="utf-8")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write or check the pages."""
+    parser = argparse.ArgumentParser(description="Write the pages that say what the code says.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
+    parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="folder of the documentation")
+    arguments = parser.parse_args(argv)
+    pages = {path: text for generator in GENERATORS for path, text in generator.pages().items()}
+    stale = [path for path, text in pages.items() if _read(arguments.into / path) != text]
+    # A page of something that is no longer there is as wrong as one that is missing.
+    folders = {Path(path).parent for path in pages} - {Path()}
+    there = {page.relative_to(arguments.into).as_posix() for at in folders for page in (arguments.into / at).glob("*")}
+    left = sorted(there - pages.keys())
+    if arguments.check:
+        for path in [*stale, *left]:
+            print(f"{path} is not what the code says: run `make docs`")
+        return int(bool(stale or left))
+    for path in stale:
+        (arguments.into / path).parent.mkdir(parents=True, exist_ok=True)
+        (arguments.into / path).write_text(pages[path], encoding="utf-8")
+    for path in left:
+        (arguments.into / path).unlink()
     return 0
 
 
-def sections() -> list[str]:
-    """Write the sections of a run's configuration, those without options of their own in one table."""
-    rows = describe(TrainConfig)
-    defaults = {field.name: field.default for field in attrs.fields(TrainConfig)}
-    alone = [row for row in rows if "." not in row.path]
-    nested = groupby((row for row in rows if "." in row.path), key=lambda row: row.path.partition(".")[0])
-    written = [section("Top level", "Beside the sections below", alone)]
-    for name, group in nested:
-        written.append(section(f"The section `{name}`", str(type(defaults[name]).__doc__), group))
-    return written
-
-
-def section(title: str, lead: str, rows: Iterable[Row]) -> str:
-    """Write one table."""
-    lines = [f"## {title}", "", f"{lead[:1].upper()}{lead[1:].rstrip('.')}.", ""]
-    lines += ["| option | type | default | range | unit | meaning | source |", "|---|---|---|---|---|---|---|"]
-    for row in rows:
-        default = json.dumps(row.default)
-        cells = (f"`{row.path}`", row.type, f"`{default}`", row.range, row.unit, row.meaning, row.source)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+def _read(page: Path) -> str | None:
+    return page.read_text(encoding="utf-8") if page.exists() else None
 
 
 if __name__ == "__main__":

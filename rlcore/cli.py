@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rlcore import __version__
 from rlcore.errors import RLCoreError
+from rlcore.scaffold.kinds import KINDS
 
 INTERRUPTED = 130
 
@@ -56,17 +59,45 @@ def _parser() -> argparse.ArgumentParser:
         description="List installed plugins, what they bring, and what is wrong with them.",
     )
     listing.add_argument("--json", action="store_true", help="print JSON, with a schema number")
-    listing.add_argument("--check", action="store_true", help="exit with 1 unless every plugin is ok")
+    listing.add_argument(
+        "--check", action="store_true", help="exit with 1 unless every plugin is ok and there are no notes"
+    )
+    listing.add_argument("--config", type=Path, metavar="FILE.yaml", help="list what a run of this file would see")
     listing.set_defaults(command=_list_plugins)
 
     show = commands.add_parser(
         "show",
-        help="print the options of a component or a section",
+        help="print the options of a component or a section, or what plugins wrap",
         description="Print the options of a component, or of a section of the configuration file.",
     )
-    show.add_argument("name", metavar="NAME", help="a component (ppo, rlcore-ppo:ppo) or a section (gen, run, ...)")
+    show.add_argument(
+        "name", metavar="NAME", nargs="?", help="a component (ppo, rlcore-ppo:ppo) or a section (gen, run, ...)"
+    )
+    show.add_argument(
+        "--wrapped", action="store_true", help="print which plugins wrap what the component NAME builds, or all of them"
+    )
     show.add_argument("--json", action="store_true", help="print JSON, with a schema number")
-    show.set_defaults(command=_show)
+    show.set_defaults(command=_show, usage=show)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="print what a bug report needs: versions, machine, plugins, and what is wrong",
+        description="Print what a bug report needs: versions, machine, plugins, switches, and what is wrong with them.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    doctor.add_argument("--config", type=Path, metavar="FILE.yaml", help="check this configuration file too")
+    doctor.add_argument("--devices", action="store_true", help="ask torch for its devices too, which takes seconds")
+    doctor.set_defaults(command=_doctor)
+
+    new = commands.add_parser(
+        "new-plugin",
+        help="write a new package that works, to make your own plugin of",
+        description="Write a new package that works and tests itself, to make your own plugin of.",
+    )
+    new.add_argument("name", metavar="NAME", help="of the package, as pip will know it: small letters, digits and '-'")
+    new.add_argument("--kind", choices=list(KINDS), default="trainer", help="what it brings; a trainer if absent")
+    new.add_argument("--path", type=Path, metavar="DIR", help="folder to make; NAME in this one if absent")
+    new.set_defaults(command=_new_plugin)
     return parser
 
 
@@ -82,25 +113,80 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _list_plugins(arguments: argparse.Namespace) -> int:
-    from rlcore.discovery import State
     from rlcore.listing import plugins_as_json, print_plugins
     from rlcore.registry import all_registries
 
-    discovery = all_registries().discovery
+    with _plugins_of(arguments.config):
+        discovery = all_registries().discovery
     if arguments.json:
         print(plugins_as_json(discovery))
     else:
         print_plugins(discovery)
-    return int(arguments.check and any(plugin.state is not State.OK for plugin in discovery.plugins))
+    return int(arguments.check and bool(discovery.complaints))
+
+
+def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
+    """Let the section `plugins` of a configuration file hold, of which nothing else is checked."""
+    if file is None:
+        return nullcontext()
+    from rlcore.config import load_yaml
+    from rlcore.settings import plugins_section
+    from rlcore.switches import configured
+
+    section = plugins_section(load_yaml(file), str(file))
+    return configured(section.disable, section.only)
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from rlcore.listing import find_options, options_as_json, print_options
 
+    if arguments.wrapped:
+        return _show_wrapped(arguments)
+    if arguments.name is None:
+        arguments.usage.error("the following arguments are required: NAME (or --wrapped)")
     found = find_options(arguments.name)
     if arguments.json:
         print(options_as_json(found))
     else:
         for each in found:
             print_options(each)
+    return 0
+
+
+def _show_wrapped(arguments: argparse.Namespace) -> int:
+    from rlcore.listing import find_layers, layers_as_json, print_layers
+
+    found = find_layers(arguments.name)
+    if arguments.json:
+        print(layers_as_json(found))
+    else:
+        print_layers(found)
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from rlcore import doctor, doctor_report
+
+    found = doctor.examine(arguments.config)
+    if not arguments.json:
+        print(doctor_report.write_report(found), flush=True)
+    if arguments.devices:
+        found = doctor.with_torch(found)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    if found["torch"] is not None:
+        print(doctor_report.write_torch(found["torch"]))
+    print(doctor_report.write_problems(found["problems"]))
+    return 0
+
+
+def _new_plugin(arguments: argparse.Namespace) -> int:
+    from rlcore.scaffold.writing import new_plugin, next_commands
+
+    for file in new_plugin(arguments.name, kind=arguments.kind, path=arguments.path):
+        print(file)
+    print("\nnext:")
+    for command in next_commands(arguments.name, kind=arguments.kind, path=arguments.path):
+        print(f"  {command}")
     return 0

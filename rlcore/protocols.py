@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
 import torch
-from torch import Tensor
 
-from rlcore.types import Metrics, PolicyOutputs, Prompt, Trajectories
+from rlcore.model_protocols import Architecture, Decoder, DecodeStep, Policy
+from rlcore.types import Metrics, Prompt, Trajectories
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,12 +16,26 @@ if TYPE_CHECKING:
     from rlcore.data.samples import Sample
     from rlcore.settings import DataConfig, SamplingConfig
 
+__all__ = [
+    "Architecture",
+    "DecodeStep",
+    "Decoder",
+    "Logger",
+    "Policy",
+    "PromptPipeline",
+    "RolloutStore",
+    "SamplePipeline",
+    "Sampler",
+    "Trainer",
+]
+
 
 class Trainer(Protocol):
     """An algorithm: a loop of its own, given to the core as a generator.
 
-    A trainer is built as `Trainer(config, run)`. Every `yield` of `steps` is a promise: `policy()` and `state_dict()`
-    together hold all that is needed to go on.
+    A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
+    registered with, None if it has none. It must call `run.build_policy` there. Every `yield` of `steps` is a promise:
+    `policy()` and `state_dict()` together hold all that is needed to go on.
     """
 
     needs: tuple[str, ...]
@@ -33,109 +44,30 @@ class Trainer(Protocol):
     """What `run.steps` or `run.epochs` are when the user sets no budget at all."""
 
     def steps(self) -> Iterator[Metrics]:
-        """Yield the metrics of one step after another, without end; the driver stops when a budget is spent."""
+        """Yield the metrics of one step after another, without end; the driver stops when a budget is spent.
+
+        Between two yields the driver logs, evaluates, writes checkpoints and tells the observers, and gives the random
+        numbers back that this took. All ranks must yield together. An error raised here ends the run; a metric under
+        `loss/` that is not finite does too, with `Diverged`.
+        """
         ...
 
     def policy(self) -> Policy:
-        """Return what evaluation samples from and what gets saved."""
+        """Return what evaluation samples from and what gets saved; the same object every time."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `policy()` does not save: nested dicts, lists, numbers, strings and tensors."""
+        """Return all that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
+
+        Called on every rank at a checkpoint; what rank 0 returns is saved.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
-        ...
-
-
-@attrs.frozen(eq=False)
-class DecodeStep:
-    """Hold what a decoder says after reading a token.
-
-    Attributes:
-        logits: float[B, V], of the next token.
-        values: float[B] or None, V of everything read so far, where the policy has a value head on its trunk.
-    """
-
-    logits: Tensor
-    values: Tensor | None
-
-
-class Decoder(Protocol):
-    """A batch of sequences being continued token by token, with its cache."""
-
-    def start(self) -> DecodeStep:
-        """Read the prompts."""
-        ...
-
-    def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence: long[B]."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` (long[K], ascending) only."""
-        ...
-
-
-class Policy(Protocol):
-    """A language model as an algorithm sees it."""
-
-    tokenizer: PreTrainedTokenizerBase
-    module: torch.nn.Module
-    """Holds every trainable parameter (heads included) and nothing of the reference."""
-    forward: Callable[..., Any]
-    """What `score` calls: `module` itself, until an updater puts the wrapped module of several processes here."""
-    autocast: Callable[[], AbstractContextManager[Any]]
-    """The precision that `score`, `reference_score` and decoders run in; an updater puts the run's mixed one here."""
-    eos_token_ids: tuple[int, ...]
-    max_length: int
-    """Tokens that fit in the model's context; 0 where there is no bound."""
-
-    @property
-    def device(self) -> torch.device:
-        """Tell where the parameters are."""
-        ...
-
-    def to(self, device: torch.device) -> None:
-        """Move everything, the reference included."""
-        ...
-
-    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy finds each chosen token of `batch`, with gradients where they are enabled."""
-        ...
-
-    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy found each chosen token before training began; never with gradients."""
-        ...
-
-    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> Decoder:
-        """Begin to continue `prompts`, B sequences of ids of any lengths >= 1."""
-        ...
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write a folder that plain `transformers` loads; heads go into a file of their own beside the model's."""
-        ...
-
-    def load_pretrained(self, folder: Path) -> None:
-        """Take the weights, heads included, from a folder that `save_pretrained` wrote."""
-        ...
-
-
-class Architecture(Protocol):
-    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`."""
-
-    def __call__(
-        self, spec: Any, config: Any, *, tokenizer: Any = None, value_head: bool = False, reference: bool = False
-    ) -> Policy:
-        """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
+        """Go back to where `state_dict` was taken, on every rank, before `steps` is called.
 
         Args:
-            spec: what the user passed as the model.
-            config: an object of the class the architecture was registered with, None if it has none.
-            tokenizer: object, folder or hub id; the model's own when left out.
-            value_head: give the policy a value function.
-            reference: keep the policy as it is now, for `reference_score`.
+            state: what `state_dict` returned, tensors on the CPU.
         """
         ...
 
@@ -146,7 +78,18 @@ class PromptPipeline(Protocol):
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
     ) -> list[Prompt]:
-        """Tokenise `source`; `max_length` is the policy's context (0: unbounded), `what` names the source in errors."""
+        """Tokenise a source, the same on every rank.
+
+        Args:
+            source: what the user gave; `rlcore.data.sources.load_source` turns every form of it into rows.
+            tokenizer: the policy's.
+            data: the section `data` of the configuration: columns, limits, special tokens.
+            max_length: the policy's context in tokens, prompt and continuation together; 0 where it is unbounded.
+            what: the option the source was given in, for errors.
+
+        Returns:
+            One `Prompt` for each row, in the rows' order.
+        """
         ...
 
 
@@ -156,7 +99,18 @@ class SamplePipeline(Protocol):
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
     ) -> list[Sample]:
-        """Tokenise `source` and mark the tokens to be learned."""
+        """Tokenise a source and mark the tokens to be learned, the same on every rank.
+
+        Args:
+            source: what the user gave; `rlcore.data.sources.load_source` turns every form of it into rows.
+            tokenizer: the policy's.
+            data: the section `data` of the configuration: columns, limits, special tokens.
+            max_length: the policy's context in tokens; 0 where it is unbounded.
+            what: the option the source was given in, for errors.
+
+        Returns:
+            One `Sample` for each row, in the rows' order.
+        """
         ...
 
 
@@ -171,23 +125,42 @@ class Sampler(Protocol):
         *,
         generator: torch.Generator | None = None,
     ) -> Trajectories:
-        """Continue each prompt once; row i of the result belongs to prompt i.
+        """Continue each prompt once, with the policy as it is now.
 
-        The result lies on the policy's device; `ended` is True only where EOS or a stop sequence was drawn. It may
-        have the columns `logprobs` (of the untempered policy) and `values`; what is missing the trainer computes.
+        Args:
+            policy: what draws; `policy.decoder` reads prompts and gives logits.
+            prompts: B prompts, those of this rank.
+            sampling: temperature, truncation, limits and stop sequences.
+            generator: where every random number must come from, so that a run can be repeated; on the CPU.
+
+        Returns:
+            B sequences on the policy's device, row i belonging to prompt i. `ended` is True only where EOS or a stop
+            sequence was drawn. It may have the columns `logprobs` (of the untempered policy) and `values`; what is
+            missing the trainer computes.
         """
         ...
 
 
 class RolloutStore(Protocol):
-    """Where trajectories wait between sampling and learning."""
+    """Where trajectories wait between sampling and learning; built as `Store()`, or `Store(config)` with options.
+
+    Every rank has one of its own. A checkpoint may fall where it is not empty.
+    """
 
     def append(self, batch: Trajectories) -> None:
-        """Add a batch."""
+        """Add a batch behind what is held.
+
+        Args:
+            batch: any number of sequences; its columns are those of the batches before.
+        """
         ...
 
     def take(self) -> Trajectories:
-        """Return everything as one batch and forget it."""
+        """Return everything as one batch, in the order it came, and forget it.
+
+        Raises:
+            EmptyStore: nothing has been added since the last time.
+        """
         ...
 
     def __len__(self) -> int:
@@ -195,28 +168,47 @@ class RolloutStore(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is held."""
+        """Return what is held, or where it lies: nested dicts, lists, numbers, strings and tensors."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Go back to where `state_dict` was taken.
+
+        Args:
+            state: what `state_dict` returned, tensors on the CPU.
+        """
         ...
 
 
 class Logger(Protocol):
     """Where metrics go besides `metrics.jsonl`; built as `Logger(config, run)` on rank 0 only.
 
-    Of the run a logger may use what `rlcore.loggers.LoggedRun` names.
+    Of the run a logger may use what `rlcore.loggers.LoggedRun` names. One that raises is reported once, closed, and not
+    called again in that run; with `RLCORE_STRICT_PLUGINS` the run ends with a `PluginError`.
     """
 
     def metrics(self, step: int, metrics: Metrics) -> None:
-        """Record the metrics of a training step or of an evaluation (keys that begin with `eval/`)."""
+        """Record the metrics of a training step or of an evaluation.
+
+        Args:
+            step: steps done, this one included; 0 for an evaluation before the first.
+            metrics: names to numbers, which may be nan or infinite; an evaluation's names begin with `eval/`.
+        """
         ...
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record evaluation samples, each with `prompt`, `output`, and the scores it got."""
+        """Record evaluation samples.
+
+        Args:
+            step: steps done.
+            rows: one for each sample: `prompt`, `output`, `length`, `ended`, and the scores it got.
+        """
         ...
 
     def close(self, error: BaseException | None) -> None:
-        """Finish; `error` is what ended the run, None if it ended well."""
+        """Finish: called once, as the last, however the run ended.
+
+        Args:
+            error: what ended the run, None if it ended well.
+        """
         ...

@@ -16,39 +16,72 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 LIGHT = [
     "rlcore",
+    "rlcore.agreement",
     "rlcore.cli",
     "rlcore.components",
     "rlcore.config",
     "rlcore.describe",
     "rlcore.discovery",
+    "rlcore.doctor",
+    "rlcore.doctor_report",
     "rlcore.errors",
+    "rlcore.fence",
     "rlcore.finding",
     "rlcore.hookspecs",
+    "rlcore.installed",
+    "rlcore.known",
     "rlcore.listing",
+    "rlcore.machine",
     "rlcore.observers",
     "rlcore.options",
     "rlcore.plugin",
     "rlcore.registry",
+    "rlcore.scaffold",
+    "rlcore.scaffold.kinds",
+    "rlcore.scaffold.names",
+    "rlcore.scaffold.writing",
     "rlcore.settings",
     "rlcore.structuring",
     "rlcore.switches",
     "rlcore.unstructuring",
+    "rlcore.vetting",
     "rlcore.wording",
+    "rlcore.wrapping",
     "rlcore.yamlfiles",
+    "rlcore_disk_store",
+    "rlcore_disk_store.config",
+    "rlcore_disk_store.plugin",
     "rlcore_ppo",
     "rlcore_ppo.config",
     "rlcore_ppo.plugin",
+    "rlcore_reinforce",
+    "rlcore_reinforce.config",
+    "rlcore_reinforce.plugin",
     "rlcore_sft",
     "rlcore_sft.config",
     "rlcore_sft.plugin",
+    "rlcore_tensorboard",
+    "rlcore_tensorboard.config",
+    "rlcore_tensorboard.plugin",
+    "rlcore_wandb",
+    "rlcore_wandb.config",
+    "rlcore_wandb.plugin",
 ]
-PACKAGES = ["rlcore", "rlcore_ppo", "rlcore_sft"]
+FOLDERS = {"rlcore": ROOT / "rlcore"} | {
+    file.parent.name: file.parent
+    for place in ("rlcore_*", "plugins/*")
+    for file in sorted(ROOT.glob(f"{place}/pyproject.toml"))
+}
+PACKAGES = list(FOLDERS)
 
 
 def module_files(package: str) -> dict[str, Path]:
     found = {}
-    for path in sorted((ROOT / package).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
+    folder = FOLDERS[package]
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        if parts[1] == "tests":
+            continue
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
-    *sorted(ROOT.glob("docs/*.md")), *ROOT.glob("rlcore_*/README.md"),
+    *sorted(ROOT.glob("docs/**/*.md")), *ROOT.glob("rlcore_*/README.md"), *ROOT.glob("plugins/**/README.md"),
 ]  # fmt: skip
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -72,9 +72,11 @@ def test_files_and_names_in_the_text_exist(page: Path) -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    for page in ROOT.glob("docs/*.md"):
-        assert page.name == "index.md" or f"({page.name})" in index, f"docs/index.md does not list {page.name}"
+    for index in ROOT.glob("docs/**/index.md"):
+        listed = index.read_text(encoding="utf-8")
+        for page in [*index.parent.glob("*.md"), *index.parent.glob("*/index.md")]:
+            name = page.relative_to(index.parent).as_posix()
+            assert name == "index.md" or f"({name})" in listed, f"{index.relative_to(ROOT)} does not list {name}"
 
 
 def test_names_that_are_not_there_are_noticed() -> None:

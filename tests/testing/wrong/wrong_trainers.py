@@ -20,7 +20,7 @@ from rlcore.types import Trajectories
 
 @config
 class Options:
-    rollouts: int = option(8, "responses of a round", ge=2)
+    rollouts: int = option(10, "responses of a round", ge=2)
     micro_batch_size: int = option(0, "responses of one forward pass", ge=0)
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=1e-2), "AdamW")
 

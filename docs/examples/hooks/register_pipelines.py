@@ -1,0 +1,27 @@
+"""A pipeline that makes a question of every prompt."""
+
+from rlcore import hookimpl
+from rlcore.config import config, option
+
+
+@config
+class QuestionConfig:
+    """How a question is put."""
+
+    form: str = option("Q: {} A:", "the prompt, with {} where the row's text goes")
+
+
+@hookimpl
+def register_pipelines(register):
+    register("questions", "register_pipelines:make", config=QuestionConfig, summary="every row as a question")
+
+
+def make(options):
+    def questions(source, tokenizer, data, *, max_length, what="prompts"):
+        from rlcore.data.prompts import build_prompts
+        from rlcore.data.sources import load_source
+
+        rows = [options.form.format(row) for row in load_source(source, what)]
+        return build_prompts(rows, tokenizer, data, max_length=max_length, what=what)
+
+    return questions

@@ -1,0 +1,15 @@
+"""A sampler that always takes the likeliest token, whatever `gen` says."""
+
+from rlcore import hookimpl
+
+
+@hookimpl
+def register_samplers(register):
+    register("greedy", "register_samplers:greedy", summary="the likeliest token, always")
+
+
+def greedy(policy, prompts, sampling, *, generator=None):
+    from rlcore.config import evolve
+    from rlcore.sampling import sample
+
+    return sample(policy, prompts, evolve(sampling, temperature=0.0), generator=generator)

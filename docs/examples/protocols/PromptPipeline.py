@@ -1,0 +1,17 @@
+"""A pipeline that gives every prompt its length as a column, which reward functions may ask for."""
+
+import attrs
+from transformers import AutoTokenizer
+
+from rlcore.data.prompts import build_prompts
+from rlcore.settings import DataConfig
+
+
+def measured(source, tokenizer, data, *, max_length, what="prompts"):
+    prompts = build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+    return [attrs.evolve(each, columns={**each.columns, "prompt_length": len(each.tokens)}) for each in prompts]
+
+
+prompts = measured(["My cat", "Dogs"], AutoTokenizer.from_pretrained("gpt2"), DataConfig(), max_length=0)
+assert [prompt.text for prompt in prompts] == ["My cat", "Dogs"]
+assert [prompt.columns["prompt_length"] for prompt in prompts] == [6, 4]  # this tokenizer has a token for each byte

@@ -1,0 +1,16 @@
+"""A pipeline that learns the second half of every text from its first."""
+
+from transformers import AutoTokenizer
+
+from rlcore.data.samples import build_samples
+from rlcore.data.sources import load_source
+from rlcore.settings import DataConfig
+
+
+def halves(source, tokenizer, data, *, max_length, what="samples"):
+    pairs = [[text[: len(text) // 2], text[len(text) // 2 :]] for text in load_source(source, what)]
+    return build_samples(pairs, tokenizer, data, max_length=max_length, what=what)
+
+
+[sample] = halves(["cats sit"], AutoTokenizer.from_pretrained("gpt2"), DataConfig(), max_length=0)
+assert list(sample.action_mask) == [False] * 4 + [True] * 5  # the second half, and EOS

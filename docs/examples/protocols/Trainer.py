@@ -1,0 +1,50 @@
+"""A trainer with options, an order of its own, and a state that leaves nothing out."""
+
+from rlcore import hookimpl
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+
+
+@config
+class OneByOneConfig:
+    """Demonstrations, one a step."""
+
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=1e-3), "AdamW and its schedule")
+
+
+@hookimpl
+def register_trainers(register):
+    register("one_by_one", "Trainer:OneByOne", config=OneByOneConfig, summary="demonstrations, one a step")
+
+
+class OneByOne:
+    needs, default_budget = ("samples",), {"epochs": 1}
+
+    def __init__(self, config, run):
+        from rlcore.order import Order
+
+        self.run, self._policy = run, run.build_policy()
+        self.order = Order(len(run.samples), run.config.run.seed)
+        run.plan_steps(len(run.samples))  # an epoch is so many yields
+        self.updater = run.updater(self._policy, config.optimizer)
+
+    def steps(self):
+        from rlcore.types import Trajectories
+
+        while True:
+            [sample] = [self.run.samples[i] for i in self.order.take(1)]
+            batch = Trajectories.stack([sample.tokens], [sample.action_mask]).to(self.run.ranks.device)
+            loss = -self._policy.score(batch).logprobs.sum() / batch.num_actions.sum()
+            self.updater.backward(loss)
+            self.updater.step()
+            yield {"loss/total": loss.item(), "progress/epoch": self.order.epoch}
+
+    def policy(self):
+        return self._policy
+
+    def state_dict(self):
+        return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
+
+    def load_state_dict(self, state):
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])

@@ -1,0 +1,1 @@
+"""Write those pages of the documentation that say what the code says."""

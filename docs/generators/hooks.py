@@ -1,0 +1,69 @@
+"""Write a page for every hook, from its signature, its docstring and its example."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from generators.docstrings import outcome, read_function, signature, table
+from generators.examples import EXAMPLES, example
+from rlcore import hookspecs
+
+Hooks = dict[str, Callable[..., Any]]
+GROUPS = {
+    "register_": ("Register hooks", "They bring components, which a configuration chooses by name."),
+    "on_": ("Observers", "They hear what happens in a run, on every rank, and change nothing."),
+    "": ("Wrapping", "It puts something around what another plugin's component builds."),
+}
+INTRODUCTION = """\
+# Hooks
+
+Generated from `rlcore/hookspecs.py` by `make docs`.
+
+A plugin implements a hook by a function of its name under `@rlcore.hookimpl`, in the module its entry point names. The
+function takes any of the hook's arguments, by name. A hook that rlcore does not have, or an argument that a hook does
+not have, makes the plugin broken, with the nearest match in the reason.
+"""
+PROTOCOL = re.compile(r"`(?:rlcore\.protocols\.)([A-Z]\w+)`")
+
+
+def hooks_of(module: Any = hookspecs) -> Hooks:
+    """List the hook specifications of a module, in the order they are written."""
+    known = {name: one for name, one in vars(module).items() if inspect.isfunction(one) and hasattr(one, "rlcore_spec")}
+    return dict(sorted(known.items(), key=lambda pair: pair[1].__code__.co_firstlineno))
+
+
+def pages(hooks: Hooks | None = None, examples: Path = EXAMPLES / "hooks") -> dict[str, str]:
+    """Return every page of the folder `hooks`, by its path in the documentation.
+
+    Raises:
+        Undocumented: a hook has no example, or its docstring is not about the arguments it takes.
+    """
+    hooks = hooks_of() if hooks is None else hooks
+    written = {f"hooks/{name}.md": _page(name, hook, examples) for name, hook in hooks.items()}
+    return {"hooks/index.md": _index(hooks), **written}
+
+
+def _index(hooks: Hooks) -> str:
+    lines, left = [INTRODUCTION], dict(hooks)
+    for prefix, (title, lead) in GROUPS.items():
+        group = [name for name in left if name.startswith(prefix)]
+        lines += [f"## {title}", "", lead, "", "| hook | meaning |", "|---|---|"]
+        for name in group:
+            hook = left.pop(name)
+            call = f"{name}({', '.join(inspect.signature(hook).parameters)})"
+            lines.append(f"| [`{call}`]({name}.md) | {read_function(hook, name).lead} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _page(name: str, hook: Callable[..., Any], examples: Path) -> str:
+    docstring = read_function(hook, f"the hook {name}")
+    text = [f"# {name}", "", "Generated from `rlcore/hookspecs.py` by `make docs`; [all hooks](index.md).", ""]
+    text += ["```text", signature(hook, name), "```", "", docstring.text, ""]
+    text += [*table(hook, docstring), *outcome(docstring)]
+    linked = PROTOCOL.sub(r"[`\1`](../protocols/\1.md)", "\n".join(text))
+    return "\n".join([linked, *example(name, examples)])

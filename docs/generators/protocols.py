@@ -1,0 +1,101 @@
+"""Write a page for every protocol, from its methods, their docstrings and its example."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+import rlcore.protocols
+from generators.docstrings import Undocumented, outcome, read, read_function, signature, table
+from generators.examples import EXAMPLES, example
+
+INTRODUCTION = """\
+# Protocols
+
+Generated from `rlcore/protocols.py` by `make docs`.
+
+What a component must offer. None of these is a base class: whatever offers it will do, and `rlcore.testing` checks that
+it does.
+
+| protocol | meaning |
+|---|---|
+"""
+BESIDE = {"Decoder": ("DecodeStep",)}
+"""Classes that a protocol's methods return and no page of its own is for."""
+
+
+def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
+    """List the protocols of a module, in the order they are written."""
+    known = {name: getattr(module, name) for name in module.__all__}
+    found = {name: one for name, one in known.items() if getattr(one, "_is_protocol", False)}
+    return dict(sorted(found.items(), key=lambda pair: (pair[1].__module__ != module.__name__, _line(pair[1]))))
+
+
+def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / "protocols") -> dict[str, str]:
+    """Return every page of the folder `protocols`, by its path in the documentation.
+
+    Raises:
+        Undocumented: a protocol has no example, or a docstring is not about the arguments its method takes.
+    """
+    protocols = protocols_of() if protocols is None else protocols
+    rows = [f"| [`{name}`]({name}.md) | {read(one, name).lead} |" for name, one in protocols.items()]
+    written = {f"protocols/{name}.md": _page(name, one, examples) for name, one in protocols.items()}
+    return {"protocols/index.md": INTRODUCTION + "\n".join([*rows, ""]), **written}
+
+
+def methods(protocol: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the methods and properties of a protocol, in the order they are written."""
+    for name, value in vars(protocol).items():
+        if inspect.isfunction(value) and (not name.startswith("_") or name in {"__call__", "__len__"}):
+            if value.__qualname__.startswith(protocol.__name__ + "."):  # not what typing.Protocol puts there
+                yield name, value
+        elif isinstance(value, property | functools.cached_property):
+            yield name, value.fget if isinstance(value, property) else value.func  # type: ignore[misc]
+
+
+def _page(name: str, protocol: type, examples: Path) -> str:
+    home = protocol.__module__.replace(".", "/") + ".py"
+    lines = [f"# {name}", "", f"Generated from `{home}` by `make docs`; [all protocols](index.md).", ""]
+    lines += [read(protocol, name).text, "", *_attributes(protocol)]
+    for method, function in methods(protocol):
+        where = f"{name}.{method}"
+        docstring = read_function(function, where)
+        shown = name.lower() if method == "__call__" else "len" if method == "__len__" else method
+        written = signature(function, shown)
+        if isinstance(vars(protocol)[method], property):
+            written = f"{method}: {inspect.signature(function).return_annotation}"
+        lines += [f"## {method.strip('_')}", "", "```text", written, "```", "", docstring.text, ""]
+        lines += [*table(function, docstring), *outcome(docstring)]
+    for beside in BESIDE.get(name, ()):
+        cls = getattr(rlcore.protocols, beside)
+        described = read(cls, beside)
+        if list(described.attributes) != [field.name for field in attrs.fields(cls)]:
+            raise Undocumented(f"{beside}: its docstring does not describe its fields")
+        lines += [f"## {beside}", "", described.text, "", "| field | meaning |", "|---|---|"]
+        lines += [f"| `{field}` | {meaning} |" for field, meaning in described.attributes.items()] + [""]
+    return "\n".join([*lines, *example(name, examples)])
+
+
+def _attributes(protocol: type) -> list[str]:
+    """Write the attributes of a protocol, each with the text that stands below it in the source."""
+    annotations = inspect.get_annotations(protocol)
+    if not annotations:
+        return []
+    source = inspect.getsource(protocol).splitlines()
+    lines = ["| attribute | type | meaning |", "|---|---|---|"]
+    for name, kind in annotations.items():
+        at = next(i for i, line in enumerate(source) if line.strip().startswith(f"{name}:"))
+        below = source[at + 1].strip()
+        if not below.startswith('"""'):
+            raise Undocumented(f"{protocol.__name__}.{name}: no docstring stands below it")
+        lines.append(f"| `{name}` | `{kind}` | {below.strip(chr(34)).replace('|', chr(92) + '|')} |")
+    return [*lines, ""]
+
+
+def _line(protocol: type) -> int:
+    return inspect.getsourcelines(protocol)[1]

@@ -1,0 +1,149 @@
+"""What a model must offer to be trained: a policy, what decodes with it, and what builds it.
+
+A part of `rlcore.protocols`, which is where to import these from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore.types import PolicyOutputs, Trajectories
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@attrs.frozen(eq=False)
+class DecodeStep:
+    """Hold what a decoder says after reading a token.
+
+    Attributes:
+        logits: float[B, V], of the next token.
+        values: float[B] or None, V of everything read so far, where the policy has a value head on its trunk.
+    """
+
+    logits: Tensor
+    values: Tensor | None
+
+
+class Decoder(Protocol):
+    """A batch of sequences being continued token by token, with its cache."""
+
+    def start(self) -> DecodeStep:
+        """Read the prompts."""
+        ...
+
+    def step(self, tokens: Tensor) -> DecodeStep:
+        """Read one more token of every sequence.
+
+        Args:
+            tokens: long[B], the tokens drawn from the last step's logits.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with some of the sequences only, as when the others have ended.
+
+        Args:
+            rows: long[K], their places among the present ones, ascending.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """A language model as an algorithm sees it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    """Turns text into the tokens the model reads; saved with the model."""
+    module: torch.nn.Module
+    """Holds every trainable parameter (heads included) and nothing of the reference."""
+    forward: Callable[..., Any]
+    """What `score` calls: `module` itself, until an updater puts the wrapped module of several processes here."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """The precision that `score`, `reference_score` and decoders run in; an updater puts the run's mixed one here."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a sequence when they are drawn."""
+    max_length: int
+    """Tokens that fit in the model's context; 0 where there is no bound."""
+
+    @property
+    def device(self) -> torch.device:
+        """Tell where the parameters are."""
+        ...
+
+    def to(self, device: torch.device) -> None:
+        """Move everything, the reference included.
+
+        Args:
+            device: where this process computes, `run.ranks.device`.
+        """
+        ...
+
+    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
+        """Say how likely the policy finds each chosen token, with gradients where they are enabled.
+
+        Args:
+            batch: B sequences, padded on either side, on the policy's device.
+            entropy: say the entropy of the distribution behind each chosen token too.
+            logits: give the logits behind each chosen token too, a tensor of N x V numbers.
+        """
+        ...
+
+    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
+        """Say how likely the policy found each chosen token before training began; never with gradients.
+
+        Args:
+            batch: as for `score`.
+            logits: as for `score`.
+        """
+        ...
+
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> Decoder:
+        """Begin to continue prompts.
+
+        Args:
+            prompts: B sequences of ids, of any lengths >= 1.
+            max_new_tokens: how often `step` will be called at most, for a cache of that size.
+        """
+        ...
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write a folder that plain `transformers` loads; heads go into a file of their own beside the model's.
+
+        Args:
+            folder: does not exist yet, or is empty.
+        """
+        ...
+
+    def load_pretrained(self, folder: Path) -> None:
+        """Take the weights, heads included, in place: an optimizer may hold the parameters already.
+
+        Args:
+            folder: one that `save_pretrained` wrote.
+        """
+        ...
+
+
+class Architecture(Protocol):
+    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`."""
+
+    def __call__(
+        self, spec: Any, config: Any, *, tokenizer: Any = None, value_head: bool = False, reference: bool = False
+    ) -> Policy:
+        """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
+
+        Args:
+            spec: what the user passed as the model.
+            config: an object of the class the architecture was registered with, None if it has none.
+            tokenizer: object, folder or hub id; the model's own when left out.
+            value_head: give the policy a value function.
+            reference: keep the policy as it is now, for `reference_score`.
+        """
+        ...

@@ -1,0 +1,130 @@
+"""Rollouts that a law decides, not a policy: the same on any number of processes, amid padding or without."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.protocols import Policy
+from rlcore.ranks import Ranks
+from rlcore.sampling.loop import evaluating
+from rlcore.settings import SamplingConfig
+from rlcore.testing.small import EOS, LETTERS
+from rlcore.types import Prompt, Trajectories
+
+END_SHARE = 4
+"""One in so many tokens ends its sequence: lengths differ, and EOS is among what was chosen."""
+GARBAGE = 3.0
+"""What columns hold at padding."""
+
+_stack = Trajectories.stack
+
+
+class Scripted:
+    """Continue prompts (`rlcore.protocols.Sampler`) by tokens that the prompt alone decides.
+
+    The k-th continuation of a prompt is drawn at random, from a seed made of the prompt and k; k counts over all
+    processes, in the order in which one process would come to them.
+
+    Args:
+        scored: add the columns that a sampler which asks the policy would have.
+        padded: put every sequence amid meaningless tokens.
+    """
+
+    def __init__(self, *, scored: bool, padded: bool) -> None:
+        self.scored, self.padded = scored, padded
+        self.ranks: Ranks | None = None
+        self._drawn: Counter[tuple[int, ...]] = Counter()
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig,
+        *,
+        generator: torch.Generator | None = None,  # noqa: ARG002  a sampler's signature
+    ) -> Trajectories:
+        """Continue each prompt once."""
+        drawn = [
+            _draw(prompt.tokens, number, sampling.max_new_tokens)
+            for prompt, number in zip(prompts, self._numbers(prompts), strict=True)
+        ]
+        batch = _stack(
+            [[*prompt.tokens, *tokens] for prompt, tokens in zip(prompts, drawn, strict=True)],
+            [
+                [False] * len(prompt.tokens) + [True] * len(tokens)
+                for prompt, tokens in zip(prompts, drawn, strict=True)
+            ],
+            ended=[tokens[-1] == EOS for tokens in drawn],
+        ).to(policy.device)
+        if self.scored:
+            with torch.no_grad(), evaluating(policy.module):
+                said = policy.score(batch)
+            values = {} if said.values is None else {"values": said.values}
+            batch = batch.with_columns(logprobs=said.logprobs, **values)
+        return amid_padding(batch) if self.padded else batch
+
+    def _numbers(self, prompts: Sequence[Prompt]) -> list[int]:
+        """Say how many continuations of each prompt were drawn before, by any process."""
+        rank = self.ranks.rank if self.ranks is not None else 0
+        mine = [(at, rank, prompt.tokens) for at, prompt in enumerate(prompts)]
+        numbers = []
+        for _, drawer, tokens in sorted(self.ranks.gather(mine) if self.ranks is not None else mine):
+            if drawer == rank:
+                numbers.append(self._drawn[tokens])
+            self._drawn[tokens] += 1
+        return numbers
+
+
+def _draw(prompt: tuple[int, ...], number: int, longest: int) -> list[int]:
+    generator = torch.Generator().manual_seed(zlib.crc32(repr((prompt, number)).encode()))
+    tokens: list[int] = torch.randint(len(LETTERS), (longest,), generator=generator).tolist()
+    ends = torch.randint(END_SHARE, (longest,), generator=generator).tolist()
+    if 0 in ends:
+        return [*tokens[: ends.index(0)], EOS]
+    return tokens
+
+
+def amid_padding(batch: Trajectories) -> Trajectories:
+    """Return the same sequences in more columns than they need, each begun at another, with garbage around them."""
+    lengths: list[int] = batch.mask.sum(1).tolist()
+    width = max(lengths) + 5
+    starts = [1 + row * 3 % (width - length) for row, length in enumerate(lengths)]
+
+    def move(array: Tensor, fill: Tensor | float) -> Tensor:
+        if array.dim() < 2:
+            return array
+        moved = torch.empty(len(batch), width, dtype=array.dtype, device=array.device)
+        moved[:] = fill
+        for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            moved[row, start : start + length] = array[row][batch.mask[row]]
+        return moved
+
+    return Trajectories(
+        tokens=move(batch.tokens, torch.arange(width) % 2 * EOS),
+        mask=move(batch.mask, 0),
+        action_mask=move(batch.action_mask, 0),
+        ended=batch.ended,
+        columns={name: move(column, GARBAGE) for name, column in batch.columns.items()},
+    )
+
+
+@contextmanager
+def stacking_wider() -> Iterator[None]:
+    """Have `Trajectories.stack` put padding on both sides of what it stacks."""
+
+    def stack(_: type[Trajectories], *arguments: Any, **options: Any) -> Trajectories:
+        return amid_padding(_stack(*arguments, **options))
+
+    original = Trajectories.__dict__["stack"]
+    setattr(Trajectories, "stack", classmethod(stack))  # noqa: B010  a type checker takes no assignment to a method
+    try:
+        yield
+    finally:
+        setattr(Trajectories, "stack", original)  # noqa: B010  the same

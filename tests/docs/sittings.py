@@ -1,0 +1,278 @@
+"""Do what a page of the documentation says: one sitting, read from top to bottom in an empty folder.
+
+A comment `<!-- setup: ... -->` before a fence, which a reader does not see, names what the sitting needs:
+    gpt2          a tiny model with random weights in the folder ./gpt2, so that no model is downloaded
+    one-step      trainers stop after one step where no budget is given
+    file=NAME     the fence is the content of that file
+    edit=NAME     the fence is a function that takes the place of the one of its name in that file
+    plugin=NAME   the fence is the entry points of that dist, and the file named in it is installed with it
+    raises=NAME   the fence ends with that error of rlcore's; a command then exits with 1
+    said          the fence is what the last such error said
+A `console` fence holds commands after `$ `, and may go on with lines they must print, in order; `...` leaves some out.
+`cd` holds for the commands after it. `pip install` of a folder that was made in the sitting installs it, in an
+environment of the sitting's own, and nothing is downloaded for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from rlcore.config import load_yaml, structure
+from rlcore.errors import RLCoreError
+from rlcore.settings import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = [path.parent for place in ("rlcore_*", "plugins/*") for path in ROOT.glob(f"{place}/pyproject.toml")]
+DISTS = {"rlcore": ROOT} | {folder.name.replace("_", "-"): folder for folder in FOLDERS}
+SITE = "installed"
+CHAT = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SETUP = re.compile(r"<!-- setup: (.*?) -->\n\Z")
+
+
+@attrs.frozen
+class Snippet:
+    """Hold one fence: where it stands, its language, its text, and what it needs."""
+
+    where: str
+    language: str
+    text: str
+    needs: tuple[str, ...]
+
+
+def snippets_of(page: Path) -> Iterator[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        setup = SETUP.search(text[: found.start()])
+        line = text.count("\n", 0, found.start()) + 1
+        needs = tuple(setup[1].split()) if setup else ()
+        yield Snippet(f"{page.relative_to(ROOT)}:{line}", found[1], found[2], needs)
+
+
+class Sitting:
+    """Do what a page says, in one folder."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+        self.cwd, self.interpreter, self.said = folder, Path(sys.executable), ""
+        self.names: dict[str, Any] = {"__name__": "snippet"}
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(folder)  # as for a script in this folder
+
+    def take(self, snippet: Snippet) -> None:
+        given = {}
+        for need in snippet.needs:
+            name, _, value = need.partition("=")
+            if name in {"file", "edit", "plugin", "raises", "said"}:
+                given[name] = value
+            else:
+                SETUPS[name](self)
+        if "said" in given:
+            assert_says(self.said, snippet.text)
+        elif "raises" in given:
+            self.raises(snippet, given["raises"])
+        elif "plugin" in given:
+            install(self.folder, given["plugin"], tomllib.loads(snippet.text))
+        elif "edit" in given:
+            edit(self.cwd / given["edit"], snippet.text)
+        elif "file" in given:
+            (self.cwd / given["file"]).write_text(snippet.text, encoding="utf-8")
+        if not given or (snippet.language == "yaml" and "raises" not in given):
+            CHECKS[snippet.language](self, snippet)
+
+    def raises(self, snippet: Snippet, name: str) -> None:
+        """Run a fence that must end with an error, and keep what it says."""
+        if snippet.language == "console":
+            done = self.command(shlex.split(snippet.text.removeprefix("$ ")))
+            assert done.returncode == 1, done.stdout + done.stderr
+            self.said = done.stderr[done.stderr.find(f"{name}: ") :]
+            return
+        with pytest.raises(RLCoreError) as caught:
+            CHECKS[snippet.language](self, snippet)
+        assert type(caught.value).__name__ == name
+        self.said = f"{name}: {caught.value}"
+
+    def python(self, snippet: Snippet) -> None:
+        exec(compile(snippet.text, snippet.where, "exec"), self.names)
+
+    def yaml(self, snippet: Snippet) -> None:
+        file = self.folder / "snippet.yaml"
+        file.write_text(snippet.text, encoding="utf-8")
+        structure(TrainConfig, load_yaml(file), where=snippet.where)
+
+    def json(self, snippet: Snippet) -> None:
+        for line in snippet.text.splitlines():
+            json.loads(line)
+
+    def toml(self, snippet: Snippet) -> None:
+        tomllib.loads(snippet.text)
+
+    def console(self, snippet: Snippet) -> None:
+        commands = [part for part in re.split(r"^\$ ", snippet.text, flags=re.MULTILINE) if part.strip()]
+        assert snippet.text.startswith("$ "), "a console fence begins with a command"
+        for part in commands:
+            command, _, expected = part.replace("\\\n", " ").partition("\n")
+            said = self.run(shlex.split(command, comments=True))
+            assert_says(said, expected)
+
+    def run(self, words: list[str]) -> str:
+        if words[0] == "cd":
+            self.cwd = (self.cwd / words[1]).resolve(strict=True)
+            self.monkeypatch.chdir(self.cwd)
+            return ""
+        if words[0] == "pip" and self.is_ours(words):
+            make_environment(self)
+        elif words[0] in STATIC:
+            STATIC[words[0]](words[1:])
+            return ""
+        done = self.command(words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def is_ours(self, words: list[str]) -> bool:
+        """Tell whether pip is asked to install a folder that lies in the sitting."""
+        targets = [self.cwd / word.partition("[")[0] for word in words[2:] if not word.startswith("-")]
+        return any((target / "pyproject.toml").exists() for target in targets)
+
+    def command(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        settings = {}
+        while re.match(r"[A-Z_]+=", words[0]):
+            name, _, settings[name] = words[0].partition("=")
+            words = words[1:]
+        program = [str(self.interpreter), *LAUNCH[words[0]]] if words[0] in LAUNCH else [PROGRAMS[words[0]]]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(self.folder / SITE)}
+        return subprocess.run(
+            [*program, *words[1:], *OFFLINE.get(" ".join(words[:3]), ()), *OFFLINE.get(" ".join(words[:2]), ())],
+            cwd=self.cwd,
+            env=environment | settings,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def make_environment(sitting: Sitting) -> None:
+    """Make a virtual environment that begins with what this one holds, and let the commands to come run in it."""
+    if sitting.interpreter == Path(sys.executable):
+        folder = sitting.folder / "environment"
+        venv.create(folder, with_pip=False, symlinks=True)
+        sitting.interpreter = folder / "bin" / "python"
+        [site] = folder.glob("lib/python*/site-packages")
+        lines = [f"import site; site.addsitedir({path!r})" for path in sys.path if path.endswith("-packages")]
+        (site / "outer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def assert_says(said: str, expected: str) -> None:
+    """Check that the expected lines were printed in their order, however wide the columns are."""
+    lines = iter([" ".join(line.split()) for line in said.splitlines()])
+    for line in expected.splitlines():
+        wanted, cut, _ = " ".join(line.split()).partition("...")
+        found = not wanted or any(said_line.startswith(wanted) if cut else said_line == wanted for said_line in lines)
+        assert found, f"not said, or not in this place: {wanted}\n{said}"
+
+
+def edit(file: Path, text: str) -> None:
+    """Put a function in the place of the one that bears its name."""
+    [new] = ast.parse(text).body
+    assert isinstance(new, ast.FunctionDef)
+    written = file.read_text(encoding="utf-8")
+    [old] = [part for part in ast.parse(written).body if isinstance(part, ast.FunctionDef) and part.name == new.name]
+    lines = written.splitlines(keepends=True)
+    lines[old.lineno - 1 : old.end_lineno] = [text]
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
+    """Lay out a dist as pip would: the module its entry point names, and the metadata beside it."""
+    site = folder / SITE
+    metadata = site / f"{dist.replace('-', '_')}-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 0.1.0\n", encoding="utf-8")
+    lines = []
+    for group, points in project["project"]["entry-points"].items():
+        lines.append(f"[{group}]")
+        for name, module in points.items():
+            lines.append(f"{name} = {module}")
+            (folder / f"{module}.py").rename(site / f"{module}.py")
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def make_gpt2(sitting: Sitting) -> None:
+    """Write a model of one token a byte to ./gpt2."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
+    backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=letters[-1], eos_token=letters[-1])
+    tokenizer.chat_template = CHAT
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 257, "n_positions": 128}
+    config = GPT2Config(**sizes, bos_token_id=256, eos_token_id=256)
+    GPT2LMHeadModel(config).save_pretrained(sitting.cwd / "gpt2")
+    tokenizer.save_pretrained(sitting.cwd / "gpt2")
+
+
+def limit_to_one_step(sitting: Sitting) -> None:
+    from rlcore_ppo.trainer import PPOTrainer
+    from rlcore_reinforce.trainer import ReinforceTrainer
+    from rlcore_sft.trainer import SFTTrainer
+
+    for trainer in (PPOTrainer, ReinforceTrainer, SFTTrainer):
+        sitting.monkeypatch.setattr(trainer, "default_budget", {"steps": 1})
+
+
+def check_make(targets: list[str]) -> None:
+    known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert targets
+    for target in targets:
+        assert target in known, f"the Makefile has no target '{target}'"
+
+
+def check_pip(words: list[str]) -> None:
+    assert words[0] == "install"
+    for word in (word for word in words[1:] if word != "-e"):
+        name = word.partition("[")[0]
+        known = name in DISTS or (ROOT / name / "pyproject.toml").exists()
+        assert known, f"the repository holds no dist '{name}'"
+
+
+SETUPS: dict[str, Callable[[Sitting], None]] = {"gpt2": make_gpt2, "one-step": limit_to_one_step}
+LAUNCH = {
+    "rlcore": ["-m", "rlcore"],
+    "python": [],
+    "pip": ["-m", "pip"],
+    "pytest": ["-m", "pytest"],
+    "torchrun": ["-m", "torch.distributed.run"],
+    "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
+}
+PROGRAMS = {"cat": "cat", "ls": "ls"}
+OFFLINE = {"python -m build": ["--no-isolation"], "pip install": ["--no-index", "--no-build-isolation", "--quiet"]}
+"""What keeps a command from downloading the tools that build a package; they are installed already."""
+STATIC: dict[str, Callable[[list[str]], None]] = {"make": check_make, "pip": check_pip}
+CHECKS: dict[str, Callable[[Sitting, Snippet], None]] = {
+    "python": Sitting.python,
+    "yaml": Sitting.yaml,
+    "json": Sitting.json,
+    "toml": Sitting.toml,
+    "console": Sitting.console,
+}

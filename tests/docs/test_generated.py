@@ -1,0 +1,173 @@
+"""Pages that are generated say what the code says: every option, hook, protocol and error, with exact arguments."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rlcore.errors
+from rlcore import hookspecs
+from rlcore.config import describe
+from rlcore.hookspecs import hookspec
+from rlcore.settings import TrainConfig
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The modules that write pages, which lie in the documentation's folder and are not installed."""
+    monkeypatch.syspath_prepend(DOCS)
+    from generators import docstrings, errors, hooks, protocols
+
+    yield SimpleNamespace(docstrings=docstrings, errors=errors, hooks=hooks, protocols=protocols)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "generators"]:
+        del sys.modules[name]
+
+
+def generate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, DOCS / "generate.py", *arguments], check=False, capture_output=True, text=True
+    )
+
+
+def test_no_page_is_stale() -> None:
+    done = generate("--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_page_that_differs_is_missing_or_is_left_over_is_stale(tmp_path: Path) -> None:
+    assert generate("--into", tmp_path).returncode == 0
+    assert generate("--into", tmp_path, "--check").returncode == 0
+    page = tmp_path / "configuration.md"
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("`gen.top_p` | float", "`gen.top_p` | int"), encoding="utf-8")
+    (tmp_path / "hooks/on_step.md").unlink()
+    (tmp_path / "hooks/on_leap.md").touch()
+    done = generate("--into", tmp_path, "--check")
+    named = {line.partition(" ")[0] for line in done.stdout.splitlines()}
+    assert (done.returncode, named) == (1, {"configuration.md", "hooks/on_step.md", "hooks/on_leap.md"})
+    assert generate("--into", tmp_path).returncode == 0
+    assert page.read_text(encoding="utf-8") == text
+    assert not (tmp_path / "hooks/on_leap.md").exists()
+
+
+def test_the_page_on_configuration_holds_every_option() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    for row in describe(TrainConfig):
+        assert f"| `{row.path}` |" in page
+
+
+def known_hooks() -> dict[str, Any]:
+    import pluggy
+
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return {name: caller.spec for name, caller in vars(manager.hook).items() if not name.startswith("_")}
+
+
+def test_every_hook_has_a_page_with_its_exact_arguments() -> None:
+    for name, spec in known_hooks().items():
+        page = (DOCS / f"hooks/{name}.md").read_text(encoding="utf-8")
+        rows = [line.split("|")[1].strip().strip("`") for line in page.splitlines() if line.startswith("| `")]
+        assert rows == list(spec.argnames), name
+        assert f"\n{name}({spec.argnames[0]}: " in page
+        assert f"({name}.md)" in (DOCS / "hooks/index.md").read_text(encoding="utf-8")
+        example = (DOCS / f"examples/hooks/{name}.py").read_text(encoding="utf-8")
+        assert f"@hookimpl\ndef {name}(" in example
+        assert example in page
+
+
+def test_every_protocol_has_a_page_with_every_method(generators: Any) -> None:
+    for name, protocol in generators.protocols.protocols_of().items():
+        page = (DOCS / f"protocols/{name}.md").read_text(encoding="utf-8")
+        assert (DOCS / f"examples/protocols/{name}.py").read_text(encoding="utf-8") in page
+        for method, function in inspect.getmembers(protocol, inspect.isfunction):
+            if method in vars(protocol) and function.__module__.startswith("rlcore"):
+                assert f"\n## {method.strip('_')}\n" in page
+                assert all(f"| `{argument}` |" in page for argument in generators.docstrings.parameters(function))
+
+
+def test_a_hook_that_is_not_documented_exactly_is_refused(generators: Any, tmp_path: Path) -> None:
+    def on_leap(run: Any, far: int) -> None:
+        """Hear of a leap.
+
+        Args:
+            run: the run.
+            far: how far.
+        """
+
+    def on_lap(run: Any, far: int) -> None:
+        """Hear of a lap.
+
+        Args:
+            run: the run.
+        """
+
+    def on_loop(run: Any, far: int) -> None:
+        """Hear of a loop.
+
+        Args:
+            far: how far.
+            run: the run.
+        """
+
+    def on_limp(run: Any) -> None:
+        """Hear of a limp.
+
+        Args:
+            run: the run.
+            far: how far.
+        """
+
+    def on_lack(run: Any) -> None: ...
+
+    (tmp_path / "on_leap.py").write_text("ran = True\n")
+    (tmp_path / "sittings.toml").touch()
+    pages = generators.hooks.pages({"on_leap": hookspec(on_leap)}, tmp_path)
+    assert pages.keys() == {"hooks/index.md", "hooks/on_leap.md"}
+    assert "on_leap(run: Any, far: int) -> None" in pages["hooks/on_leap.md"]
+    for hook, said in [
+        (on_lap, r"the hook on_lap takes \(run, far\), and its docstring describes \(run\)"),
+        (on_loop, r"describes \(far, run\)"),
+        (on_limp, r"takes \(run\), and its docstring describes \(run, far\)"),
+        (on_lack, "the hook on_lack has no docstring"),
+    ]:
+        with pytest.raises(generators.docstrings.Undocumented, match=said):
+            generators.hooks.pages({hook.__name__: hook}, tmp_path)
+    (tmp_path / "on_leap.py").unlink()
+    with pytest.raises(generators.docstrings.Undocumented, match="on_leap has no example"):
+        generators.hooks.example("on_leap", DOCS / "examples/hooks")
+
+
+def test_a_hook_added_to_the_door_is_asked_for(generators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_leap(run: Any) -> None:
+        """Hear of a leap.
+
+        Args:
+            run: the run.
+        """
+
+    assert set(generators.hooks.hooks_of()) == set(known_hooks())
+    monkeypatch.setattr(hookspecs, "on_leap", hookspec(on_leap), raising=False)
+    with pytest.raises(generators.docstrings.Undocumented, match="on_leap has no example: write docs/examples/hooks"):
+        generators.hooks.pages()
+
+
+def test_every_error_is_in_the_catalogue(generators: Any, tmp_path: Path) -> None:
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    public = {name for name, one in vars(rlcore.errors).items() if inspect.isclass(one)}
+    assert all(f"\n## {name}\n" in page and f"setup: raises={name} -->" in page for name in public - {"RLCoreError"})
+
+    class LostKeys(rlcore.errors.RLCoreError):
+        """Report keys that are lost."""
+
+    with pytest.raises(generators.docstrings.Undocumented, match="do not agree on LostKeys"):
+        generators.errors.pages(generators.errors.error_classes() | {"LostKeys": LostKeys})

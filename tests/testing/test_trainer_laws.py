@@ -1,0 +1,65 @@
+"""Every law of trainers is seen to fail, for its own reason, and to hold for a trainer that is right."""
+
+from __future__ import annotations
+
+import pytest
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from sites import wrong
+
+from rlcore.testing import Law, trainers
+from rlcore.testing.laws import laws_in
+
+WRONG = [
+    Wrong("needs_and_budget_are_declared", "misspelt-need", "it has 'prompt'"),
+    Wrong("needs_and_budget_are_declared", "needs-more", "a step with nothing given but reward_fn"),
+    Wrong("needs_and_budget_are_declared", "unknown-budget", "it is {'iterations': 100}"),
+    Wrong("needs_and_budget_are_declared", "counts-no-epochs", "does not count epochs"),
+    Wrong("losses_are_finite", "not-a-number", "expected finite losses"),
+    Wrong("losses_are_finite", "yields-tensors", "yielded loss/policy = tensor("),
+    Wrong("losses_are_finite", "yields-nothing", "expected metrics from step 1"),
+    Wrong("losses_are_finite", "names-badly", "yielded 'policy loss'"),
+    Wrong("every_parameter_meant_to_train_moves", "leaves-a-layer", "layers.0.mlp.up_proj.weight did not"),
+    Wrong("frozen_parameters_stay", "thaws", "model.embed_tokens.weight"),
+    Wrong("same_seed_same_numbers", "unseeded", "run.config.run.seed does not seed"),
+    Wrong("resume_is_exact", "forgets-the-optimizer", "step[2].loss/policy differ"),
+    Wrong("resume_is_exact", "yields-mid-round", "step[1].loss/policy differ"),
+    Wrong("resume_is_exact", "keeps-count-elsewhere", "step[3].loss/policy differ"),
+    Wrong("stop_is_honoured_at_a_yield", "deaf", "it ended at step 4"),
+    Wrong("stop_is_honoured_at_a_yield", "jumpy", "it raised KeyboardInterrupt"),
+    Wrong("state_dict_is_plain", "holds-a-set", "state.seen is a builtins.set"),
+    Wrong("state_dict_is_plain", "loses-what-it-loads", "state_dict().rounds differ: 3 in one, 0 in the other"),
+    Wrong("events_come_in_order", "tells-nobody", "expected on_rollout before the first on_step; it came never"),
+    Wrong("events_come_in_order", "tells-too-much", "heard on_run_start, on_evaluate, on_step, on_step"),
+    Wrong("padding_changes_nothing", "compares-with-pad", "padding token is EOS"),
+    Wrong("padding_changes_nothing", "stacks-itself", "padding token is EOS"),
+    Wrong("padding_changes_nothing", "averages-columns", "with more padding"),
+    Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
+    Wrong("two_processes_equal_one", "looks-at-its-share", "with two processes"),
+    Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
+    Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
+    Wrong("evaluation_changes_nothing", "evaluates-for-good", "leave the module in another mode"),
+    Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "leave the module in another mode"),
+    Wrong("checkpoints_change_nothing", "saves-and-moves", "must only look"),
+]
+IN_PROCESSES = {"resume_is_exact", "two_processes_equal_one"}
+
+pytestmark = pytest.mark.usefixtures("wrong_site")
+
+
+@pytest.mark.parametrize("case", WRONG, ids=str)
+def test_a_wrong_trainer_breaks_the_law(case: Wrong) -> None:
+    assert_broken(trainers, case, wrong("trainers", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(trainers, WRONG)
+
+
+@pytest.mark.parametrize("law", laws_in(trainers), ids=law_name)
+def test_a_right_trainer_of_rollouts_keeps_the_law(law: Law) -> None:
+    assert_kept(law, wrong("trainers", "right"))
+
+
+@pytest.mark.parametrize("law", [law for law in laws_in(trainers) if law.name not in IN_PROCESSES], ids=law_name)
+def test_a_right_trainer_of_demonstrations_keeps_the_law(law: Law) -> None:
+    assert_kept(law, wrong("trainers", "imitates"))
