@@ -102,7 +102,8 @@ def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[st
     """
     _check_trainer(checkpoint, trainer)
     then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
-    changed, versions = [], []
+    changed: list[str] = []
+    versions: list[str] = []
     for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):
         old, new = _flat(then.get(section, {})), _flat(now[section])
         for key in sorted((old.keys() | new.keys()) - free):

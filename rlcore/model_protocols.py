@@ -62,8 +62,6 @@ class Policy(Protocol):
 
     tokenizer: PreTrainedTokenizerBase
     """Turns text into the tokens the model reads; saved with the model."""
-    module: torch.nn.Module
-    """Holds every trainable parameter (heads included) and nothing of the reference."""
     forward: Callable[..., Any]
     """What `score` calls: `module` itself, until an updater puts the wrapped module of several processes here."""
     autocast: Callable[[], AbstractContextManager[Any]]
@@ -72,6 +70,11 @@ class Policy(Protocol):
     """Tokens that end a sequence when they are drawn."""
     max_length: int
     """Tokens that fit in the model's context; 0 where there is no bound."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """Hold every trainable parameter, heads included, and nothing of the reference."""
+        ...
 
     @property
     def device(self) -> torch.device:

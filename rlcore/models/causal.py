@@ -33,7 +33,7 @@ class CausalPolicy:
         self, module: ActorCritic, tokenizer: PreTrainedTokenizerBase, reference: PreTrainedModel | None
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
-        self.forward: Callable[..., tuple[Tensor, Tensor | None]] = module
+        self.forward: Callable[..., Any] = module
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
         self.max_length = loading.context_length(module.model)

@@ -18,6 +18,7 @@ from rlcore.components import Component
 from rlcore.driver import fit
 from rlcore.errors import ConfigError, Diverged, RewardError
 from rlcore.saving import Saver
+from rlcore.wrapping import Wrapping
 
 Make = Callable[..., Any]
 INPUTS = {"reward_fn": lambda outputs: [float(len(o)) for o in outputs], "prompts": ["ab", "cde", "f", "gh"]}
@@ -148,7 +149,7 @@ def test_the_best_cannot_be_kept_where_nothing_is_evaluated(
 
 def test_a_component_with_options_is_made_from_them() -> None:
     def make(target: Any, options: Any) -> Choice:
-        return Choice(Component("samplers", "s", "d", "1", "", target, None), options)
+        return Choice(Component("samplers", "s", "d", "1", "", target, None), options, Wrapping())
 
     assert make(len, None).made() is len
     assert make(lambda options: options["size"], {"size": 3}).made() == 3

@@ -32,6 +32,12 @@ def nothing_remembered() -> Iterator[None]:
         registry._memo.update(kept)
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder of the test's own: a wrong component may write where it should not."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Return an empty folder of installed dists, on sys.path; discovery remembers nothing before and after."""
