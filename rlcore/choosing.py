@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.components import Component
 from rlcore.config import structure
-from rlcore.errors import ConfigError, DataError, InputsError, PluginError
+from rlcore.errors import ConfigError, DataError, InputsError, PluginError, UnknownComponent
 from rlcore.inputs import Inputs
 from rlcore.recording import refuse_descriptions
 from rlcore.registry import Registry, registries
@@ -92,12 +92,14 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
     known = registries()
     named = settings.trainer.get("name")
     fitting = named or inputs.fitting_trainer()
-    if named is None and not known.trainers.matches(fitting):
+    try:
+        trainer = known.trainers.get(fitting)
+    except UnknownComponent as error:
+        if named is not None:
+            raise
         raise InputsError(
-            f"what was given ({', '.join(inputs.given)}) calls for trainer '{fitting}', which is not installed "
-            f"(its package is rlcore-{fitting}): install it, or name a trainer; see: rlcore list-plugins"
-        )
-    trainer = known.trainers.get(fitting)
+            f"what was given ({', '.join(inputs.given)}) calls for trainer '{fitting}', and none was named: {error}"
+        ) from error
     architecture = known.architectures.get(settings.model.get("architecture") or "causal_lm")
     chooser = _Chooser(where, wrapping)
     data = settings.data

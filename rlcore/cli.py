@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
 from rlcore import __version__
@@ -20,6 +21,8 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 well, 1 an error that was said, 2 wrong usage, 130 interrupted."""
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what plugins say of themselves may be in letters it cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -144,7 +147,8 @@ def _show(arguments: argparse.Namespace) -> int:
         return _show_wrapped(arguments)
     if arguments.name is None:
         arguments.usage.error("the following arguments are required: NAME (or --wrapped)")
-    found = find_options(arguments.name)
+    with redirect_stdout(sys.stderr):  # what modules print when they are imported
+        found = find_options(arguments.name)
     if arguments.json:
         print(options_as_json(found))
     else:
@@ -156,7 +160,8 @@ def _show(arguments: argparse.Namespace) -> int:
 def _show_wrapped(arguments: argparse.Namespace) -> int:
     from rlcore.listing import find_layers, layers_as_json, print_layers
 
-    found = find_layers(arguments.name)
+    with redirect_stdout(sys.stderr):  # what hooks print
+        found = find_layers(arguments.name)
     if arguments.json:
         print(layers_as_json(found))
     else:

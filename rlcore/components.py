@@ -24,6 +24,7 @@ KINDS = {
 """The registries, each with what one of its components is called."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_LONGEST = 500  # letters of what an exception says
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -104,7 +105,8 @@ def describe_error(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001  # the fence: an exception of a stranger's may fail even to say what it is
         lines = []
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]} ..."
 
 
 def check_component(component: Component[Any]) -> None:

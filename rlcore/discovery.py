@@ -14,6 +14,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -98,8 +99,9 @@ def discover(
         hooks.add_hookcall_monitoring(before=_trace_call, after=lambda *_: None)
     found = find_plugins(path)
     plugins: list[Plugin] = []
-    for candidate in found.plugins:
-        plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
+    with redirect_stdout(sys.stderr):  # what a plugin prints when it is loaded must not end up in JSON
+        for candidate in found.plugins:
+            plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
     known = {name for candidate in found.plugins for name in candidate.names}
     notes = (*found.notes, *remark_on_switches(known, environ))
     return Discovery(tuple(_mark_conflicts(plugins)), hooks, notes)
@@ -113,6 +115,9 @@ def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mappin
 def _load(found: Found, hooks: pluggy.PluginManager, environ: Mapping[str, str], earlier: Sequence[Plugin]) -> Plugin:
     """Load one plugin behind the fence: whatever it raises becomes its state and reason."""
     plugin = Plugin(found.dist, found.version, found.name, found.module)
+    is_traced = is_on(environ, "RLCORE_TRACE_PLUGINS")
+    if is_traced:  # before as well as after: an import may hang, or end the process
+        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: to be loaded\n")
     start = time.perf_counter()
     try:
         if found.problem:
@@ -138,7 +143,7 @@ def _load(found: Found, hooks: pluggy.PluginManager, environ: Mapping[str, str],
         reason = describe_error(error)
         reason = reason.removeprefix("PluginError: ") if isinstance(error, PluginError) else reason
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
-    if is_on(environ, "RLCORE_TRACE_PLUGINS"):
+    if is_traced:
         brought = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
         spent = 1e3 * (time.perf_counter() - start)
         sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: {plugin.state} in {spent:.1f} ms: {brought}\n")

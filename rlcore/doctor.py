@@ -19,7 +19,7 @@ import attrs
 
 from rlcore import __version__, machine
 from rlcore.discovery import Discovery, State
-from rlcore.finding import CORE
+from rlcore.finding import CORE, version_of
 from rlcore.installed import Package, installed_dist, installed_version, requirements
 from rlcore.listing import plugins_as_json
 from rlcore.registry import Registries, Registry, all_registries
@@ -165,14 +165,17 @@ def _packages(discovery: Discovery) -> Iterator[dict[str, Any]]:
     """Yield what rlcore requires, all of it, and of what each plugin requires that which is missing or does not fit."""
     core = installed_dist(CORE)
     if core is not None:
-        yield from (_row(core.metadata["Version"], CORE, one) for one in requirements(core, skip=("dev",)))
+        yield from (_row(version_of(core), CORE, one) for one in requirements(core, skip=("dev",)))
     for name in FURTHER:
         yield {"dist": "", **attrs.asdict(Package(name, "", installed_version(name), "", fits=True)), "complaint": ""}
     for name in sorted({plugin.dist for plugin in discovery.plugins if plugin.state is not State.DISABLED} - {CORE}):
-        dist = installed_dist(name)
-        if dist is not None:
-            rows = (_row(dist.metadata["Version"], name, one) for one in requirements(dist) if one.name != CORE)
-            yield from (row for row in rows if row["complaint"])
+        try:
+            dist = installed_dist(name)
+            needed = () if dist is None else [one for one in requirements(dist) if one.name != CORE]
+        except (ValueError, OSError):  # metadata that cannot be read, which discovery has told already
+            continue
+        rows = (_row(installed_version(name) or "?", name, one) for one in needed)
+        yield from (row for row in rows if row["complaint"])
 
 
 def _row(version: str, dist: str, package: Package) -> dict[str, Any]:
@@ -194,7 +197,8 @@ def _without_names(value: Any) -> Any:
 
 
 def anonymous(text: str) -> str:
-    """Write the home folder as `~`, and the user's name, where it stands in a path, as `<user>`."""
+    """Write the home folder as `~`, the user's name, where it stands in a path, as `<user>`, and no login of a URL."""
+    text = re.sub(r"(?<=://)[^/@\s]+(?=@)", "<login>", text)
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises where there is none
     for path in {home, os.path.realpath(home)} - {"/", "~"} if os.path.isabs(home) else ():  # noqa: PTH117
         text = re.sub(rf"{re.escape(path)}(?![\w.-])", "~", text)

@@ -139,4 +139,5 @@ def _told(run: Run) -> Iterator[None]:
         finally:
             run.loggers.close(error)
             if left := run.observers.untold():
-                log.warning("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))
+                say = log.warning if run.ranks.is_main else log.error  # other ranks are heard with errors only
+                say("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

@@ -102,6 +102,15 @@ def _name(dist: Distribution) -> str:
     return normalise(names[0])
 
 
+def version_of(dist: Distribution) -> str:
+    """Return a dist's version, `?` where its metadata says none.
+
+    Raises:
+        ValueError, OSError: its metadata cannot be read.
+    """
+    return str((dist.metadata.get_all("Version") or ["?"])[0])
+
+
 def _copies(name: str, folders: list[str]) -> list[Distribution]:
     """List the installed copies of a dist, the one that counts first; a folder listed twice holds one copy."""
     places: dict[Path, Distribution] = {}
@@ -126,7 +135,7 @@ def _editable_source(dist: Distribution) -> Path | None:
 
 
 def _describe_copies(name: str, copies: Sequence[Distribution]) -> str:
-    used, *others = (f"{copy.metadata['Version']} in {_place(copy).parent}" for copy in copies)
+    used, *others = (f"{version_of(copy)} in {_place(copy).parent}" for copy in copies)
     return f"{name} lies on the path in {len(copies)} places: {used} is used, {' and '.join(others)} is not"
 
 
@@ -134,7 +143,7 @@ def _read(dist: Distribution) -> Iterator[Found]:
     """Yield the entry points of one dist; a dist whose metadata cannot be read yields its problem."""
     name, version = "", "?"
     try:
-        name, version = _name(dist), dist.metadata["Version"] or "?"
+        name, version = _name(dist), version_of(dist)
         points = [(point.name, point.value) for point in dist.entry_points if point.group == GROUP]
         requires = tuple(dist.requires or ())
     except Exception as error:  # noqa: BLE001  # metadata is a stranger's too, and readable is all we ask of it
@@ -143,7 +152,8 @@ def _read(dist: Distribution) -> Iterator[Found]:
         yield Found(label, version, "?", "?", problem=f"its metadata cannot be read: {what}")
         return
     for point, value in points:
-        yield _check(Found(name, version, point, value.replace(" ", ""), requires))
+        module = value.partition("[")[0]  # extras may stand behind it, which the specification has readers ignore
+        yield _check(Found(name, version, point, module.replace(" ", ""), requires))
 
 
 def _check(found: Found) -> Found:

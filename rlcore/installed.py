@@ -9,7 +9,7 @@ import attrs
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from rlcore.finding import search_path
+from rlcore.finding import search_path, version_of
 
 
 @attrs.frozen
@@ -46,9 +46,12 @@ def installed_dist(name: str) -> Distribution | None:
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of an installed dist, None where there is none."""
+    """Return the version of an installed dist, `?` where it says none, None where there is no such dist."""
     dist = installed_dist(name)
-    return None if dist is None else dist.metadata["Version"] or "?"
+    try:
+        return None if dist is None else version_of(dist)
+    except (ValueError, OSError):  # metadata that cannot be read says nothing
+        return "?"
 
 
 def requirements(dist: Distribution, *, skip: tuple[str, ...] = ()) -> Iterator[Package]:

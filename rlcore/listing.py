@@ -102,7 +102,9 @@ def _find_components(name: str, sections: Collection[str]) -> list[Component[Any
     if found:
         return found
     if name in NAMING:
-        choices = ", ".join(f"rlcore show {component.name}" for component in getattr(all_registries(), NAMING[name]))
+        registry = getattr(all_registries(), NAMING[name])
+        names = (component.name if component.name in registry else component.qualified for component in registry)
+        choices = ", ".join(f"rlcore show {each}" for each in names)
         raise UnknownComponent(f"'{name}' takes the options of the component it names: {choices}")
     everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
     near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)

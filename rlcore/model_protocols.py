@@ -135,7 +135,11 @@ class Policy(Protocol):
 
 
 class Architecture(Protocol):
-    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`."""
+    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`.
+
+    One that does not take GPT-2 and Llama gives the conformance kit a model it takes: an attribute `example_model`, a
+    function that returns one.
+    """
 
     def __call__(
         self, spec: Any, config: Any, *, tokenizer: Any = None, value_head: bool = False, reference: bool = False

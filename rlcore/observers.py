@@ -20,6 +20,8 @@ HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint"
 class Observers:
     """Call the observer hooks of every plugin for one run; one that raises is logged once and heard no more.
 
+    Metrics are given as a copy: those of the run, by which it is judged, are no observer's to change.
+
     Args:
         hooks: those of the plugins of this process when left out.
         fence: keeps a list of who was dropped.
@@ -60,11 +62,11 @@ class Observers:
 
     def on_step(self, run: Any, metrics: Mapping[str, float]) -> None:
         """Tell of the metrics of a step."""
-        self._tell("on_step", run=run, metrics=metrics)
+        self._tell("on_step", run=run, metrics=dict(metrics))
 
     def on_evaluate(self, run: Any, metrics: Mapping[str, float]) -> None:
         """Tell of the metrics of an evaluation."""
-        self._tell("on_evaluate", run=run, metrics=metrics)
+        self._tell("on_evaluate", run=run, metrics=dict(metrics))
 
     def on_checkpoint(self, run: Any, path: Path) -> None:
         """Tell of a checkpoint that is whole and on disk."""

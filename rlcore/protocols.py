@@ -73,7 +73,10 @@ class Trainer(Protocol):
 
 
 class PromptPipeline(Protocol):
-    """A way to turn a source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`."""
+    """A way to turn a source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`.
+
+    One that reads rows of a form of its own shows some to the conformance kit in an attribute `example_rows`.
+    """
 
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
@@ -94,7 +97,10 @@ class PromptPipeline(Protocol):
 
 
 class SamplePipeline(Protocol):
-    """A way to turn a source into demonstrations; the built-in one is `rlcore.data.samples.build_samples`."""
+    """A way to turn a source into demonstrations; the built-in one is `rlcore.data.samples.build_samples`.
+
+    One that reads rows of a form of its own shows some to the conformance kit in an attribute `example_rows`.
+    """
 
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
@@ -115,7 +121,11 @@ class SamplePipeline(Protocol):
 
 
 class Sampler(Protocol):
-    """A way to generate rollouts; the built-in one is `rlcore.sampling.sample`."""
+    """A way to generate rollouts; the built-in one is `rlcore.sampling.sample`.
+
+    One that draws from another distribution than the policy's on purpose tells the conformance kit so by an attribute
+    `draws_from_policy = False`.
+    """
 
     def __call__(
         self,

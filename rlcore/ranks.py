@@ -18,6 +18,9 @@ from rlcore.errors import ConfigError, RanksError
 from rlcore.types import Trajectories
 
 T = TypeVar("T")
+_LAUNCH = (
+    "start the script with torchrun --nproc_per_node N or accelerate launch, or unset WORLD_SIZE to run one process"
+)
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
@@ -32,7 +35,7 @@ class Ranks:
     """
 
     def __init__(self, mixed_precision: str | None = None) -> None:
-        wanted = int(os.environ.get("WORLD_SIZE", "1"))
+        wanted = _wanted_world()
         # A second run in one process may want another precision, and accelerate has no public way to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
         # Without saying `cpu`, processes started on a machine with no accelerator would not find each other.
@@ -41,6 +44,9 @@ class Ranks:
         try:
             self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
         except ValueError as error:
+            # Processes find each other before accelerate looks at the precision.
+            if wanted > 1 and not torch.distributed.is_initialized():
+                raise RanksError(f"WORLD_SIZE = {wanted}, yet nothing tells where the others are; {_LAUNCH}") from error
             raise ConfigError(f"run.mixed_precision = {mixed_precision!r}: {error}") from error
         if mixed_precision == "fp16" and self.accelerator.device.type == "cpu":
             raise ConfigError("run.mixed_precision = 'fp16': a CPU has no use for it; bf16 is what it can run")
@@ -152,6 +158,14 @@ class Ranks:
         """Return when every process has come here."""
         with _together():
             self.accelerator.wait_for_everyone()
+
+
+def _wanted_world() -> int:
+    """Return how many processes the environment says there are."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if not world.isdecimal():
+        raise RanksError(f"WORLD_SIZE = {world!r}: must be a whole number; {_LAUNCH}")
+    return int(world)
 
 
 def _leave() -> None:

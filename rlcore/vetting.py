@@ -67,14 +67,20 @@ def check_requirements(found: Found) -> None:
 
 
 def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
-    """Refuse hooks that could never be called: misspelt, without the decorator, or with arguments no hook has."""
+    """Refuse hooks that could never be called (misspelt, undecorated, with arguments no hook has), and no hooks."""
     known = [name for name in vars(hooks.hook) if not name.startswith("_")]
+    implemented = 0
     for name in dir(plugin):
         options = hooks.parse_hookimpl_opts(plugin, name)
         if options is None:
             if name in known and callable(getattr(plugin, name)):
                 raise Refused(State.BROKEN, f"{name} is not decorated with @rlcore.hookimpl")
             continue
+        if isinstance(plugin, type):
+            raise Refused(
+                State.BROKEN, f"its entry point names the class {plugin.__name__}; name a module, or an object"
+            )
+        implemented += 1
         hook = options.get("specname") or name
         if hook in known:
             _check_arguments(getattr(plugin, name), hook, getattr(hooks.hook, hook).spec.argnames)
@@ -82,6 +88,8 @@ def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
             near = difflib.get_close_matches(hook, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the hooks are {', '.join(known)}"
             raise Refused(State.BROKEN, f"rlcore has no hook '{hook}'; {hint}")
+    if not implemented:
+        raise Refused(State.BROKEN, "it implements no hook: its entry point must name what does, as 'acme.plugin'")
 
 
 def _check_arguments(implementation: Any, hook: str, known: Collection[str]) -> None:

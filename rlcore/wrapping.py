@@ -87,8 +87,9 @@ class Wrapping:
                 continue
             try:
                 outer = layer.wrap(built)
-                if outer is None:
-                    raise TypeError("its function returned None; it must return what is used in place of what it got")
+                if outer is None or (callable(built) and not callable(outer)):
+                    wanted = "it must return what is used in place of what it got"
+                    raise TypeError(f"its function returned {outer!r}; {wanted}")
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a wrapper may raise anything
                 self._drop(layer.plugin, component, error)
             else:

@@ -60,6 +60,17 @@ Both take `options`, component name → options it is built with in every law, a
 `{"trainer-acme-algo-two_processes_equal_one": "draws its own noise"}`. That is strict: a law that holds though it was
 to fail is a failure.
 
+What the laws cannot see, a component declares by an attribute of what is registered, a function or a class:
+
+* `draws_from_policy = False`, of a [sampler](protocols/Sampler.md): it draws from another distribution than the
+  policy's on purpose, as best-of-n does. The laws on frequencies and on greedy choices are then not held.
+* `example_rows`, of a pipeline of [prompts](protocols/PromptPipeline.md) or
+  [demonstrations](protocols/SamplePipeline.md) that reads none of strings, `[prompt, output]` and `{prompt, output}`:
+  ten or more rows that it reads.
+* `example_model`, of an [architecture](protocols/Architecture.md) that does not take GPT-2 and Llama: a function that
+  returns a small `PreTrainedModel` with random weights, in evaluation mode, that knows 32 tokens. Where that is an
+  encoder-decoder, the laws that compare with plain transformers are not held.
+
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may bring new
 laws; a plugin that is tested with the rlcore it requires is not held to those of later ones.
 """

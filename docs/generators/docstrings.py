@@ -78,7 +78,8 @@ def signature(function: Callable[..., Any], name: str) -> str:
     for one in parameters(function).values():
         if one.kind is one.KEYWORD_ONLY and not any(part.startswith("*") for part in before):
             before.append("*")
-        before.append(str(one.replace(annotation=_Bare(one.annotation))))
+        shown = one.replace(default=_Bare("...")) if one.default is ... else one
+        before.append(str(shown.replace(annotation=_Bare(one.annotation))))
     returns = inspect.signature(function).return_annotation
     line = f"{name}({', '.join(before)}) -> {returns}"
     if len(line) > WIDTH:
@@ -105,7 +106,7 @@ def outcome(docstring: Docstring) -> list[str]:
 
 @attrs.frozen(repr=False)
 class _Bare:
-    """Show an annotation that is text without quotes."""
+    """Show text without quotes, as annotations are written, and the dots of a default that each may choose."""
 
     text: str
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from generators.examples import EXAMPLES, example
 INTRODUCTION = """\
 # Protocols
 
-Generated from `rlcore/protocols.py` by `make docs`.
+Generated from `rlcore/protocols.py` and `rlcore/model_protocols.py` by `make docs`.
 
 What a component must offer. None of these is a base class: whatever offers it will do, and `rlcore.testing` checks that
 it does.
@@ -65,7 +66,7 @@ def _page(name: str, protocol: type, examples: Path) -> str:
     for method, function in methods(protocol):
         where = f"{name}.{method}"
         docstring = read_function(function, where)
-        shown = name.lower() if method == "__call__" else "len" if method == "__len__" else method
+        shown = {"__call__": _snake_case(name), "__len__": "len"}.get(method, method)
         written = signature(function, shown)
         if isinstance(vars(protocol)[method], property):
             written = f"{method}: {inspect.signature(function).return_annotation}"
@@ -95,6 +96,10 @@ def _attributes(protocol: type) -> list[str]:
             raise Undocumented(f"{protocol.__name__}.{name}: no docstring stands below it")
         lines.append(f"| `{name}` | `{kind}` | {below.strip(chr(34)).replace('|', chr(92) + '|')} |")
     return [*lines, ""]
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _line(protocol: type) -> int:

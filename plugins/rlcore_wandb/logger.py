@@ -32,14 +32,16 @@ class WandbLogger:
 
     def __init__(self, config: WandbConfig, run: LoggedRun) -> None:
         self._rows = config.completions
-        noted = run.dir / "wandb" / "run_id"
+        project = config.project or os.environ.get("WANDB_PROJECT") or "rlcore"
+        # A run may go to several projects at once: it has an id in each.
+        noted = run.dir / "wandb" / "-".join(["run_id", *([config.entity] if config.entity else []), project])
         goes_on = run.step > 0 and noted.exists()
         run_id = noted.read_text(encoding="utf-8").strip() if goes_on else None
         if run_id is not None and run_id in self._living:  # left open in this process; wandb takes an id once
             self._living.pop(run_id).finish(exit_code=1)
         try:
             self._run = wandb.init(
-                project=config.project or os.environ.get("WANDB_PROJECT") or "rlcore",
+                project=project,
                 entity=config.entity,
                 name=config.run_name or run.dir.name,
                 mode=config.mode,

@@ -6,6 +6,7 @@ import importlib.machinery
 import keyword
 import re
 import sys
+import unicodedata
 from importlib.metadata import PackageNotFoundError, distribution
 
 import attrs
@@ -17,7 +18,8 @@ from rlcore.registry import all_registries
 from rlcore.scaffold.kinds import Kind
 
 PREFIX = "rlcore-"
-LONGEST = 40
+LONGEST = 30
+"""Characters of a component's name, as the conformance kit counts them."""
 RESERVED = ("example", "src", "tests")
 """Names of modules and folders that the package has besides."""
 
@@ -51,7 +53,7 @@ def read_name(name: str, kind: Kind) -> Names:
         dist=name,
         package=name.replace("-", "_"),
         component=component,
-        title="".join(part[:1].upper() + part[1:] for part in component.split("-")),
+        title=_title(component, kind),
     )
     _check_package(names)
     taken = all_registries()
@@ -63,14 +65,27 @@ def read_name(name: str, kind: Kind) -> Names:
 
 
 def _check_form(name: str) -> None:
-    if len(name) > LONGEST:
-        raise PluginNameError(f"'{name}': has {len(name)} characters; {LONGEST} are the most")
+    component = name.removeprefix(PREFIX)
+    if len(component) > LONGEST:
+        raise PluginNameError(
+            f"'{name}': its component '{component}' has {len(component)} characters; {LONGEST} are the most"
+        )
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        near = re.sub(r"[^a-z0-9]+", "-", normalise(name)).strip("-0123456789")
+        near = re.sub(r"[^a-z0-9]+", "-", normalise(_without_accents(name))).strip("-0123456789")
         hint = f"; write it '{near}'" if near else ""
         raise PluginNameError(f"'{name}': a name is small letters, digits and '-' between them, a letter first{hint}")
-    if not name.removeprefix(PREFIX)[0].isalpha():
+    if not component[0].isalpha():
         raise PluginNameError(f"'{name}': what follows '{PREFIX}' is the component's name and begins with a letter")
+
+
+def _title(component: str, kind: Kind) -> str:
+    """Write a component's name in CamelCase, less the kind that its class ends with: MyLogger, not MyLoggerLogger."""
+    title = "".join(part[:1].upper() + part[1:] for part in component.split("-"))
+    return title.removesuffix(kind.target.removeprefix("{title}")) or title
+
+
+def _without_accents(name: str) -> str:
+    return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
 
 
 def _check_package(names: Names) -> None:

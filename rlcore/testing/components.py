@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from rlcore.choosing import MODEL_KEYS
 from rlcore.components import KINDS
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.errors import ConfigError, PluginError
@@ -24,8 +26,21 @@ from rlcore.wording import fields, section_class
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
 MAX_NAME, MAX_SUMMARY = 30, 100
-TAKEN = {"architectures": ("path", "architecture", "tokenizer"), "rewards": OWN_KEYS}
+TAKEN = {"architectures": MODEL_KEYS, "rewards": OWN_KEYS}
 """Kind → keys of its section that the core reads itself; `name`, for every other kind."""
+GIVEN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "trainers": (("config", "run"), ()),
+    "loggers": (("config", "run"), ()),
+    "architectures": (("spec", "config"), ("tokenizer", "value_head", "reference")),
+}
+"""Kind → what its components are given by position, and by name."""
+GIVEN_WITHOUT_OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]] | None] = {
+    "rollout_stores": ((), ()),
+    "samplers": (("policy", "prompts", "sampling"), ("generator",)),
+    "pipelines": (("source", "tokenizer", "config"), ("max_length", "what")),
+    "rewards": None,
+}
+"""The same of the other kinds, where a component has no options; with some it is given these alone."""
 
 
 def _has_options(subject: Subject) -> bool:
@@ -62,6 +77,30 @@ def the_target_imports(subject: Subject) -> None:
     except PluginError as error:
         raise LawBroken(f"{error}; correct the reference that is registered, or the module it leads to") from error
     require(callable(target), f"its target {subject.it.reference!r} is {target!r}, which cannot be called")
+
+
+@law(EVERY)
+def the_target_takes_what_it_is_given(subject: Subject) -> None:
+    """The target can be called with what rlcore gives to components of its kind, by position and by name as it does.
+
+    A store, sampler, pipeline or reward with options is given these alone, and what it returns is used.
+    """
+    target: Any = subject.it.target()
+    given = _given(subject)
+    try:
+        signature = inspect.signature(target)
+    except (ValueError, TypeError):  # what is written in another language need not say
+        return
+    if given is None:
+        return
+    placed, named = given
+    try:
+        signature.bind(*placed, **dict.fromkeys(named))
+    except TypeError as error:
+        called = ", ".join([*placed, *(f"{name}=..." for name in named)])
+        raise LawBroken(
+            f"it is called with ({called}), and takes {signature}: {error}; give it these parameters, in this order"
+        ) from error
 
 
 @law(EVERY)
@@ -166,6 +205,13 @@ def unknown_options_are_refused(subject: Subject) -> None:
             require(f"'{name}'" in str(error), f"{misspelt}, a slip for '{name}', is refused with: {error}")
         else:
             raise LawBroken(f"option '{misspelt}', which there is not, is accepted; let rlcore.config check options")
+
+
+def _given(subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Name what a target is given by position and by name; None for a function that may ask for what it likes."""
+    if subject.it.kind in GIVEN:
+        return GIVEN[subject.it.kind]
+    return (("config",), ()) if _has_options(subject) else GIVEN_WITHOUT_OPTIONS[subject.it.kind]
 
 
 def _options(subject: Subject) -> type:

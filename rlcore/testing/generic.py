@@ -31,7 +31,7 @@ ADVICE = {
     State.INCOMPATIBLE: "widen its requirement on rlcore, or test it with a version that fits",
     State.CONFLICT: "choose a name of its own, or uninstall the other package while it is tested",
     State.HEAVY: "give components as 'module:attribute', so that they are imported on first use",
-    State.BROKEN: "see the whole traceback: python -c 'import {module}'",
+    State.BROKEN: "see the whole traceback: python -c '{statement}'",
 }
 """State of a plugin → what its author does about it."""
 
@@ -40,7 +40,7 @@ ADVICE = {
 def it_loads(subject: Subject) -> None:
     """Every entry point of the dist is in state ok, with no remark on its hooks."""
     for plugin in subject.plugins:
-        advice = ADVICE[plugin.state].format(module=plugin.module)
+        advice = ADVICE[plugin.state].format(statement=_statement(plugin.module))
         require(plugin.state is State.OK, f"entry point '{plugin.name}' is {plugin.state}: {plugin.reason}; {advice}")
         require(not plugin.remarks, f"entry point '{plugin.name}' uses what will go: {'; '.join(plugin.remarks)}")
 
@@ -87,10 +87,10 @@ def the_import_is_quick(subject: Subject) -> None:
         if spent[-1] < MAX_IMPORT_S:
             return
     times = ", ".join(f"{each:.2f}" for each in spent)
-    names = " ".join(plugin.module for plugin in subject.plugins)
+    statements = "; ".join(_statement(plugin.module) for plugin in subject.plugins)
     raise LawBroken(
         f"its import takes {times} s, where {MAX_IMPORT_S} s are allowed; see what takes the time: "
-        f"python -X importtime -c 'import {names}'"
+        f"python -X importtime -c '{statements}'"
     )
 
 
@@ -204,6 +204,12 @@ def _resolve(reference: str) -> Any:
     for part in filter(None, attribute.split(".")):
         found = getattr(found, part)
     return found
+
+
+def _statement(reference: str) -> str:
+    """Write what Python imports for an entry point."""
+    module, _, attribute = reference.partition(":")
+    return f"from {module} import {attribute.partition('.')[0]}" if attribute else f"import {module}"
 
 
 def _top(reference: str) -> str:

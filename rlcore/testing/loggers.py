@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +148,8 @@ def it_releases_what_it_holds(subject: Subject) -> None:
             _spend(logger, run, crash=crash)
             after = " after a crash" if crash else ""
             open_files, left = _open_files(run.dir), _left(threads)
-            require(not open_files, f"it leaves {_listed(open_files)} open{after}; close it in close")
-            require(not left, f"it leaves the threads {_listed(left)} running{after}; end them in close")
+            require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close it in close")
+            require(not left, f"it leaves the threads {', '.join(left)} running{after}; end them in close")
 
 
 @law(LOGGERS)
@@ -168,7 +168,9 @@ def a_resumed_run_goes_on_in_its_folder(subject: Subject) -> None:
             after = _sizes(run.dir)
             lost = [name for name, size in before.items() if after.get(name, -1) < size]
             how = "closed" if closed else "left as a killed process leaves it"
-            require(not lost, f"{_listed(lost)} is smaller, or gone, once a run whose logger was {how} goes on; append")
+            require(
+                not lost, f"{', '.join(lost)} is smaller, or gone, once a run whose logger was {how} goes on; append"
+            )
             if not closed:
                 with _accepting("closing the first logger late"):
                     first.close(None)
@@ -267,7 +269,3 @@ def _left(before: set[threading.Thread]) -> list[str]:
 
 def _sizes(folder: Path) -> Mapping[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -1,8 +1,9 @@
-"""Let the tests import the benchmarks, which are scripts and not a package."""
+"""Let the tests import the benchmarks and the task they are about, which are scripts and no packages."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "docs" / "examples")]

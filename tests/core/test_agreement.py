@@ -94,6 +94,7 @@ def test_notes_and_remarks_are_said_once_in_a_process(monkeypatch: pytest.Monkey
     with structlog.testing.capture_logs() as said:
         for _ in range(2):
             agree_on_plugins(alone, found(plugin(remarks=("on_x goes",)), notes=("twice",)))  # type: ignore[arg-type]
+    structlog.reset_defaults()  # what was captured counts as configured from then on
     assert [(each["log_level"], each["event"]) for each in said] == [
         ("warning", "twice"), ("warning", "acme 1: on_x goes"),
     ]  # fmt: skip

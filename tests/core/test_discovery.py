@@ -151,6 +151,8 @@ def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(
             "say 'acme-ppo:best' (acme-ppo 0.3) or 'zeta-ppo:best' (zeta-ppo 2.0)"
         ),
     ]
+    shown = site.python("-m", "rlcore", "show", "trainer").stderr
+    assert "rlcore show acme-ppo:best, rlcore show zeta-ppo:best" in shown
 
 
 def test_two_entry_points_of_one_dist_cannot_take_one_name(site: Site) -> None:

@@ -141,13 +141,15 @@ def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
 
 def test_the_report_names_no_user_and_no_home(ask: Doctor) -> None:
     ask.install("lost", f"raise OSError('{ask.home}/x and /data/jane/y and /data/janet/z')\n")
-    environment = {"HF_HOME": str(ask.home / "hub"), "RLCORE_X": "/srv/jane"}
+    proxy = "http://jane:s3cret@proxy:80/x"
+    environment = {"HF_HOME": str(ask.home / "hub"), "RLCORE_X": "/srv/jane", "RLCORE_Y": proxy}
     for said in (ask(**environment).stdout, json.dumps(ask.found(**environment))):
         assert "OSError: ~/x and /data/<user>/y and /data/janet/z" in said
         assert "~/hub/hub" in said
         assert "jane-home" not in said
         assert "/jane/" not in said
         assert "/srv/<user>" in said
+        assert "http://<login>@proxy:80/x" in said
 
 
 def test_only_switches_that_are_set_are_shown_and_no_secret(ask: Doctor) -> None:

@@ -113,6 +113,13 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
     assert wrapping.plugins == {"a:main", "c:main"}
 
 
+def test_what_stands_in_for_a_function_can_be_called() -> None:
+    wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
+    assert wrapping.wrapped(SAMPLER, lambda: 41)() == 42
+    said = "TypeError: its function returned 3; it must return what is used in place of what it got"
+    assert [dropped.error for dropped in fence.dropped] == [said]
+
+
 @pytest.mark.parametrize("bad", [Raising(), Wrapper(fails)], ids=["hook", "function"])
 def test_a_wrapper_that_raises_ends_a_strict_run(bad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCORE_STRICT_PLUGINS", "1")

@@ -143,3 +143,29 @@ def test_a_rank_with_other_plugins_is_refused_on_every_rank_with_both_lists(
     assert lines[3].startswith("  rank 0 has: rlcore 0.1.0 (core), acme 0.3 (main), ")
     assert lines[4].startswith("  rank 1 has: rlcore 0.1.0 (core), acme 0.")
     assert ("rlcore-ppo" in lines[4]) == (name == "has another version")
+
+
+FAILS_ON_ONE = """
+import os
+from rlcore import hookimpl
+
+@hookimpl
+def on_step(run):
+    if os.environ["RANK"] == "1":
+        raise ValueError("only here")
+"""
+SHORT = """
+import sys
+from pathlib import Path
+from e2e_scenarios import train
+train("ppo_plain", Path(sys.argv[1]), "run", {"run": {"steps": 1}, "trainer": {"rollouts": 4}, "loggers": ["console"]})
+"""
+
+
+def test_an_observer_that_is_dropped_on_another_rank_is_listed_when_the_run_ends(launch: Launch, site: Site) -> None:
+    site.install("acme", FAILS_ON_ONE)
+    done = launch(SHORT)
+    assert done.returncode == 0, done.stderr
+    listed = [line for line in done.stderr.splitlines() if "plugins were dropped in this run" in line]
+    assert len(listed) == 1, done.stderr
+    assert "acme:main  on_step at step 1: ValueError: only here" in listed[0]

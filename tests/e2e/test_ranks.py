@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
-from e2e_processes import lines, newest_checkpoint
+from e2e_processes import lines, newest_checkpoint, run_process
 from e2e_scenarios import learn_from, train
 from safetensors.torch import load_file
 
@@ -56,3 +58,15 @@ def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) 
     assert set(rows.values()) == {1}
     assert len(rows) == 4 * 3
     assert [row["step"] for row in lines(tmp_path / "run/metrics.jsonl")] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [("2", "WORLD_SIZE = 2, yet nothing tells where the others are"), ("", "WORLD_SIZE = '': must be a whole number")],
+)
+def test_a_number_of_processes_that_no_launcher_gave_is_told_as_that(world: str, said: str) -> None:
+    done = run_process([sys.executable, "-c", "from rlcore.ranks import Ranks; Ranks('bf16')"], WORLD_SIZE=world)
+    assert done.stderr.splitlines()[-1] == (
+        f"rlcore.errors.RanksError: {said}; start the script with torchrun --nproc_per_node N or accelerate launch, "
+        "or unset WORLD_SIZE to run one process"
+    )

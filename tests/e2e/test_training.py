@@ -222,6 +222,17 @@ def test_a_config_object_names_its_trainer(base: str) -> None:
     assert done.run.step == 2
 
 
-def test_rewarded_samples_without_the_package_that_learns_from_them_say_which_it_is(base: str) -> None:
-    with pytest.raises(InputsError, match=r"calls for trainer 'ilql'.*rlcore-ilql"):
-        rlcore.train(base, samples=["ab"], rewards=[1.0], loggers=[])
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"samples": ["ab"], "rewards": [1.0]}, r"calls for trainer 'ilql', and none was named: no trainer is called"),
+        ({"prompts": ["ab"], "reward_fn": len}, r"(?s)calls for trainer 'ppo'.* is installed, but disabled.*names it"),
+    ],
+    ids=["nowhere", "switched off"],
+)
+def test_where_what_was_given_calls_for_a_trainer_that_is_not_there_it_says_why(
+    inputs: dict[str, Any], said: str, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-ppo")
+    with pytest.raises(InputsError, match=said):
+        rlcore.train(base, **inputs, loggers=[])

@@ -20,6 +20,7 @@ from rlcore.errors import PluginNameError, ScaffoldError
 from rlcore.scaffold.kinds import KINDS
 from rlcore.scaffold.names import LONGEST, read_name
 from rlcore.scaffold.writing import new_plugin, next_commands, requirement
+from rlcore.testing.components import MAX_NAME
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "numpy")
 
@@ -78,17 +79,32 @@ def test_names_follow_from_the_name_of_the_dist() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "title"),
+    [("my-logger", "logger", "My"), ("logger", "logger", "Logger"), ("my-logger", "reward", "MyLogger")],
+)
+def test_no_class_says_its_kind_twice(name: str, kind: str, title: str) -> None:
+    assert read_name(name, KINDS[kind]).title == title
+
+
+@pytest.mark.parametrize("name", ["a" * LONGEST, "rlcore-" + "a" * LONGEST])
+def test_the_longest_name_is_one_that_the_conformance_kit_accepts(name: str) -> None:
+    assert len(read_name(name, KINDS["trainer"]).component) == MAX_NAME
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("My_Algo", "small letters, digits and '-' between them, a letter first; write it 'my-algo'"),
         ("my algo!", "write it 'my-algo'"),
         ("2-fast", "write it 'fast'"),
         ("-x", "write it 'x'"),
-        ("é", "small letters"),
+        ("日本", "a letter first$"),
+        ("ünï-Böx", "write it 'uni-box'"),
         ("", "small letters"),
         ("../up", "write it 'up'"),
         ("rlcore-2", "begins with a letter"),
         ("a" * (LONGEST + 1), f"{LONGEST} are the most"),
+        ("rlcore-" + "a" * (LONGEST + 1), f"{LONGEST} are the most"),
         ("class", "is a keyword of Python"),
         ("json", "would hide the module 'json' of Python's own library"),
         ("tests", "has a 'tests' of its own"),

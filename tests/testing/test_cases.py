@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import random
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from sites import Site
 
-from rlcore.testing import ConformanceError, check_plugin, conformance
+from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plugin, conformance, law
 from rlcore.testing import cases as cases_module
 from rlcore.testing.cases import MODULES, cases
-from rlcore.testing.laws import laws_in
+from rlcore.testing.laws import DIST, laws_in
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -79,10 +83,10 @@ def test_every_law_of_the_kit_says_what_it_is_about() -> None:
     for kind, module in MODULES.items():
         laws = laws_in(importlib.import_module(module))
         assert laws, f"no law about {kind}"
-        for law in laws:
-            assert law.kind == kind
-            assert re.fullmatch(r"[a-z][a-z0-9_]+", law.name)
-            assert law.text.endswith("."), law.name
+        for each in laws:
+            assert each.kind == kind
+            assert re.fullmatch(r"[a-z][a-z0-9_]+", each.name)
+            assert each.text.endswith("."), each.name
 
 
 @pytest.mark.usefixtures("acme")
@@ -207,5 +211,65 @@ def _keep_to_kinds(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
     slow = {"another_process_same_numbers", "options_are_light"}
     every = cases_module._laws
     monkeypatch.setattr(
-        cases_module, "_laws", lambda kind: [law for law in every(kind) if kind in kinds and law.name not in slow]
+        cases_module, "_laws", lambda kind: [each for each in every(kind) if kind in kinds and each.name not in slow]
     )
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_component_whose_declarations_cannot_be_read_has_its_laws_held(site: Site) -> None:
+    trainers = """
+        from rlcore import hookimpl
+
+        @hookimpl
+        def register_trainers(register):
+            register("bare", "acme_bare:Bare", summary="declares nothing")
+            register("gone", "acme_bare:Gone", config="acme_bare:Options", summary="is not there")
+
+        class Bare:
+            pass
+    """
+    site.install("acme-bare", {"acme_bare.py": textwrap.dedent(trainers)}, entry="acme_bare")
+    found = {case.id: case for case in cases("acme-bare")}
+    with pytest.raises(AttributeError, match="needs"):
+        found["trainer-bare-it_learns"]()
+    with pytest.raises(LawBroken, match=r"cannot load its target 'acme_bare:Gone'"):
+        found["trainer-gone-the_target_imports"]()
+
+
+@pytest.mark.usefixtures("acme")
+def test_without_pytest_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    with pytest.raises(ConformanceError, match=r"pip install 'rlcore\[testing\]', or call check_plugin"):
+        conformance("acme")
+
+
+def test_a_law_leaves_what_is_global_as_it_was() -> None:
+    @law(DIST)
+    def draws(subject: Subject) -> None:
+        """Seed and draw, as laws do."""
+        seed_all(1)
+        assert torch.get_default_dtype() == torch.float32
+        raise LawBroken("broken, too")
+
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        seed_all(5)
+        expected = draw_all()
+        seed_all(5)
+        with pytest.raises(LawBroken):
+            Case(draws, Subject("acme", ()))()
+        assert draw_all() == expected
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the global one is meant
+    torch.manual_seed(seed)
+
+
+def draw_all() -> tuple[float, float, float]:
+    return random.random(), np.random.random(), float(torch.rand(1))  # noqa: NPY002  the same

@@ -33,6 +33,9 @@ SUBJECTS = {
     "number": some(target="wrong_options:number"),
     "unpicklable": some(target="wrong_options:unpicklable"),
     "nameless": some(target="wrong_options:nameless"),
+    "run_alone": some(target=OPTIONS + "takes_one"),
+    "store_of_a_run": some(kind="rollout_stores"),
+    "sampler_by_position": some(kind="samplers", target=OPTIONS + "takes_one", config=None),
     "silent": some(summary=" "),
     "talkative": some(summary="one\ntwo"),
     "heavy": some(config="wrong_heavy_options:Heavy"),
@@ -41,7 +44,9 @@ SUBJECTS = {
     "placed": some(config=OPTIONS + "Placed"),
     "meaningless": some(config=OPTIONS + "Meaningless"),
     "hidden": some(config=OPTIONS + "Hidden"),
-    "hidden_architecture": some(kind="architectures", config=OPTIONS + "HiddenFromArchitectures"),
+    "hidden_architecture": some(
+        kind="architectures", target=OPTIONS + "architecture", config=OPTIONS + "HiddenFromArchitectures"
+    ),
     "mistyped": some(config=OPTIONS + "Mistyped"),
     "nan": some(config=OPTIONS + "OutOfRange"),
     "functions": some(config=OPTIONS + "Functions"),
@@ -56,6 +61,9 @@ WRONG = [
     Wrong("the_target_imports", "lost", "has no attribute 'no_such'"),
     Wrong("the_target_imports", "lost_module", "No module named 'no_such_module'"),
     Wrong("the_target_imports", "number", "is 3, which cannot be called"),
+    Wrong("the_target_takes_what_it_is_given", "run_alone", "called with (config, run), and takes (run)"),
+    Wrong("the_target_takes_what_it_is_given", "store_of_a_run", "called with (config), and takes (config, run)"),
+    Wrong("the_target_takes_what_it_is_given", "sampler_by_position", "(policy, prompts, sampling, generator=...)"),
     Wrong("the_target_pickles", "unpicklable", "does not pickle: no process but this one may have me"),
     Wrong("the_target_pickles", "nameless", "does not pickle: Can't pickle"),
     Wrong("the_summary_is_one_line", "silent", "its summary is ' '"),
@@ -90,6 +98,7 @@ def test_a_right_component_keeps_the_law(law: Law) -> None:
 
 
 FOLLOWING = {
+    ("the_target_takes_what_it_is_given", "lost"), ("the_target_takes_what_it_is_given", "lost_module"),
     ("the_target_pickles", "lost"), ("the_target_pickles", "lost_module"),  # what cannot be imported at all
     ("options_round_trip", "mistyped"), ("options_round_trip", "nan"),  # what cannot be structured at all
 }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
+from scipy import stats
 from sites import installed, wrong
 
 from rlcore.testing import Law, samplers
@@ -92,7 +93,6 @@ def test_what_best_of_two_declares_is_needed() -> None:
 
 
 def test_the_probability_is_pearsons() -> None:
-    stats = pytest.importorskip("scipy.stats")
     counts = torch.tensor([30.0, 14.0, 34.0, 45.0, 57.0, 20.0]).double()
     seen = chi_square_probability(counts, torch.full((6,), 1 / 6).double())
     assert seen == pytest.approx(float(stats.chisquare(counts.numpy()).pvalue), rel=1e-6)

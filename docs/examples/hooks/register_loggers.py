@@ -9,7 +9,7 @@ class OneConfig:
     """One metric in a text file."""
 
     metric: str = option("loss/total", "the metric that is written")
-    name: str = option("one.txt", "file in the run's folder")
+    file: str = option("one.txt", "file in the run's folder")
 
 
 @hookimpl
@@ -19,7 +19,7 @@ def register_loggers(register):
 
 class OneLogger:
     def __init__(self, config, run):
-        self.metric, self.file = config.metric, (run.dir / config.name).open("a")
+        self.metric, self.file = config.metric, (run.dir / config.file).open("a")
 
     def metrics(self, step, metrics):
         if self.metric in metrics:

@@ -17,6 +17,9 @@ def better_of_two(policy, prompts, sampling, *, generator=None):
     return both.rows(torch.where(second > first, row + len(prompts), row))
 
 
+better_of_two.draws_from_policy = False  # what is likelier is drawn more often than the policy says
+
+
 policy = build_causal_lm("gpt2", CausalLMConfig())
 prompts = [Prompt(text, tuple(policy.tokenizer(text)["input_ids"])) for text in ("My cat", "Dogs")]
 options = SamplingConfig(max_new_tokens=4)

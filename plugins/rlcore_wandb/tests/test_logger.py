@@ -128,7 +128,7 @@ def test_the_options_and_the_configuration_are_sent(trained: Path) -> None:
     (kept,) = folders(trained)
     assert (kept.run.project, kept.run.entity, kept.run.display_name) == ("walks", "team", "first")
     assert (kept.run.run_group, list(kept.run.tags)) == ("all", ["a", "b"])
-    assert kept.run.run_id == (trained / "wandb" / "run_id").read_text().strip()
+    assert kept.run.run_id == (trained / "wandb" / "run_id-team-walks").read_text().strip()
     assert kept.config["trainer"]["optimizer"]["lr"] == 0.003
     assert kept.config["run"]["steps"] == 5
 
@@ -204,8 +204,19 @@ for step, mode in [(0, None), (0, None), (3, None), (0, "disabled")]:
     logger.metrics(step + 1, {"loss/total": 1.0})
     logger.completions(step + 1, [{"prompt": "a", "output": "b"}])
     logger.close(None)
-    ids.append((run.dir / "wandb" / "run_id").read_text().strip())
+    ids.append((run.dir / "wandb" / "run_id-walks").read_text().strip())
 assert ids[0] != ids[1] == ids[2] != ids[3], ids
+"""
+
+
+TWO = """
+for step in (0, 3):
+    run.step = step
+    both = [WandbLogger(WandbConfig(mode="offline", project=project), run) for project in ("mine", "ours")]
+    for logger in both:
+        logger.metrics(step + 1, {"loss/total": 1.0})
+    for logger in both:
+        logger.close(None)
 """
 
 
@@ -223,6 +234,14 @@ def test_a_run_that_begins_again_is_another_and_disabled_writes_nothing(tmp_path
     first, second, third = sorted(folders(tmp_path / "run"), key=lambda kept: kept.folder.name)
     assert {kept.run.project for kept in (first, second, third)} == {"walks"}
     assert len({kept.run.run_id for kept in (first, second, third)}) == 2
+
+
+def test_two_projects_of_one_run_go_on_each_under_its_id(tmp_path: Path) -> None:
+    log_in_a_process(tmp_path, TWO)
+    kept = [each.run for each in folders(tmp_path / "run")]
+    assert sorted(run.project for run in kept) == ["mine", "mine", "ours", "ours"]
+    assert len({(run.project, run.run_id) for run in kept}) == 2
+    assert len({run.run_id for run in kept}) == 2
 
 
 def test_a_run_of_the_program_s_own_is_left_alone_and_odd_values_are_kept(tmp_path: Path) -> None:

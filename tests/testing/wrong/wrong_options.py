@@ -108,6 +108,14 @@ def algorithm(config, run):
     """Be the right target of some component."""
 
 
+def architecture(spec, config, *, tokenizer, value_head, reference):
+    """Be the right target of some architecture."""
+
+
+def takes_one(run):
+    """Take too little."""
+
+
 class Unpicklable:
     """Be a target that is made anew for every process."""
 
