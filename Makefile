@@ -15,7 +15,7 @@ quickstart: $(INSTALLED)
 	$(BIN)/python docs/examples/randomwalks.py
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

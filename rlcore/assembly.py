@@ -15,6 +15,7 @@ from rlcore.agreement import agree_on_plugins
 from rlcore.choosing import Chosen, choose
 from rlcore.claiming import Claim, claim
 from rlcore.config import evolve, unstructure
+from rlcore.conforming import check_built, check_declared
 from rlcore.errors import ConfigError
 from rlcore.evaluation import check_evaluation
 from rlcore.inputs import DATA_INPUTS, Inputs
@@ -63,6 +64,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
     chosen = choose(settings, inputs, where, wrapping)
     plugins = chosen.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
+    check_declared(chosen.trainer.component, trainer_type)
     inputs.require(chosen.trainer.component.name, trainer_type.needs)
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
@@ -70,6 +72,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, ranks, place, observers)
         trainer: Trainer = chosen.trainer.wrapped(trainer_type(chosen.trainer.options, run))
+        check_built(chosen.trainer.component, trainer)
         if settings.run.epochs is not None and run.total_steps is None:
             name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")

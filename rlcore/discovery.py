@@ -14,7 +14,6 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from rlcore import hookspecs
 from rlcore.components import KINDS, Component, check_component, describe_error
 from rlcore.errors import PluginError
 from rlcore.finding import Found, find_plugins
+from rlcore.surroundings import guarded
 from rlcore.switches import is_on, remark_on_switches
 from rlcore.vetting import Refused, State, check_disabled, check_hooks, check_requirements, heavy_imports
 
@@ -99,8 +99,8 @@ def discover(
         hooks.add_hookcall_monitoring(before=_trace_call, after=lambda *_: None)
     found = find_plugins(path)
     plugins: list[Plugin] = []
-    with redirect_stdout(sys.stderr):  # what a plugin prints when it is loaded must not end up in JSON
-        for candidate in found.plugins:
+    for candidate in found.plugins:
+        with guarded():
             plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
     known = {name for candidate in found.plugins for name in candidate.names}
     notes = (*found.notes, *remark_on_switches(known, environ))

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from rlcore.conforming import check_metrics, check_steps
 from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.evaluation import evaluate
 from rlcore.log import get_logger
@@ -17,6 +19,7 @@ from rlcore.stopping import StopRequest
 from rlcore.types import Metrics
 
 log = get_logger("driver")
+_OVER: Any = object()  # what no trainer yields
 
 
 def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
@@ -30,7 +33,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
-        steps = trainer.steps()
+        steps = check_steps(_name(run), trainer.steps())
         over = _is_over(run)
         while not (over or (asked := run.ranks.any(stop.requested))):
             over = not _step(steps, run, saver) or _is_over(run)
@@ -61,10 +64,11 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     """
     begun = time.perf_counter()
     saver.give_random_state_back()
-    metrics = next(steps, None)
+    metrics = next(steps, _OVER)
     saver.note_random_state()
-    if metrics is None:
+    if metrics is _OVER:
         return False
+    check_metrics(_name(run), metrics, run.step + 1)
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
     run.metrics |= metrics
@@ -78,6 +82,10 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
             "(trainer.optimizer.max_grad_norm)"
         )
     return True
+
+
+def _name(run: Run) -> str:
+    return str(run.config.trainer.get("name"))
 
 
 def _due(run: Run, every: int) -> bool:

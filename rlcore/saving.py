@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from rlcore.checkpoints import Checkpoint, Checkpoints
 from rlcore.config import unstructure
+from rlcore.conforming import check_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.log import get_logger
 from rlcore.manifest import sync_folder
@@ -79,8 +80,10 @@ class Saver:
         run = self.run
         self._check_finite(trainer)
         rng = run.ranks.gather([self.rng])
+        own = trainer.state_dict()
+        check_state(str(run.config.trainer.get("name")), own)
         state = {
-            "trainer": trainer.state_dict(), "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
+            "trainer": own, "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
         }  # fmt: skip
         manifest = {"config": unstructure(run.config), "plugins": self.plugins, "world": run.ranks.world}

@@ -76,6 +76,8 @@ def losses_are_finite(subject: Subject) -> None:
             rows = run(tiny).watch.told("on_step")
         except Diverged as error:
             raise LawBroken(f"expected finite losses on a tiny model; {error}") from error
+    if not rows:
+        raise LawBroken("expected steps() to yield; it ended before its first step")
     for step, row in enumerate(rows, start=1):
         own = {name: value for name, value in row.items() if name != "time/step_s"}
         if not own:

@@ -37,6 +37,17 @@ def test_a_plugin_that_takes_the_output_away_does_not_get_it(site: Site) -> None
     assert site.plugins()["acme"]["state"] == "ok"
 
 
+def test_what_a_plugin_takes_from_the_path_and_where_it_goes_is_put_back(site: Site) -> None:
+    site.install("acme", f"import os, sys\nsys.path.clear()\nsys.path.append('own')\nos.chdir('/')\n{BAD}")
+    site.install("best", GOOD.format(name="best"))
+    assert site.plugins()["best"]["state"] == "ok"
+    code = (
+        "import os, sys; from rlcore.registry import registries; before = os.getcwd(), list(sys.path); registries()\n"
+        "print(os.getcwd() == before[0], sys.path == ['own', *before[1]])"
+    )
+    assert site.python("-c", code).stdout == "True True\n"
+
+
 @pytest.mark.parametrize("command", [["list-plugins"], ["doctor"], ["list-plugins", "--json"]], ids=" ".join)
 def test_a_reason_in_letters_that_the_output_cannot_write_is_shown(site: Site, command: list[str]) -> None:
     site.install("acme", "raise ValueError('caf\\xe9 \\udcff')\n")

@@ -42,6 +42,7 @@ LIGHT = [
     "rlcore.scaffold.writing",
     "rlcore.settings",
     "rlcore.structuring",
+    "rlcore.surroundings",
     "rlcore.switches",
     "rlcore.unstructuring",
     "rlcore.vetting",
