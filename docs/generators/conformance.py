@@ -97,5 +97,6 @@ def pages() -> dict[str, str]:
 def _row(law: Law) -> str:
     if not law.text:
         raise Undocumented(f"the law {law.name} has no docstring")
-    held = "always" if law.when.__name__ == "_always" else "where it fits"
-    return f"| `{law.name}` | {law.text.replace('|', chr(92) + '|')} | {held} |"
+    if not law.about:
+        raise Undocumented(f"the law {law.name} does not say when it is held")
+    return f"| `{law.name}` | {law.text.replace('|', chr(92) + '|')} | {law.about} |"

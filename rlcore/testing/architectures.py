@@ -53,6 +53,7 @@ NEW_TOKENS = 6
 
 
 def _declares_unfrozen_layers(subject: Subject) -> bool:
+    """Tell whether it takes GPT-2 and has an option `unfrozen_layers`."""
     fields = getattr(subject.it.config_class(), "__attrs_attrs__", ())
     return takes_gpt2(subject) and any(field.name == "unfrozen_layers" for field in fields)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
-import random
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -16,6 +13,7 @@ import attrs
 from rlcore.components import KINDS, describe_error, normalise
 from rlcore.discovery import Plugin, State
 from rlcore.registry import all_registries
+from rlcore.testing.apart import apart, bounded
 from rlcore.testing.laws import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
 
 MODULES = {
@@ -51,9 +49,9 @@ class Case:
         """Hold the law, and leave the global random state and default dtype, which others may have set, as they were.
 
         Raises:
-            LawBroken: it is broken.
+            LawBroken: it is broken, or is not over after `TIME_LIMIT_S`.
         """
-        with _apart():
+        with apart(), bounded():
             self.law(self.subject)
 
 
@@ -175,21 +173,6 @@ def check_plugin(
     if not report.conforms:
         raise ConformanceError(str(report))
     return report
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Put the global generators back, and have float32 in between; what was not imported before, nobody has set."""
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    with contextlib.ExitStack() as stack:
-        stack.callback(random.setstate, random.getstate())
-        if numpy is not None:
-            stack.callback(numpy.random.set_state, numpy.random.get_state())
-        if torch is not None:
-            stack.callback(torch.set_rng_state, torch.get_rng_state())
-            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-            torch.set_default_dtype(torch.float32)
-        yield
 
 
 def _outcome(case: Case, expected: str | None) -> Outcome:

@@ -21,7 +21,7 @@ from rlcore.finding import CORE
 from rlcore.registry import all_registries
 from rlcore.reward_forms import OWN_KEYS
 from rlcore.testing.children import call_anew
-from rlcore.testing.laws import EVERY, LawBroken, Subject, law, require
+from rlcore.testing.laws import EVERY, LawBroken, Subject, is_not_the_core, law, require
 from rlcore.wording import fields, section_class
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
@@ -44,6 +44,7 @@ GIVEN_WITHOUT_OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]] | None]
 
 
 def _has_options(subject: Subject) -> bool:
+    """Tell whether it has options."""
     return subject.it.config_reference is not None
 
 
@@ -57,7 +58,7 @@ def the_name_is_legal(subject: Subject) -> None:
     )
 
 
-@law(EVERY, when=lambda subject: subject.dist != CORE)
+@law(EVERY, when=is_not_the_core)
 def the_name_is_not_the_cores(subject: Subject) -> None:
     """No component of the core has this name and kind: users could then use the short name for neither."""
     kind = subject.it.kind

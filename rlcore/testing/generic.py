@@ -21,7 +21,7 @@ from rlcore.hookspecs import PROJECT
 from rlcore.installed import installed_dist
 from rlcore.testing import probes
 from rlcore.testing.children import call_anew
-from rlcore.testing.laws import DIST, LawBroken, Subject, law, require
+from rlcore.testing.laws import DIST, LawBroken, Subject, is_not_the_core, law, require
 
 MAX_IMPORT_S = 0.5
 TRIES = 3
@@ -135,7 +135,7 @@ def a_spawned_worker_has_the_same(subject: Subject) -> None:
     require(not wrong, f"a process started anew does not have what this one has: {'; '.join(wrong)}")
 
 
-@law(DIST, when=lambda subject: subject.dist != CORE)
+@law(DIST, when=is_not_the_core)
 def the_requirement_on_rlcore_is_bounded(subject: Subject) -> None:
     """The metadata requires rlcore, from a version on and below another, such as `rlcore>=0.1,<0.2`."""
     lines = [Requirement(line) for line in _dist(subject).requires or ()]
@@ -162,7 +162,12 @@ def the_metadata_says_what_it_is(subject: Subject) -> None:
         require(bool(found), f"its metadata lacks '{key}': write it under [project] in pyproject.toml")
 
 
-@law(DIST, when=lambda subject: any(_folders(plugin.module) for plugin in subject.plugins))
+def _has_a_package(subject: Subject) -> bool:
+    """Tell whether an entry point leads into a package, not a single module."""
+    return any(_folders(plugin.module) for plugin in subject.plugins)
+
+
+@law(DIST, when=_has_a_package)
 def it_ships_its_types(subject: Subject) -> None:
     """The package of an entry point holds `py.typed`, so that type checkers read its annotations."""
     for package in sorted({_top(plugin.module) for plugin in subject.plugins if _folders(plugin.module)}):

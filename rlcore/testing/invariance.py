@@ -22,6 +22,16 @@ FALL = 0.1
 """Of the loss of the demonstrations, as a share of it."""
 
 
+def _takes_micro_batches(subject: Subject) -> bool:
+    """Tell whether it has an option `micro_batch_size`."""
+    return hasattr(subject.config(), "micro_batch_size")
+
+
+def _learns_from_what_the_kit_has(subject: Subject) -> bool:
+    """Tell whether it needs `reward_fn` or `samples`."""
+    return bool({"reward_fn", "samples"} & set(subject.it.target().needs))
+
+
 @law("trainers")
 def same_seed_same_numbers(subject: Subject) -> None:
     """Two runs with one seed are the same to the last bit, whatever random numbers others drew between and before."""
@@ -55,7 +65,7 @@ def padding_changes_nothing(subject: Subject) -> None:
         )  # fmt: skip
 
 
-@law("trainers", when=lambda subject: hasattr(subject.config(), "micro_batch_size"))
+@law("trainers", when=_takes_micro_batches)
 def micro_batches_change_nothing(subject: Subject) -> None:
     """`micro_batch_size` changes memory and never what is learned."""
     with TemporaryDirectory() as root:
@@ -109,7 +119,7 @@ def checkpoints_change_nothing(subject: Subject) -> None:
         check_equal(never, often, "state_dict() and policy() must only look: do they take, clear or move something?")
 
 
-@law("trainers", when=lambda subject: bool({"reward_fn", "samples"} & set(subject.it.target().needs)))
+@law("trainers", when=_learns_from_what_the_kit_has)
 def it_learns(subject: Subject) -> None:
     """The reward of what is sampled rises clearly in a few steps; without a reward, a loss falls.
 

@@ -12,6 +12,7 @@ from rlcore.components import Component
 from rlcore.config import structure
 from rlcore.discovery import Plugin
 from rlcore.errors import RLCoreError
+from rlcore.finding import CORE
 
 DIST = "plugin"
 """The kind of a law about a dist as a whole."""
@@ -66,7 +67,7 @@ class Law:
         name: says the law, as `same_seed_same_numbers` does.
         kind: a registry (`trainers`), EVERY component, or DIST.
         hold: raises where the subject breaks the law.
-        when: tells whether a subject declares what the law is about.
+        when: tells whether a subject declares what the law is about; its docstring says what that is.
     """
 
     name: str
@@ -79,6 +80,12 @@ class Law:
         """Return what the law says, in a sentence or two."""
         return " ".join((self.hold.__doc__ or "").split())
 
+    @property
+    def about(self) -> str:
+        """Return whom it is held against, such as `always` or `where there are options`."""
+        condition = " ".join((self.when.__doc__ or "").split()).partition(". ")[0].rstrip(".")
+        return condition.replace("Tell whether always", "always").replace("Tell whether", "where")
+
     def __call__(self, subject: Subject) -> None:
         """Hold the law against `subject`.
 
@@ -88,7 +95,13 @@ class Law:
         self.hold(subject)
 
 
+def is_not_the_core(subject: Subject) -> bool:
+    """Tell whether the package is another than rlcore itself."""
+    return subject.dist != CORE
+
+
 def _always(_: Subject) -> bool:
+    """Tell whether always."""
     return True
 
 

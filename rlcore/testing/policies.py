@@ -36,7 +36,7 @@ def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
 
 
 def takes_decoders(subject: Subject) -> bool:
-    """Tell whether an architecture is tried with decoder-only models, of which plain transformers has its own word."""
+    """Tell whether it is tried with decoder-only models, of which plain transformers has its own word."""
     return not any(
         make().config.is_encoder_decoder for make in examples(subject) if make not in {make_gpt2, make_llama}
     )

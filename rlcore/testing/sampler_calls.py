@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 
 
 def draws_from_policy(subject: Subject) -> bool:
-    """Tell whether a sampler draws from the policy's own distribution, as all do that do not declare otherwise."""
+    """Tell whether it draws from the policy's own distribution, as all do that do not declare otherwise."""
     try:
         return bool(getattr(subject.it.target(), "draws_from_policy", True))
     except PluginError:  # another law says that the target cannot be imported

@@ -12,6 +12,35 @@ import pytest
 
 from rlcore import registry
 
+REWARDS = """
+from rlcore.config import config, option
+
+
+@config
+class Options:
+    letter: str = option("a", "what is counted")
+
+
+@hookimpl
+def register_rewards(register):
+    register("short", lambda outputs: [-float(len(output)) for output in outputs])
+    register("letters", "acme_rewards:count", config=Options)
+
+
+def count(options):
+    return lambda outputs: [float(output.count(options.letter)) for output in outputs]
+"""
+STORE = """
+@hookimpl
+def register_rollout_stores(register):
+    register("shelf", "rlcore.stores:MemoryStore")
+"""
+OBSERVER = """
+@hookimpl
+def {hook}(run):
+    {body}
+"""
+
 
 class Plugins:
     """A folder of installed dists, each with one module."""
@@ -49,3 +78,9 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("RLCORE_DISABLE_PLUGINS", "RLCORE_PLUGINS", "RLCORE_STRICT_PLUGINS"):
         monkeypatch.delenv(name, raising=False)
     return Plugins(tmp_path / "site", monkeypatch)
+
+
+def said_by(run: Path) -> dict[str, str]:
+    """Read the plugins that the comments of config.yaml name."""
+    comments = [line.split() for line in (run / "config.yaml").read_text().splitlines() if line.startswith("# plugin ")]
+    return {dist: version for _, _, dist, version in comments}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_plugins import Plugins, plugins
+from e2e_plugins import OBSERVER, REWARDS, STORE, Plugins, plugins, said_by
 from e2e_processes import assert_same_run, newest_checkpoint
 from e2e_scenarios import train
 
@@ -69,50 +69,11 @@ NARROW_WRAPPER = """
 def wrap_component(component):
     return (lambda built: built) if component.name == "{name}" else None
 """
-REWARDS = """
-from rlcore.config import config, option
-
-
-@config
-class Options:
-    letter: str = option("a", "what is counted")
-
-
-@hookimpl
-def register_rewards(register):
-    register("short", lambda outputs: [-float(len(output)) for output in outputs])
-    register("letters", "acme_rewards:count", config=Options)
-
-
-def count(options):
-    return lambda outputs: [float(output.count(options.letter)) for output in outputs]
-"""
-STORE = """
-@hookimpl
-def register_rollout_stores(register):
-    register("shelf", "rlcore.stores:MemoryStore")
-"""
-TRAINER = """
-@hookimpl
-def register_trainers(register):
-    register("tuned", "rlcore_sft.trainer:SFTTrainer", config="rlcore_sft.config:SFTConfig")
-"""
-OBSERVER = """
-@hookimpl
-def {hook}(run):
-    {body}
-"""
 IDLE = """
 @hookimpl
 def register_samplers(register):
     register("unused", "json:dumps")
 """
-
-
-def said_by(run: Path) -> dict[str, str]:
-    """Read the plugins that the comments of config.yaml name."""
-    comments = [line.split() for line in (run / "config.yaml").read_text().splitlines() if line.startswith("# plugin ")]
-    return {dist: version for _, _, dist, version in comments}
 
 
 def test_the_events_of_a_ppo_run_come_in_the_documented_order(plugins: Plugins, tmp_path: Path) -> None:
@@ -226,132 +187,6 @@ def test_a_logger_that_is_dropped_is_listed_by_its_full_name(
     assert (dropped.plugin, dropped.what, dropped.step) == ("acme-logs:remote", "metrics", 1)
     line = "  dropped    acme-logs:remote  metrics at step 1: ConnectionError: gone"
     assert capsys.readouterr().out.splitlines()[-1] == line
-
-
-RESUMED = {"run": {"steps": 4, "resume": "auto"}, "trainer": {"epochs": 1}}
-
-
-def test_resuming_with_another_version_warns(
-    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plugins.install("acme-rewards", REWARDS, version="0.3")
-    train("ppo_config", tmp_path, "run", {**SHORT, "reward_fn": "short"})
-    plugins.install("acme-rewards", REWARDS, version="0.4")
-    capsys.readouterr()
-    assert train("ppo_config", tmp_path, "run", {**RESUMED, "reward_fn": "short"}).run.step == 4
-    warning = "the checkpoint was written with acme-rewards 0.3, and 0.4 is installed now"
-    assert warning in capsys.readouterr().err
-    assert said_by(tmp_path / "run")["acme-rewards"] == "0.4"
-
-
-def test_resuming_without_an_observer_warns_and_goes_on(
-    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plugins.install("acme-watch", OBSERVER.format(hook="on_step", body="pass"))
-    train("ppo_config", tmp_path, "run", SHORT)
-    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "acme-watch")
-    capsys.readouterr()
-    assert train("ppo_config", tmp_path, "run", {**RESUMED, "run": {"steps": 2, "resume": "auto"}}).run.step == 2
-    written = "the checkpoint was written with acme-watch 0.3, which is"
-    assert f"{written} disabled now: RLCORE_DISABLE_PLUGINS names it" in capsys.readouterr().err
-    plugins.remove("acme-watch")
-    monkeypatch.delenv("RLCORE_DISABLE_PLUGINS")
-    assert train("ppo_config", tmp_path, "run", RESUMED).run.step == 4
-    assert f"{written} not installed: pip install acme-watch==0.3" in capsys.readouterr().err
-
-
-def test_what_is_no_longer_asked_for_is_not_missed(
-    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plugins.install("acme-store", STORE)
-    train("ppo_config", tmp_path, "run", {**SHORT, "store": "shelf"})
-    capsys.readouterr()
-    train("ppo_config", tmp_path, "run", RESUMED)
-    assert "acme-store" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("dist", "source", "changes", "error"),
-    [
-        ("acme-store", STORE, {"store": "shelf"}, errors.UnknownRolloutStore),
-        ("acme-rewards", REWARDS, {"reward_fn": "short"}, errors.UnknownReward),
-        ("acme-rewards", REWARDS, {"reward_fn": "acme-rewards:short"}, errors.UnknownReward),
-        ("acme", REWARDS.replace("acme_rewards", "acme"), {"reward_fn": "acme:short"}, errors.DataError),
-    ],
-)
-@pytest.mark.parametrize("how", ["auto", "path"])
-def test_resuming_without_what_the_run_needs_says_what_to_install(
-    dist: str, source: str, changes: dict, error: type[Exception], how: str, plugins: Plugins, tmp_path: Path
-) -> None:
-    plugins.install(dist, source, version="0.3.1")
-    train("ppo_config", tmp_path, "run", {**SHORT, **changes})
-    plugins.remove(dist)
-    checkpoint = str(newest_checkpoint(tmp_path / "run"))
-    resumed = {**RESUMED, "run": {"steps": 4, "resume": "auto" if how == "auto" else checkpoint}}
-    with pytest.raises(error, match=f"written with {dist} 0.3.1, which is not installed: pip install {dist}==0.3.1"):
-        train("ppo_config", tmp_path, "run", {**resumed, **changes})
-    with pytest.raises(error) as unadvised:
-        train("ppo_config", tmp_path, "fresh", {**SHORT, **changes})
-    assert "pip install" not in str(unadvised.value)
-    assert not (tmp_path / "fresh").exists()
-
-
-def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
-    plugins.install("acme-algo", TRAINER)
-    train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 2}})
-    plugins.remove("acme-algo")
-    again = {"trainer": {"name": "tuned"}, "run": {"steps": 4, "resume": "auto"}}
-    with pytest.raises(errors.UnknownTrainer) as caught:
-        train("sft_config", tmp_path, "run", again)
-    first, *_, last = str(caught.value).splitlines()
-    assert first.startswith("no trainer is called 'tuned'.")
-    advice = "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
-    assert last.strip() == advice
-
-
-TUNED = """
-from rlcore.config import config, option
-from rlcore.settings import OptimizerConfig
-from rlcore_sft.trainer import SFTTrainer
-
-
-@config
-class Options:
-    batch_size: int = option(32, "one step's", ge=1)
-    micro_batch_size: int = option(0, "one pass's", ge=0)
-    optimizer: OptimizerConfig = option(OptimizerConfig(), "AdamW")
-    dropout: bool = option(True, "drop out")
-    {new}
-
-
-@hookimpl
-def register_trainers(register):
-    register("tuned", SFTTrainer, config=Options)
-"""
-
-
-def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
-    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plugins.install("acme-tuned", TUNED.format(new=""), version="1.0")
-    changes = {"trainer": {"name": "tuned"}, "run": {"steps": 1}}
-    train("sft_config", tmp_path, "run", changes)
-    newer = TUNED.format(new='smoothing: float = option(0.0, "of labels")')
-    plugins.install("acme-tuned", newer, version="1.0")
-    resumed = {**changes, "run": {"steps": 2, "resume": "auto"}}
-    with pytest.raises(errors.ConfigError, match=r"trainer\.smoothing was 'not there', is 0\.0"):
-        train("sft_config", tmp_path, "run", resumed)
-    plugins.install("acme-tuned", newer, version="1.1")
-    assert train("sft_config", tmp_path, "run", resumed).run.step == 2
-    said = capsys.readouterr().err
-    assert "the checkpoint was written with acme-tuned 1.0, and 1.1 is installed now" in said
-    assert "came or went with another version of a plugin: trainer.smoothing was 'not there', is 0.0" in said
-
-
-def test_an_option_that_nobody_could_set_is_the_authors_error(plugins: Plugins, tmp_path: Path) -> None:
-    plugins.install("acme-tuned", TUNED.format(new='name: str = option("x", "of what")'))
-    with pytest.raises(errors.PluginError, match=r"trainer 'tuned' \(acme-tuned 0\.3\) has an option 'name'"):
-        train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 1}})
 
 
 def test_a_logger_that_cannot_be_built_leaves_no_run_behind(plugins: Plugins, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import random
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +19,7 @@ from sites import Site
 
 from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plugin, conformance, law
 from rlcore.testing import cases as cases_module
+from rlcore.testing.apart import bounded
 from rlcore.testing.cases import MODULES, cases
 from rlcore.testing.laws import DIST, laws_in
 
@@ -273,3 +276,21 @@ def seed_all(seed: int) -> None:
 
 def draw_all() -> tuple[float, float, float]:
     return random.random(), np.random.random(), float(torch.rand(1))  # noqa: NPY002  the same
+
+
+def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    said = r"not over after 0\.2 s, then in .*: does every loop of it yield or end"
+    with pytest.raises(LawBroken, match=said), bounded(0.2):
+        sum(1 for _ in itertools.repeat(None))
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_the_alarm_of_another_is_left_alone() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with bounded(0.01):
+            assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,0 +1,145 @@
+"""Going on with a run whose plugins are others, left out, missing, or have other options by now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from e2e_plugins import OBSERVER, REWARDS, STORE, Plugins, plugins, said_by
+from e2e_processes import newest_checkpoint
+from e2e_scenarios import train
+
+from rlcore import errors
+
+__all__ = ["plugins"]  # a fixture
+
+SHORT = {"run": {"steps": 2}, "trainer": {"epochs": 1}}
+TRAINER = """
+@hookimpl
+def register_trainers(register):
+    register("tuned", "rlcore_sft.trainer:SFTTrainer", config="rlcore_sft.config:SFTConfig")
+"""
+RESUMED = {"run": {"steps": 4, "resume": "auto"}, "trainer": {"epochs": 1}}
+
+
+def test_resuming_with_another_version_warns(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-rewards", REWARDS, version="0.3")
+    train("ppo_config", tmp_path, "run", {**SHORT, "reward_fn": "short"})
+    plugins.install("acme-rewards", REWARDS, version="0.4")
+    capsys.readouterr()
+    assert train("ppo_config", tmp_path, "run", {**RESUMED, "reward_fn": "short"}).run.step == 4
+    warning = "the checkpoint was written with acme-rewards 0.3, and 0.4 is installed now"
+    assert warning in capsys.readouterr().err
+    assert said_by(tmp_path / "run")["acme-rewards"] == "0.4"
+
+
+def test_resuming_without_an_observer_warns_and_goes_on(
+    plugins: Plugins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-watch", OBSERVER.format(hook="on_step", body="pass"))
+    train("ppo_config", tmp_path, "run", SHORT)
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "acme-watch")
+    capsys.readouterr()
+    assert train("ppo_config", tmp_path, "run", {**RESUMED, "run": {"steps": 2, "resume": "auto"}}).run.step == 2
+    written = "the checkpoint was written with acme-watch 0.3, which is"
+    assert f"{written} disabled now: RLCORE_DISABLE_PLUGINS names it" in capsys.readouterr().err
+    plugins.remove("acme-watch")
+    monkeypatch.delenv("RLCORE_DISABLE_PLUGINS")
+    assert train("ppo_config", tmp_path, "run", RESUMED).run.step == 4
+    assert f"{written} not installed: pip install acme-watch==0.3" in capsys.readouterr().err
+
+
+def test_what_is_no_longer_asked_for_is_not_missed(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-store", STORE)
+    train("ppo_config", tmp_path, "run", {**SHORT, "store": "shelf"})
+    capsys.readouterr()
+    train("ppo_config", tmp_path, "run", RESUMED)
+    assert "acme-store" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("dist", "source", "changes", "error"),
+    [
+        ("acme-store", STORE, {"store": "shelf"}, errors.UnknownRolloutStore),
+        ("acme-rewards", REWARDS, {"reward_fn": "short"}, errors.UnknownReward),
+        ("acme-rewards", REWARDS, {"reward_fn": "acme-rewards:short"}, errors.UnknownReward),
+        ("acme", REWARDS.replace("acme_rewards", "acme"), {"reward_fn": "acme:short"}, errors.DataError),
+    ],
+)
+@pytest.mark.parametrize("how", ["auto", "path"])
+def test_resuming_without_what_the_run_needs_says_what_to_install(
+    dist: str, source: str, changes: dict, error: type[Exception], how: str, plugins: Plugins, tmp_path: Path
+) -> None:
+    plugins.install(dist, source, version="0.3.1")
+    train("ppo_config", tmp_path, "run", {**SHORT, **changes})
+    plugins.remove(dist)
+    checkpoint = str(newest_checkpoint(tmp_path / "run"))
+    resumed = {**RESUMED, "run": {"steps": 4, "resume": "auto" if how == "auto" else checkpoint}}
+    with pytest.raises(error, match=f"written with {dist} 0.3.1, which is not installed: pip install {dist}==0.3.1"):
+        train("ppo_config", tmp_path, "run", {**resumed, **changes})
+    with pytest.raises(error) as unadvised:
+        train("ppo_config", tmp_path, "fresh", {**SHORT, **changes})
+    assert "pip install" not in str(unadvised.value)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-algo", TRAINER)
+    train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 2}})
+    plugins.remove("acme-algo")
+    again = {"trainer": {"name": "tuned"}, "run": {"steps": 4, "resume": "auto"}}
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        train("sft_config", tmp_path, "run", again)
+    first, *_, last = str(caught.value).splitlines()
+    assert first.startswith("no trainer is called 'tuned'.")
+    advice = "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
+    assert last.strip() == advice
+
+
+TUNED = """
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+from rlcore_sft.trainer import SFTTrainer
+
+
+@config
+class Options:
+    batch_size: int = option(32, "one step's", ge=1)
+    micro_batch_size: int = option(0, "one pass's", ge=0)
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "AdamW")
+    dropout: bool = option(True, "drop out")
+    {new}
+
+
+@hookimpl
+def register_trainers(register):
+    register("tuned", SFTTrainer, config=Options)
+"""
+
+
+def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
+    plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins.install("acme-tuned", TUNED.format(new=""), version="1.0")
+    changes = {"trainer": {"name": "tuned"}, "run": {"steps": 1}}
+    train("sft_config", tmp_path, "run", changes)
+    newer = TUNED.format(new='smoothing: float = option(0.0, "of labels")')
+    plugins.install("acme-tuned", newer, version="1.0")
+    resumed = {**changes, "run": {"steps": 2, "resume": "auto"}}
+    with pytest.raises(errors.ConfigError, match=r"trainer\.smoothing was 'not there', is 0\.0"):
+        train("sft_config", tmp_path, "run", resumed)
+    plugins.install("acme-tuned", newer, version="1.1")
+    assert train("sft_config", tmp_path, "run", resumed).run.step == 2
+    said = capsys.readouterr().err
+    assert "the checkpoint was written with acme-tuned 1.0, and 1.1 is installed now" in said
+    assert "came or went with another version of a plugin: trainer.smoothing was 'not there', is 0.0" in said
+
+
+def test_an_option_that_nobody_could_set_is_the_authors_error(plugins: Plugins, tmp_path: Path) -> None:
+    plugins.install("acme-tuned", TUNED.format(new='name: str = option("x", "of what")'))
+    with pytest.raises(errors.PluginError, match=r"trainer 'tuned' \(acme-tuned 0\.3\) has an option 'name'"):
+        train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 1}})
