@@ -36,6 +36,9 @@ class Trainer(Protocol):
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
     registered with, None if it has none. It must call `run.build_policy` there. Every `yield` of `steps` is a promise:
     `policy()` and `state_dict()` together hold all that is needed to go on.
+
+    One that learns from samples and makes them no likelier, as from preferences, tells the conformance kit which metric
+    falls instead by an attribute: `lowers = "loss/policy"`.
     """
 
     needs: tuple[str, ...]

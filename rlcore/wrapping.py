@@ -13,6 +13,13 @@ from rlcore.fence import Fence, one_by_one
 from rlcore.registry import registries
 
 HOOK = "wrap_component"
+METHODS = {
+    "trainers": ("steps", "policy", "state_dict", "load_state_dict"),
+    "architectures": ("to", "score", "reference_score", "decoder", "save_pretrained", "load_pretrained"),
+    "rollout_stores": ("append", "take", "__len__", "state_dict", "load_state_dict"),
+    "loggers": ("metrics", "completions", "close"),
+}
+"""What stands in for an object must have, by the kind of its component; what stands in for a function is called."""
 
 
 @attrs.frozen(eq=False)
@@ -87,9 +94,12 @@ class Wrapping:
                 continue
             try:
                 outer = layer.wrap(built)
-                if outer is None or (callable(built) and not callable(outer)):
+                needed = [name for name in METHODS.get(component.kind, ("__call__",)) if hasattr(built, name)]
+                missing = [name for name in needed if not hasattr(outer, name)]
+                if outer is None or missing:
+                    lacks = f", which has no {missing[0]}" if missing and outer is not None else ""
                     wanted = "it must return what is used in place of what it got"
-                    raise TypeError(f"its function returned {outer!r}; {wanted}")
+                    raise TypeError(f"its function returned {outer!r:.80}{lacks}; {wanted}")
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a wrapper may raise anything
                 self._drop(layer.plugin, component, error)
             else:

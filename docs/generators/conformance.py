@@ -62,6 +62,8 @@ to fail is a failure.
 
 What the laws cannot see, a component declares by an attribute of what is registered, a function or a class:
 
+* `lowers`, of a [trainer](protocols/Trainer.md) that learns from samples and makes them no likelier, as one of
+  preferences: the metric that falls as it learns, such as `"loss/policy"`.
 * `draws_from_policy = False`, of a [sampler](protocols/Sampler.md): it draws from another distribution than the
   policy's on purpose, as best-of-n does. The laws on frequencies and on greedy choices are then not held.
 * `example_rows`, of a pipeline of [prompts](protocols/PromptPipeline.md) or

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from tempfile import TemporaryDirectory
 
 import attrs
@@ -121,38 +120,42 @@ def checkpoints_change_nothing(subject: Subject) -> None:
 
 @law("trainers", when=_learns_from_what_the_kit_has)
 def it_learns(subject: Subject) -> None:
-    """The reward of what is sampled rises clearly in a few steps; without a reward, a loss falls.
+    """The reward of what is sampled rises clearly in a few steps; without a reward, the demonstrations' loss falls.
 
-    That is the demonstrations' mean negative log-likelihood, or the first of the trainer's own metrics in `loss/`.
-    Where the options hold an `optimizer` and do not set its learning rate, it is 0.01.
+    A trainer that learns from samples and makes them no likelier, as one of preferences, names the metric that falls
+    instead in its attribute `lowers`. Where the options hold an `optimizer` and do not set its learning rate, it is
+    0.01.
     """
     with TemporaryDirectory() as root:
         tiny = Tiny.of(subject, root, options=eager(subject), steps=LEARNING_STEPS)
-        if "reward_fn" in subject.it.target().needs:
+        target = subject.it.target()
+        lowers = getattr(target, "lowers", None)
+        if "reward_fn" in target.needs:
             ran = run(
                 attrs.evolve(tiny, sections={"eval": {"at_start": True, "at_end": True, "samples": 32}}).evaluated()
             )
             first, *_, last = (told["eval/reward/mean"] for told in ran.watch.told("on_evaluate"))
-            what, enough = "reward", last >= first + RISE
+            what, enough = "mean reward", last >= first + RISE
+        elif lowers is not None:
+            first, last = _course(run(tiny), lowers)
+            what, enough = lowers, first - last >= FALL * abs(first)
         else:
-            start, end = (run(each) for each in (attrs.evolve(tiny, name="start", steps=0), tiny))
-            first, last = _loss(start), _loss(end)
-            what, enough = "loss of the demonstrations", last <= first * (1 - FALL) or _own_loss_falls(end)
+            first, last = (_loss(run(each)) for each in (attrs.evolve(tiny, name="start", steps=0), tiny))
+            what, enough = "mean loss of the demonstrations", last <= first * (1 - FALL)
     if not enough:
         raise LawBroken(
-            f"expected the mean {what} to get clearly better in {LEARNING_STEPS} steps; it was {first:.3f} and is "
+            f"expected the {what} to get clearly better in {LEARNING_STEPS} steps; it was {first:.3f} and is "
             f"{last:.3f}. Is the sign of the loss right? If all it needs is a larger step, give options that take it"
         )
 
 
-def _own_loss_falls(ran: Ran) -> bool:
-    """Tell whether the loss that the trainer reports falls clearly, from the first fifth of the steps to the last."""
-    rows = ran.watch.told("on_step")
-    own = ([value for name, value in row.items() if name.startswith("loss/")] for row in rows)
-    losses = [float(values[0]) if values else math.nan for values in own]
-    few = max(1, len(losses) // 5)
-    first, last = sum(losses[:few]) / few, sum(losses[-few:]) / few
-    return bool(first - last >= FALL * abs(first))
+def _course(ran: Ran, metric: str) -> tuple[float, float]:
+    """Return the mean of a metric over the first and over the last fifth of the steps."""
+    values = [row[metric] for row in ran.watch.told("on_step") if metric in row]
+    if not values:
+        raise LawBroken(f"lowers = {metric!r}: no step yields a metric of that name")
+    few = max(1, len(values) // 5)
+    return sum(values[:few]) / few, sum(values[-few:]) / few
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
 from rlcore.fence import Fence
+from rlcore.stores import MemoryStore
 from rlcore.wrapping import Wrapping
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -116,7 +117,9 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
 def test_what_stands_in_for_a_function_can_be_called() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
     assert wrapping.wrapped(SAMPLER, lambda: 41)() == 42
-    said = "TypeError: its function returned 3; it must return what is used in place of what it got"
+    said = (
+        "TypeError: its function returned 3, which has no __call__; it must return what is used in place of what it got"
+    )
     assert [dropped.error for dropped in fence.dropped] == [said]
 
 
@@ -206,3 +209,12 @@ def test_a_name_is_needed_unless_all_chains_are_shown(python: Python) -> None:
     unknown = python("-m", "rlcore", "show", "--wrapped", "poo")
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert unknown.stderr.startswith("UnknownComponent: nothing is called 'poo'. Did you mean 'ppo'?")
+
+
+def test_what_stands_in_for_an_object_has_its_methods() -> None:
+    store = Component("rollout_stores", "shelf", "acme", "1", "", MemoryStore, None)
+    wrapping, fence = make(bad=Wrapper(lambda built: []), good=Wrapper(lambda built: built))
+    built = MemoryStore()
+    assert wrapping.wrapped(store, built) is built
+    said = "TypeError: its function returned [], which has no take; it must return what is used in place of what it got"
+    assert [dropped.error for dropped in fence.dropped] == [said]

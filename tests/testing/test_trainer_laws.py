@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
 from sites import wrong
 
 from rlcore.testing import Law, trainers
@@ -37,6 +37,7 @@ WRONG = [
     Wrong("two_processes_equal_one", "looks-at-its-share", "with two processes"),
     Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
     Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
+    Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric of that name"),
     Wrong("evaluation_changes_nothing", "evaluates-for-good", "leave the module in another mode"),
     Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "leave the module in another mode"),
     Wrong("checkpoints_change_nothing", "saves-and-moves", "must only look"),
@@ -63,3 +64,7 @@ def test_a_right_trainer_of_rollouts_keeps_the_law(law: Law) -> None:
 @pytest.mark.parametrize("law", [law for law in laws_in(trainers) if law.name not in IN_PROCESSES], ids=law_name)
 def test_a_right_trainer_of_demonstrations_keeps_the_law(law: Law) -> None:
     assert_kept(law, wrong("trainers", "imitates"))
+
+
+def test_a_trainer_that_makes_its_samples_no_likelier_says_what_it_lowers() -> None:
+    law_called(trainers, "it_learns")(wrong("trainers", "prefers"))

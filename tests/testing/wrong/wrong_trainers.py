@@ -259,6 +259,16 @@ class Unlearns(Imitates):
         return -super().losses(part)
 
 
+class Prefers(Unlearns):
+    """Stand for what makes its samples no likelier, and lowers what it says it lowers."""
+
+    lowers = "loss/policy"
+
+
+class LowersNothing(Prefers):
+    lowers = "loss/preference"
+
+
 class EvaluatesForGood(Right):
     def __init__(self, config, run):
         super().__init__(config, run)
