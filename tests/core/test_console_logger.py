@@ -1,28 +1,18 @@
-"""What a person sees of a run, what lies on disk of it, and what a broken logger may do: nothing."""
+"""What a person sees of a run: lines, a bar, tables of completions, a closing summary."""
 
 from __future__ import annotations
 
 import io
-import json
-import math
-import resource
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
-import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
-from rlcore.errors import PluginError
-from rlcore.loggers import Loggers
 from rlcore.loggers.console import ConsoleLogger
-from rlcore.loggers.jsonl import JsonlLogger
 from rlcore.loggers.settings import ConsoleConfig
 from rlcore.observers import Observers
 from rlcore.settings import EvalConfig, TrainConfig
@@ -281,132 +271,3 @@ def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -
     assert done.stdout.splitlines()[0] == "step 1/3   reward    0.5000"
     assert ESCAPE not in done.stdout
     assert done.stderr == ""
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
-
-    return [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def test_all_metrics_are_on_disk_after_each_call_unrounded(tmp_path: Path) -> None:
-    logger = JsonlLogger(None, SimpleNamespace(dir=tmp_path))
-    metrics = {
-        "loss/total": 0.1 + 0.2,
-        "loss/tiny": 5e-324,
-        "count": 2**53 + 1,
-        "third": np.float32(1 / 3),
-        "t": torch.tensor(2.5),
-    }
-    logger.metrics(1, metrics)
-    assert read(tmp_path / "metrics.jsonl") == [
-        {"step": 1, "loss/total": 0.30000000000000004, "loss/tiny": 5e-324, "count": 9007199254740993,
-         "third": 0.3333333432674408, "t": 2.5}
-    ]  # fmt: skip
-    logger.metrics(2, {"loss/total": 1.0})
-    assert [record["step"] for record in read(tmp_path / "metrics.jsonl")] == [1, 2]
-    logger.close(None)
-
-
-def test_what_is_not_finite_becomes_null_under_its_key(tmp_path: Path) -> None:
-    JsonlLogger(None, SimpleNamespace(dir=tmp_path)).metrics(1, {"a": math.nan, "b": math.inf, "c": -math.inf})
-    assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "a": None, "b": None, "c": None}]
-
-
-def test_completions_are_one_line_a_row_whatever_they_hold(tmp_path: Path) -> None:
-    logger = JsonlLogger(None, SimpleNamespace(dir=tmp_path))
-    row = {"prompt": "naïve\n\u2028\x1b", "output": "\udc80", "reward": 1, "step": 99, "meta": {"ids": (1, 2)}}
-    logger.completions(4, [row, {"prompt": "p", "output": "o"}])
-    lines = (tmp_path / "completions.jsonl").read_bytes().decode().split("\n")
-    assert lines.pop() == ""
-    assert [json.loads(line) for line in lines] == [
-        {"step": 4, "prompt": "naïve\n\u2028\x1b", "output": "\\udc80", "reward": 1, "meta": {"ids": [1, 2]}},
-        {"step": 4, "prompt": "p", "output": "o"},
-    ]
-    assert not (tmp_path / "metrics.jsonl").exists()
-
-
-def test_a_second_logger_appends(tmp_path: Path) -> None:
-    for step in (1, 2):
-        logger = JsonlLogger(None, SimpleNamespace(dir=tmp_path))
-        logger.metrics(step, {})
-        logger.close(None)
-    assert read(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 2}]
-
-
-def test_lines_that_did_not_fit_are_written_when_there_is_room_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logger = JsonlLogger(None, SimpleNamespace(dir=tmp_path))
-    logger.metrics(1, {"a": 1.0})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
-    try:
-        for step in (2, 3, 4):
-            logger.metrics(step, {"a": 1.0})
-        written = read(tmp_path / "metrics.jsonl")
-        with pytest.raises(OSError, match="too large"):
-            logger.close(None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert written == [{"step": 1, "a": 1.0}]
-    logger.metrics(5, {"a": 1.0})
-    assert [record["step"] for record in read(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
-    assert capsys.readouterr().err.count("lines wait") == 1
-
-
-class Recorder:
-    def __init__(self, failing: str = "") -> None:
-        self.failing = failing
-        self.calls: list[str] = []
-
-    def _note(self, name: str) -> None:
-        self.calls.append(name)
-        if self.failing in {name, "all"}:
-            raise SystemExit("no network") if name == "completions" else ValueError("no network")
-
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._note("metrics")
-        metrics["added"] = 1.0  # type: ignore[index]
-
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._note("completions")
-
-    def close(self, error: BaseException | None) -> None:
-        self._note("close")
-
-
-@pytest.mark.parametrize("failing", ["metrics", "completions", "close", "all"])
-def test_a_raising_logger_is_named_once_dropped_and_closed(failing: str, capsys: pytest.CaptureFixture[str]) -> None:
-    first, broken, last = Recorder(), Recorder(failing), Recorder()
-    loggers = Loggers([first, broken, last])
-    metrics = {"a": 1.0}
-    for step in (1, 2):
-        loggers.metrics(step, metrics)
-        loggers.completions(step, [])
-    loggers.close(None)
-    assert first.calls == last.calls == ["metrics", "completions"] * 2 + ["close"]
-    assert broken.calls.count("close") == 1
-    if failing != "close":
-        assert broken.calls == [*first.calls[: broken.calls.index("close")], "close"]
-    shown = capsys.readouterr().err
-    assert shown.count("logger dropped for the rest of the run") == 1
-    assert "test_loggers:Recorder" in shown
-    assert "no network" in shown
-    assert metrics == {"a": 1.0}
-
-
-def test_in_strict_mode_a_raising_logger_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLCORE_STRICT_PLUGINS", "1")
-    with pytest.raises(PluginError, match=r"Recorder: metrics raised ValueError: no network"):
-        Loggers([Recorder("metrics")]).metrics(1, {})
-
-
-def test_an_interrupt_is_not_a_loggers_fault() -> None:
-    class Interrupted(Recorder):
-        def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Loggers([Interrupted()]).metrics(1, {})
