@@ -27,10 +27,17 @@ class DecodeStep:
     Attributes:
         logits: float[B, V], of the next token.
         values: float[B] or None, V of everything read so far, where the policy has a value head on its trunk.
+        advantages: float[B, V] or None, Q less V of every token that could come next, where they were asked for.
     """
 
     logits: Tensor
     values: Tensor | None
+    advantages: Tensor | None = None
+
+    def rows(self, index: Tensor) -> DecodeStep:
+        """Return what is said of the sequences at `index`, long[K]."""
+        given = (self.logits, self.values, self.advantages)
+        return DecodeStep(*(None if array is None else array[index] for array in given))  # type: ignore[arg-type]
 
 
 class Decoder(Protocol):
@@ -69,7 +76,11 @@ class Policy(Protocol):
     eos_token_ids: tuple[int, ...]
     """Tokens that end a sequence when they are drawn."""
     max_length: int
-    """Tokens that fit in the model's context; 0 where there is no bound."""
+    """Tokens a sequence may have, prompt and continuation together; 0 where there is no bound."""
+    max_prompt_length: int
+    """Tokens a prompt may have that is to be continued by one at least; 0 where there is no bound."""
+    num_q_heads: int
+    """Q-heads the policy has; with any, it is a `QPolicy`."""
 
     @property
     def module(self) -> torch.nn.Module:
@@ -108,17 +119,18 @@ class Policy(Protocol):
         """
         ...
 
-    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> Decoder:
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
         """Begin to continue prompts.
 
         Args:
             prompts: B sequences of ids, of any lengths >= 1.
             max_new_tokens: how often `step` will be called at most, for a cache of that size.
+            advantages: give those too; asked only of a policy with Q-heads.
         """
         ...
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write a folder that plain `transformers` loads; heads go into a file of their own beside the model's.
+        """Write all that `load_pretrained` needs, in the formats of `transformers` and `peft`; heads lie beside it.
 
         Args:
             folder: does not exist yet, or is empty.
@@ -133,16 +145,43 @@ class Policy(Protocol):
         """
         ...
 
+    def export(self, folder: Path) -> None:
+        """Write what plain `transformers` loads with nothing else installed, as a run's last act.
+
+        Args:
+            folder: does not exist yet, or is empty.
+        """
+        ...
+
+
+class QPolicy(Policy, Protocol):
+    """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns it; what it scores has `q_values` and so on."""
+
+    def sync_targets(self, rate: float) -> None:
+        """Move every target Q-head towards its Q-head: target <- rate * Q + (1 - rate) * target.
+
+        Args:
+            rate: in [0, 1].
+        """
+        ...
+
 
 class Architecture(Protocol):
     """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`.
 
-    One that does not take GPT-2 and Llama gives the conformance kit a model it takes: an attribute `example_model`, a
-    function that returns one.
+    One that does not take GPT-2 and Llama (T5 and BART, if its options are those of `seq2seq_lm` or more) gives the
+    conformance kit a model it takes: an attribute `example_model`, a function that returns one.
     """
 
     def __call__(
-        self, spec: Any, config: Any, *, tokenizer: Any = None, value_head: bool = False, reference: bool = False
+        self,
+        spec: Any,
+        config: Any,
+        *,
+        tokenizer: Any = None,
+        value_head: bool = False,
+        reference: bool = False,
+        q_heads: int = 0,
     ) -> Policy:
         """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
 
@@ -152,5 +191,7 @@ class Architecture(Protocol):
             tokenizer: object, folder or hub id; the model's own when left out.
             value_head: give the policy a value function.
             reference: keep the policy as it is now, for `reference_score`.
+            q_heads: how many Q-heads to give the policy, each with a target copy; only a builder that takes this
+                argument is asked for any, and then for a value function too.
         """
         ...

@@ -99,14 +99,18 @@ class Trajectories:
         return self.each(lambda array: array[:, first:last] if array.dim() > 1 and array.shape[1] == width else array)
 
     def extended(self) -> Trajectories:
-        """Return the sequences with one more token, of no meaning, as the only chosen one: its value is the whole's."""
+        """Return the sequences with one more token chosen, of no meaning: the value before it is the whole's.
+
+        Of the tokens that were chosen only the first stays so: it tells where the prompt ends.
+        """
         height, width = self.tokens.shape
         columns = torch.arange(width + 1, device=self.tokens.device)
         past = (self.mask * columns[1:]).amax(1, keepdim=True) == columns
+        first = self.action_mask & (self.action_mask.cumsum(1) == 1)
         return Trajectories(
             tokens=torch.cat([self.tokens, self.tokens[:, -1:]], 1),
             mask=torch.cat([self.mask, self.mask.new_zeros(height, 1)], 1),
-            action_mask=past,
+            action_mask=torch.cat([first, first.new_zeros(height, 1)], 1) | past,
             ended=self.ended,
         )
 
@@ -197,9 +201,15 @@ class PolicyOutputs:
         values: float[B, T] or None, V before each chosen token, where the policy has a value head.
         entropy: float[B, T] or None, of the distribution each chosen token came from, in nats; only when asked for.
         logits: float[N, V] or None, for the chosen tokens in row-major order; only when asked for.
+        q_values: float[K, B, T] or None, Q of each chosen token by each of K Q-heads, where the policy has them.
+        q_logprobs: float[K, B, T] or None, log of the softmax over each Q-head's values, at the chosen token.
+        target_q_values: float[K, B, T] or None, what the heads' target copies say; never with gradients.
     """
 
     logprobs: Tensor
     values: Tensor | None = None
     entropy: Tensor | None = None
     logits: Tensor | None = None
+    q_values: Tensor | None = None
+    q_logprobs: Tensor | None = None
+    target_q_values: Tensor | None = None

@@ -15,7 +15,8 @@ from transformers.cache_utils import CacheLayerMixin
 from rlcore.models.cache import make_cache
 from rlcore.protocols import DecodeStep
 
-ValueHead = Callable[[Tensor], Tensor]
+ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+"""From what the output embeddings read, float[B, H], to values, float[B], and advantages, float[B, V]."""
 
 
 class CausalDecoder:
@@ -28,7 +29,7 @@ class CausalDecoder:
         model: an `AutoModelForCausalLM`, or a wrapper that passes keywords on to one.
         prompts: B sequences of token ids, each with one at least.
         max_new_tokens: how often `step` may be called; it is what the cache has room for.
-        value_head: maps what the output embeddings read, float[B, H], to float[B].
+        heads: what is said besides logits.
         pad_id: fills the left of shorter prompts; any id of the vocabulary will do.
         autocast: makes the context of precision that the model is run in.
     """
@@ -39,12 +40,12 @@ class CausalDecoder:
         prompts: Sequence[Sequence[int]],
         *,
         max_new_tokens: int,
-        value_head: ValueHead | None = None,
+        heads: ReadHeads | None = None,
         pad_id: int = 0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._autocast = autocast
-        self._model, self._value_head = model, value_head
+        self._model, self._heads = model, heads
         device = next(model.parameters()).device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
         self._copies = None
@@ -71,8 +72,7 @@ class CausalDecoder:
         if self._copies is None:
             return said
         self._select(self._copies)
-        values = None if said.values is None else said.values[self._copies]
-        return DecodeStep(said.logits[self._copies], values)
+        return said.rows(self._copies)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
@@ -103,12 +103,12 @@ class CausalDecoder:
         }
         if self._takes_positions:
             inputs["position_ids"] = self._positions[:, start : self._length]
-        if self._value_head is None:
+        if self._heads is None:
             return DecodeStep(self._model(**inputs).logits[:, -1], None)
         head = self._model.get_output_embeddings()
         with read_by(head) as rows:
             logits = self._model(**inputs).logits[:, -1]
-        return DecodeStep(logits, self._value_head(rows[0][:, -1]))
+        return DecodeStep(logits, *self._heads(rows[0][:, -1]))
 
 
 @contextmanager

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models.blocks import vocabulary_size
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
-from rlcore.models.packing import packed_inputs, padded_inputs
+from rlcore.models.packing import padded_inputs
+from rlcore.models.q_heads import QHeads, QScores
+from rlcore.models.reading import Reader
+
+
+class Said(NamedTuple):
+    """Hold what a model and its heads said of N chosen tokens.
+
+    Attributes:
+        logits: float[N, V], that predict them.
+        values: float32[N] or None, V before each.
+        q: what the Q-heads say of each, None without them.
+    """
+
+    logits: Tensor
+    values: Tensor | None
+    q: QScores | None
 
 
 class ActorCritic(nn.Module):
@@ -22,48 +37,54 @@ class ActorCritic(nn.Module):
 
     Args:
         model: the language model.
+        reader: lays batches out for it.
         value: where values come from; None without a value function.
-        longest: tokens of the longest sequence that may run packed, 0 if none (`rlcore.models.packing`).
+        q_heads: Q-heads on the model's trunk, None without.
     """
 
-    def __init__(self, model: PreTrainedModel, value: ValueSource | None, longest: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        reader: Reader,
+        *,
+        value: ValueSource | None = None,
+        q_heads: QHeads | None = None,
+    ) -> None:
         super().__init__()
-        self.model, self.value, self.longest = model, value, longest
+        self.model, self.reader, self.value, self.q_heads = model, reader, value, q_heads
 
-    def forward(self, tokens: Tensor, mask: Tensor, action_mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits that predict the chosen tokens, float[N, V], and the values before them, float32[N].
+    def forward(self, tokens: Tensor, mask: Tensor, action_mask: Tensor) -> Said:
+        """Say what there is to say of the chosen tokens.
 
         Args:
             tokens: long[B, T].
             mask: bool[B, T], real tokens; they stand side by side in each row.
             action_mask: bool[B, T].
         """
-        return predict(self.model, tokens, mask, action_mask, value=self.value, longest=self.longest)
+        logits, run = predict(self.model, self.reader, tokens, mask, action_mask, value=self.value)
+        values = None if self.value is None else self.value(run)
+        q = None if self.q_heads is None else self.q_heads(run.hidden[0], tokens[action_mask])
+        return Said(logits, values, q)
 
 
 def predict(
     model: PreTrainedModel,
+    reader: Reader,
     tokens: Tensor,
     mask: Tensor,
     action_mask: Tensor,
     *,
     value: ValueSource | None = None,
-    longest: int = 0,
-) -> tuple[Tensor, Tensor | None]:
-    """Run `model` over a batch as `ActorCritic.forward` says."""
-    rows = ops.predicting(action_mask)
-    if mask.shape[1] <= longest or (longest and int(mask.sum(1).max()) <= longest):
-        read = mask & ops.needed(mask, rows)
-        inputs, rows = packed_inputs(tokens, read), rows[read]
-    else:
-        inputs = padded_inputs(tokens, mask)
-    run = ForwardPass(inputs, rows.reshape(-1).nonzero()[:, 0])
+) -> tuple[Tensor, ForwardPass]:
+    """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the pass itself."""
+    inputs, rows = reader.read(tokens, mask, action_mask)
+    run = ForwardPass(inputs, rows)
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
     with _narrowed(model.get_output_embeddings(), run), recording:
         logits: Tensor = model(**inputs).logits
     if not run.hidden:
-        raise ModelError(f"{type(model).__name__} does not call its output embeddings: causal_lm cannot take it")
-    return logits.reshape(-1, logits.shape[-1]), None if value is None else value(run)
+        raise ModelError(f"{type(model).__name__} does not call its output embeddings: rlcore cannot take it")
+    return logits.reshape(-1, logits.shape[-1]), run
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.blocks import TopLayers
+from rlcore.models.blocks import Bare, TopLayers
 
 
 @attrs.frozen(eq=False)
@@ -32,16 +32,22 @@ class ForwardPass:
 
 
 class ValueHead(nn.Module):
-    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's type."""
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's type.
 
-    def __init__(self, width: int) -> None:
+    Args:
+        width: H.
+        gain: hidden states are multiplied by this first.
+    """
+
+    def __init__(self, width: int, gain: float = 1.0) -> None:
         super().__init__()
+        self.gain = gain
         self.rise = nn.Linear(width, 2 * width)
         self.fall = nn.Linear(2 * width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return float32[N] for float[N, H]."""
-        out: Tensor = self.fall(torch.relu(self.rise(hidden.float())))
+        out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
         return out[..., 0].float()
 
 
@@ -63,7 +69,7 @@ class TrunkValue(nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.head = ValueHead(hidden_width(model))
+        self.head = ValueHead(hidden_width(model), hidden_gain(model))
 
     def forward(self, run: ForwardPass) -> Tensor:
         """Return float32[N]."""
@@ -81,7 +87,7 @@ class BranchValue(nn.Module):
 
     def forward(self, run: ForwardPass) -> Tensor:
         """Return float32[N]; the policy's pass must have been inside `top.recording()`."""
-        values: Tensor = self.head(run.keep(self.top(run.inputs)))
+        values: Tensor = self.head(run.keep(self.top()))
         return values
 
 
@@ -93,7 +99,7 @@ class CriticValue(nn.Module):
         head: maps its hidden states to values.
     """
 
-    def __init__(self, trunk: PreTrainedModel, head: ScoreHead | ValueHead) -> None:
+    def __init__(self, trunk: PreTrainedModel | Bare, head: ScoreHead | ValueHead) -> None:
         super().__init__()
         self.trunk, self.head = trunk, head
 
@@ -109,3 +115,12 @@ ValueSource = TrunkValue | BranchValue | CriticValue
 def hidden_width(model: PreTrainedModel) -> int:
     """Return H, the width of the rows that the output embeddings read."""
     return int(model.get_output_embeddings().weight.shape[-1])
+
+
+def hidden_gain(model: PreTrainedModel) -> float:
+    """Return what undoes the scaling of the rows that the output embeddings read.
+
+    T5 divides them by the root of their width where the embeddings are tied: too small for a new head to learn from.
+    """
+    scales = getattr(model.config, "scale_decoder_outputs", False)
+    return float(model.config.d_model) ** 0.5 if scales else 1.0

@@ -1,0 +1,181 @@
+"""A language model of `transformers` as algorithms see it, whatever the way it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore import ops
+from rlcore.errors import ModelError
+from rlcore.models import loading
+from rlcore.models.adapters import Adapters, carried
+from rlcore.models.decoding import ReadHeads
+from rlcore.models.folders import export_policy, load_policy, save_policy, save_start
+from rlcore.models.forward import ActorCritic, Said, predict
+from rlcore.models.heads import TrunkValue
+from rlcore.protocols import Decoder
+from rlcore.types import PolicyOutputs, Trajectories
+
+
+class ModelPolicy:
+    """A language model, its heads and its reference (`rlcore.protocols.QPolicy`).
+
+    Args:
+        module: the model with its heads.
+        tokenizer: the model's.
+        reference: the model as it was, or the adapter that it is without; None if nothing will be compared with it.
+        max_length: tokens of prompt and continuation together; 0 where there is no bound.
+        max_prompt_length: tokens of a prompt; 0 where there is no bound.
+    """
+
+    def __init__(
+        self,
+        module: ActorCritic,
+        tokenizer: PreTrainedTokenizerBase,
+        reference: PreTrainedModel | Adapters | None,
+        *,
+        max_length: int,
+        max_prompt_length: int,
+    ) -> None:
+        self.module, self.tokenizer, self.reference = module, tokenizer, reference
+        self.max_length, self.max_prompt_length = max_length, max_prompt_length
+        self.forward: Callable[..., Any] = module
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
+        self.num_q_heads = 0 if module.q_heads is None else len(module.q_heads.heads)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """Return the language model itself."""
+        return self.module.model
+
+    @property
+    def device(self) -> torch.device:
+        """Tell where the parameters are."""
+        return self.model.device
+
+    def to(self, device: torch.device) -> None:
+        """Move the model, its heads and its reference."""
+        self.module.to(device)
+        if isinstance(self.reference, PreTrainedModel):
+            self.reference.to(device)  # type: ignore[arg-type]
+
+    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
+        """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
+        with self.autocast():
+            said = self.forward(batch.tokens, batch.mask, batch.action_mask)
+        return _scores(said, batch, entropy=entropy, logits=logits)
+
+    @torch.no_grad()
+    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
+        """Say how likely the policy found each chosen token before training began.
+
+        Raises:
+            ModelError: the policy was built without a reference.
+        """
+        if self.reference is None:
+            raise ModelError("this policy keeps no reference: build it with reference=True")
+        without: AbstractContextManager[Any] = nullcontext()
+        model = self.reference
+        if isinstance(model, Adapters):
+            without, model = model.off(), model.model
+        with self.autocast(), without:
+            flat, _ = predict(model, self.module.reader, batch.tokens, batch.mask, batch.action_mask)
+        return _scores(Said(flat, None, None), batch, logits=logits)
+
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
+        """Begin to continue `prompts`; values come with each token where the value head sits on the trunk.
+
+        Raises:
+            ModelError: advantages of a policy without Q-heads, or whose values come from elsewhere than its trunk.
+        """
+        heads = self._read_heads(advantages=advantages)
+        reader = self.module.reader
+        return reader.decoder(self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self.autocast)
+
+    def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
+        value, q_heads = self.module.value, self.module.q_heads
+        head = value.head if isinstance(value, TrunkValue) else None
+        if not advantages:
+            return None if head is None else lambda hidden: (head(hidden), None)
+        if q_heads is None:
+            raise ModelError("this policy has no Q-heads, so it knows no advantages: build it with q_heads=2")
+        if head is None:
+            raise ModelError(
+                "advantages need values from the policy's own trunk: leave value_layers and critic at their defaults"
+            )
+
+        def read(hidden: Tensor) -> tuple[Tensor, Tensor]:
+            values = head(hidden)
+            return values, q_heads.advantages(hidden, values)
+
+        return read
+
+    def sync_targets(self, rate: float) -> None:
+        """Move the target Q-heads towards the Q-heads: target <- rate * Q + (1 - rate) * target.
+
+        Raises:
+            ModelError: the policy has no Q-heads.
+        """
+        if self.module.q_heads is None:
+            raise ModelError("this policy has no Q-heads to sync: build it with q_heads=2")
+        self.module.q_heads.sync(rate)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write model, tokenizer and heads; of a model with an adapter the adapter alone, as `peft` loads it."""
+        save_policy(folder, self.module, self.tokenizer)
+
+    def load_pretrained(self, folder: Path) -> None:
+        """Take the weights, heads included, from a folder that `save_pretrained` wrote.
+
+        Raises:
+            CheckpointError: the folder cannot be read, or holds another model or other heads than this policy has.
+        """
+        load_policy(folder, self.module)
+
+    def export(self, folder: Path) -> None:
+        """Write the policy as a model that plain `transformers` loads with nothing else installed."""
+        export_policy(folder, self.module, self.tokenizer)
+
+    @property
+    def saves_part(self) -> bool:
+        """Tell whether `save_pretrained` leaves out what cannot change, the model beneath an adapter."""
+        return carried(self.model) is not None
+
+    def save_start(self, folder: Path) -> None:
+        """Write, before training, what a policy like this can be built from again where its model has no name.
+
+        Raises:
+            ModelError: making the adapter has changed the model beneath.
+        """
+        save_start(folder, self.module, self.tokenizer)
+
+    def note_start(self, folder: Path) -> None:
+        """Have what is saved of an adapter say that its model lies in `folder`, if it has no name to be had by."""
+        adapters = carried(self.model)
+        if adapters is not None and not adapters.config.base_model_name_or_path:
+            adapters.config.base_model_name_or_path = str(folder.resolve())
+
+
+def _scores(said: Said, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
+    chosen, flat = batch.action_mask, said.logits
+    values, logprobs, targets = (None, None, None) if said.q is None else said.q
+
+    def spread_each(heads: Tensor | None) -> Tensor | None:
+        return None if heads is None else torch.stack([ops.spread(head, chosen) for head in heads])
+
+    return PolicyOutputs(
+        logprobs=ops.spread(ops.token_logprobs(flat, batch.tokens[chosen]), chosen),
+        values=None if said.values is None else ops.spread(said.values, chosen),
+        entropy=ops.spread(ops.entropy(flat), chosen) if entropy else None,
+        logits=flat if logits else None,
+        q_values=spread_each(values),
+        q_logprobs=spread_each(logprobs),
+        target_q_values=spread_each(targets),
+    )

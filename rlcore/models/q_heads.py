@@ -1,0 +1,107 @@
+"""Q-values of every token that could come next, with the slowly moving copies that targets are read from."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore import ops
+from rlcore.models.heads import hidden_gain, hidden_width
+
+
+class QScores(NamedTuple):
+    """Hold what K Q-heads say of N chosen tokens.
+
+    Attributes:
+        values: float32[K, N], Q(s)[a].
+        logprobs: float32[K, N], log softmax(Q(s))[a].
+        targets: float32[K, N], what the target copies say in place of `values`; without gradient.
+    """
+
+    values: Tensor
+    logprobs: Tensor
+    targets: Tensor
+
+
+class QHead(nn.Module):
+    """Map hidden states to Q-values: Linear(H, 2H), ReLU, Linear(2H, V); in float32 whatever the model's type.
+
+    Args:
+        width: H.
+        vocabulary: V.
+        gain: hidden states are multiplied by this first.
+    """
+
+    def __init__(self, width: int, vocabulary: int, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = gain
+        self.rise = nn.Linear(width, 2 * width)
+        self.fall = nn.Linear(2 * width, vocabulary)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the Q-values of all tokens, float32[N, V], for float[N, H]."""
+        out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
+        return out.float()
+
+    def at(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Return the Q-values of `tokens`, long[N], alone: float32[N] for float[N, H]."""
+        risen = torch.relu(self.rise(hidden.float() * self.gain))
+        picked = (risen * F.embedding(tokens, self.fall.weight)).sum(-1)
+        return (picked + self.fall.bias[tokens]).float()
+
+
+class QHeads(nn.Module):
+    """Hold K Q-heads on the hidden states that the policy's own head reads, and a target copy of each.
+
+    Snell et al. 2022, arXiv:2206.11871, section 4; two heads against overestimation, van Hasselt et al. 2016.
+
+    Args:
+        model: the policy's language model.
+        num: K.
+    """
+
+    def __init__(self, model: PreTrainedModel, num: int) -> None:
+        super().__init__()
+        vocabulary = model.get_output_embeddings().weight.shape[0]
+        self.heads = nn.ModuleList(QHead(hidden_width(model), vocabulary, hidden_gain(model)) for _ in range(num))
+        self.targets = copy.deepcopy(self.heads).requires_grad_(False)
+
+    def forward(self, hidden: Tensor, tokens: Tensor) -> QScores:
+        """Say what every head holds of the chosen tokens.
+
+        Args:
+            hidden: float[N, H], what predicts each of them.
+            tokens: long[N].
+        """
+        values, logprobs = [], []
+        for head in self.heads:
+            every = head(hidden)
+            values.append(every.gather(1, tokens[:, None])[:, 0])
+            logprobs.append(ops.token_logprobs(every, tokens))
+        with torch.no_grad():
+            targets = [cast("QHead", head).at(hidden, tokens) for head in self.targets]
+        return QScores(torch.stack(values), torch.stack(logprobs), torch.stack(targets))
+
+    def advantages(self, hidden: Tensor, values: Tensor) -> Tensor:
+        """Return min over target Q less V of every token that could come next.
+
+        Args:
+            hidden: float[B, H].
+            values: float[B].
+
+        Returns:
+            float32[B, V].
+        """
+        lowest: Tensor = torch.stack([head(hidden) for head in self.targets]).amin(0)
+        return lowest - values[:, None]
+
+    @torch.no_grad()
+    def sync(self, rate: float) -> None:
+        """Move the targets towards the heads: target <- rate * Q + (1 - rate) * target."""
+        for target, weight in zip(self.targets.parameters(), self.heads.parameters(), strict=True):
+            target.lerp_(weight.to(target.dtype), rate)

@@ -1,0 +1,161 @@
+"""Laws of the Q-heads: what they say, what their targets are, and that sampling can read them off the trunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import GPT, make_causal
+from torch import Tensor
+from transformers import GPT2Config
+
+from rlcore.errors import ModelError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.settings import CausalLMConfig
+from rlcore.types import Trajectories
+
+ROWS = ([3, 5, 7, 9, 11], [4, 6, 8])
+CHOSEN = ([False, False, True, True, True], [False, True, True])
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(3)
+    return make_causal(GPT2Config(**GPT))
+
+
+def build(spec: Any, tokenizer: Any, *, q_heads: int = 2, **options: Any) -> ModelPolicy:
+    torch.manual_seed(5)
+    return build_causal_lm(
+        spec, CausalLMConfig(**options), tokenizer=tokenizer, value_head=True, reference=True, q_heads=q_heads
+    )
+
+
+def batch() -> Trajectories:
+    return Trajectories.stack(ROWS, CHOSEN)
+
+
+def by_hand(policy: ModelPolicy, head: Any, row: int) -> Tensor:
+    """Return the Q-values behind each token of a row but the first, from the model's own hidden states."""
+    states: list[Tensor] = []
+    hook = policy.model.get_output_embeddings().register_forward_pre_hook(lambda _, args: states.append(args[0]))
+    tokens = torch.tensor([ROWS[row]])
+    policy.model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+    hook.remove()
+    rise, fall = head.rise, head.fall
+    hidden = torch.relu(states[0][0] @ rise.weight.T + rise.bias)
+    return (hidden @ fall.weight.T + fall.bias)[:-1]
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_q_of_a_chosen_token_is_read_off_the_state_before_it(model: Any, char_tokenizer: Any, packing: bool) -> None:
+    policy = build(model, char_tokenizer, packing=packing)
+    heads = policy.module.q_heads
+    assert heads is not None
+    with torch.no_grad():  # targets that differ from their heads
+        for weight in heads.targets.parameters():
+            weight.mul_(0.5)
+    said = policy.score(batch())
+    assert policy.num_q_heads == 2
+    for k in range(2):
+        for row, tokens in enumerate(ROWS):
+            every, targets = by_hand(policy, heads.heads[k], row), by_hand(policy, heads.targets[k], row)
+            for t in range(1, len(tokens)):
+                chosen = float(CHOSEN[row][t])
+                wanted = (every[t - 1, tokens[t]], every[t - 1].log_softmax(-1)[tokens[t]], targets[t - 1, tokens[t]])
+                got = (said.q_values[k, row, t], said.q_logprobs[k, row, t], said.target_q_values[k, row, t])
+                torch.testing.assert_close(torch.stack(got), torch.stack(wanted) * chosen, rtol=1e-4, atol=1e-5)
+    assert float(said.q_values[:, 0, 0].abs().max()) == 0.0
+    assert float(said.q_values[:, 1, 3:].abs().max()) == 0.0
+
+
+def test_targets_begin_as_the_heads_and_get_no_gradient(model: Any, char_tokenizer: Any) -> None:
+    policy = build(model, char_tokenizer)
+    said = policy.score(batch())
+    torch.testing.assert_close(said.q_values.detach(), said.target_q_values)
+    assert not said.target_q_values.requires_grad
+    (said.q_values.sum() + said.q_logprobs.sum()).backward()
+    heads = policy.module.q_heads
+    assert all(weight.grad is None for weight in heads.targets.parameters())
+    assert all(weight.grad is not None for weight in heads.heads.parameters())
+    assert float(policy.model.get_input_embeddings().weight.grad.abs().sum()) > 0
+
+
+def test_a_sync_moves_targets_by_its_rate(model: Any, char_tokenizer: Any) -> None:
+    policy = build(model, char_tokenizer)
+    heads = policy.module.q_heads
+    with torch.no_grad():
+        for weight in heads.heads.parameters():
+            weight.fill_(3.0)
+        for weight in heads.targets.parameters():
+            weight.fill_(1.0)
+    policy.sync_targets(0.25)
+    assert all(bool((weight == 1.5).all()) for weight in heads.targets.parameters())
+    assert all(bool((weight == 3.0).all()) for weight in heads.heads.parameters())
+    policy.sync_targets(1.0)
+    assert all(bool((weight == 3.0).all()) for weight in heads.targets.parameters())
+
+
+def test_decoding_gives_the_lowest_targets_advantage(model: Any, char_tokenizer: Any) -> None:
+    policy = build(model, char_tokenizer)
+    heads = policy.module.q_heads
+    with torch.no_grad():
+        for k, target in enumerate(heads.targets):
+            target.fall.weight.mul_(-1.0 - k)
+    prompts = [row[:2] for row in ROWS]
+    decoder = policy.decoder(prompts, max_new_tokens=2, advantages=True)
+    steps = [decoder.start(), decoder.step(torch.tensor([row[2] for row in ROWS]))]
+    for row in range(len(ROWS)):
+        lowest = torch.minimum(by_hand(policy, heads.targets[0], row), by_hand(policy, heads.targets[1], row))
+        for at, said in enumerate(steps):
+            if 1 + at < len(lowest):
+                values = said.values[row]
+                torch.testing.assert_close(said.advantages[row], lowest[1 + at] - values, rtol=1e-4, atol=1e-5)
+    assert policy.decoder(prompts, max_new_tokens=2).start().advantages is None
+
+
+def test_heads_and_targets_are_saved_and_come_back(model: Any, char_tokenizer: Any, tmp_path: Path) -> None:
+    policy = build(model, char_tokenizer)
+    with torch.no_grad():
+        for weight in policy.module.q_heads.parameters():
+            weight.add_(torch.randn_like(weight))
+    expected = policy.score(batch())
+    policy.save_pretrained(tmp_path / "saved")
+    other = build(GPT2Config(**GPT), char_tokenizer)
+    other.load_pretrained(tmp_path / "saved")
+    begun = build(str(tmp_path / "saved"), char_tokenizer)
+    for twin in (other, begun):
+        said = twin.score(batch())
+        for name in ("q_values", "q_logprobs", "target_q_values", "values"):
+            torch.testing.assert_close(getattr(said, name), getattr(expected, name))
+
+
+def test_a_policy_that_wants_values_alone_takes_those_saved_beside_q_heads(
+    model: Any, char_tokenizer: Any, tmp_path: Path
+) -> None:
+    policy = build(model, char_tokenizer)
+    with torch.no_grad():
+        for weight in policy.module.value.parameters():
+            weight.add_(torch.randn_like(weight))
+    policy.save_pretrained(tmp_path / "saved")
+    plain = build(str(tmp_path / "saved"), char_tokenizer, q_heads=0)
+    torch.testing.assert_close(plain.score(batch()).values, policy.score(batch()).values)
+
+
+def test_without_q_heads_there_are_no_advantages_and_nothing_to_sync(model: Any, char_tokenizer: Any) -> None:
+    policy = build(model, char_tokenizer, q_heads=0)
+    said = policy.score(batch())
+    assert (policy.num_q_heads, said.q_values, said.q_logprobs, said.target_q_values) == (0, None, None, None)
+    with pytest.raises(ModelError, match="has no Q-heads, so it knows no advantages"):
+        policy.decoder([[3]], max_new_tokens=1, advantages=True)
+    with pytest.raises(ModelError, match="no Q-heads to sync"):
+        policy.sync_targets(0.5)
+
+
+def test_advantages_need_values_on_the_trunk(model: Any, char_tokenizer: Any) -> None:
+    policy = build(model, char_tokenizer, value_layers=1)
+    with pytest.raises(ModelError, match="leave value_layers and critic at their defaults"):
+        policy.decoder([[3]], max_new_tokens=1, advantages=True)
