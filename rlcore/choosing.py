@@ -100,8 +100,8 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
         raise InputsError(
             f"what was given ({', '.join(inputs.given)}) calls for trainer '{fitting}', and none was named: {error}"
         ) from error
-    architecture = known.architectures.get(settings.model.get("architecture") or "causal_lm")
-    chooser = _Chooser(where, wrapping)
+    architecture = known.architectures.get(settings.model.get("architecture") or _fitting(settings, inputs))
+    chooser = Chooser(where, wrapping)
     data = settings.data
     # What goes to disk comes first, whatever else was asked for.
     loggers = (FILES, *(entry for entry in settings.loggers if _name(entry) not in FILE_NAMES))
@@ -120,6 +120,13 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
     )
 
 
+def _fitting(settings: TrainConfig, inputs: Inputs) -> str:
+    from rlcore.models.kinds import fitting_architecture  # which needs transformers
+
+    revision = settings.model.get("revision")
+    return fitting_architecture(inputs.model, revision if isinstance(revision, str) else None)
+
+
 def choose_rewards(reward_fn: Any) -> tuple[ChosenReward, ...]:
     """Understand any form of `reward_fn`, outside a run.
 
@@ -128,11 +135,11 @@ def choose_rewards(reward_fn: Any) -> tuple[ChosenReward, ...]:
         UnknownReward: nobody registered a reward of that name.
         ConfigError: an option of one is unknown, of the wrong type or out of range.
     """
-    return _Chooser("", Wrapping()).rewards(reward_fn, "reward_fn")
+    return Chooser("", Wrapping()).rewards(reward_fn, "reward_fn")
 
 
 @attrs.frozen
-class _Chooser:
+class Chooser:
     """Look up names; `where` is where they were written."""
 
     where: str
@@ -152,7 +159,7 @@ class _Chooser:
         self.wrapping.layers(component)
         values = {name: value for name, value in section.items() if name not in skip}
         cls = component.config_class()
-        _check_keys(component, cls, skip)
+        check_keys(component, cls, skip)
         if cls is not None:
             return Choice(component, structure(cls, values, where=self.where, path=path), self.wrapping)
         if values:
@@ -167,7 +174,7 @@ class _Chooser:
         known, fn = registries().rewards, form.fn
         if isinstance(fn, str) and (fn in known or not _names_module(fn)):
             component = known.get(fn)
-            _check_keys(component, component.config_class(), OWN_KEYS)
+            check_keys(component, component.config_class(), OWN_KEYS)
             choice = self.choice(component, form.options, form.path)
             return ChosenReward(form.name or fn, form.weight, choice.made, choice)
         if form.options:
@@ -185,7 +192,7 @@ def _names_module(reference: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in module.split("."))
 
 
-def _check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:
+def check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:
     """Refuse options that nobody could ever set, because their keys say something else in the same mapping.
 
     Raises:

@@ -20,6 +20,8 @@ KINDS = {
     "loggers": "logger",
     "samplers": "sampler",
     "rewards": "reward",
+    "optimizers": "optimizer",
+    "schedulers": "scheduler",
 }
 """The registries, each with what one of its components is called."""
 

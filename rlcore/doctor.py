@@ -152,6 +152,9 @@ def _unknown_names(settings: Any, known: Registries) -> Iterator[str]:
         (known.pipelines, settings.data.sample_pipeline),
         *((known.loggers, entry) for entry in settings.loggers),
     ]
+    optimizer = settings.trainer.get("optimizer")
+    if isinstance(optimizer, Mapping):
+        named += [(known.optimizers, optimizer.get("name")), (known.schedulers, optimizer.get("scheduler"))]
     for registry, entry in named:
         name = entry.get("name") if isinstance(entry, Mapping) else entry
         try:

@@ -38,6 +38,10 @@ class RunExists(RLCoreError, FileExistsError):
     """Report a run folder that already holds a run."""
 
 
+class NoRollouts(RLCoreError, LookupError):
+    """Report what `rlcore rollouts` cannot show: no such run, nothing kept, or nothing that is as asked for."""
+
+
 class ModelError(RLCoreError, ValueError):
     """Report a model, tokenizer or architecture option that cannot be used."""
 
@@ -76,6 +80,14 @@ class UnknownSampler(UnknownComponent):
 
 class UnknownReward(UnknownComponent):
     """Report a reward nobody registered."""
+
+
+class UnknownOptimizer(UnknownComponent):
+    """Report an optimizer nobody registered."""
+
+
+class UnknownScheduler(UnknownComponent):
+    """Report a learning-rate schedule nobody registered."""
 
 
 class AmbiguousComponent(RLCoreError, LookupError):

@@ -122,6 +122,26 @@ def register_rewards(register: Register) -> None:
 
 
 @hookspec
+def register_optimizers(register: Register) -> None:
+    """Register optimizers, chosen by `trainer.optimizer.name`.
+
+    Args:
+        register: takes a name and a `torch.optim.Optimizer` class, or what else `rlcore.protocols.OptimizerBuilder`
+            allows; with `config`, options that it is given by name.
+    """
+
+
+@hookspec
+def register_schedulers(register: Register) -> None:
+    """Register courses of the learning rate, chosen by `trainer.optimizer.scheduler`.
+
+    Args:
+        register: takes a name and a function from `transformers`, or what else `rlcore.protocols.SchedulerBuilder`
+            allows; with `config`, options that it is given by name.
+    """
+
+
+@hookspec
 def on_run_start(run: Run) -> None:
     """Hear that a run begins: all is built and, where it goes on from a checkpoint, restored; no step is done yet.
 
@@ -198,5 +218,5 @@ def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
         None to leave it alone; else a function from what the component built to what is used in its place, which must
         stand in for it fully: every attribute that is read or set. Changing what it was given, and returning that, will
         do. A trainer, policy, store or logger is given as an object; a sampler, pipeline or reward as the function it
-        is, whose signature counts (`functools.wraps` keeps it).
+        is, whose signature counts (`functools.wraps` keeps it); of an optimizer or scheduler, what builds it.
     """

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import get_scheduler
+from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError
 from rlcore.log import get_logger
+from rlcore.optimization import Optimization, Optimizers
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
@@ -24,14 +25,25 @@ class Updater:
 
     A loss given to `backward` must already be a *sum over tokens divided by their number in the whole batch, on all
     ranks*; then neither micro-batches nor ranks change the gradient.
+
+    Args:
+        policy: its parameters that want gradients are trained.
+        config: names the optimizer and the schedule.
+        ranks: this process's place among the others.
+        total_updates: optimizer steps of the whole run, None where only time bounds it.
+        optimization: what `config` names, where it has been looked up already.
     """
 
-    def __init__(self, policy: Policy, config: OptimizerConfig, ranks: Ranks, *, total_updates: int | None) -> None:
-        if config.scheduler != "constant" and total_updates is None:
-            raise ConfigError(
-                f"trainer.optimizer.scheduler = {config.scheduler!r}: needs to know the last step: set run.steps "
-                "(a budget in time alone does not tell it)"
-            )
+    def __init__(
+        self,
+        policy: Policy,
+        config: OptimizerConfig,
+        ranks: Ranks,
+        *,
+        total_updates: int | None,
+        optimization: Optimization | None = None,
+    ) -> None:
+        chosen = optimization or Optimizers().get(config)
         self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
         self.lr = 0.0
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
@@ -41,14 +53,8 @@ class Updater:
         matrices = [p for p in self.parameters if p.dim() > 1]
         vectors = [p for p in self.parameters if p.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True,
-        )  # fmt: skip
-        name = "constant_with_warmup" if config.scheduler == "constant" else config.scheduler
-        self.scheduler = get_scheduler(
-            name, optimizer, num_warmup_steps=config.warmup_steps, num_training_steps=total_updates
-        )
+        optimizer = chosen.build([group for group in groups if group["params"]])
+        self.scheduler = chosen.schedule(optimizer, total_updates)
         self.wrapped, self.optimizer = ranks.accelerator.prepare(policy.module, optimizer)
         policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast
 
@@ -93,11 +99,25 @@ class Updater:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to where `state_dict` was taken."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
             self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
         self.num_updates, self.num_skipped = state["num_updates"], state["num_skipped"]
+
+
+def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Have an optimizer go back to where its `state_dict` was taken, exactly.
+
+    Torch casts what it loads to the parameters' type. What an optimizer keeps in another comes back in its own.
+    """
+    optimizer.load_state_dict(saved)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, kept in saved["state"].items():
+        for name, value in kept.items() if isinstance(kept, dict) and isinstance(index, int) else ():
+            loaded = optimizer.state[parameters[index]].get(name)
+            if isinstance(loaded, Tensor) and isinstance(value, Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[parameters[index]][name] = value.to(loaded.device)
 
 
 def _warn_of_narrow(parameters: Sequence[Tensor]) -> None:

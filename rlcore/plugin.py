@@ -4,6 +4,60 @@ from __future__ import annotations
 
 from rlcore.hookspecs import Register, hookimpl
 
+_TORCH, _SCHEDULES, _TRANSFORMERS = "torch.optim", "torch.optim.lr_scheduler", "transformers.optimization"
+_OPTIMIZERS = (
+    ("adamw", "rlcore.optimizers:build_adamw", "AMSGrad", "Adam with decoupled weight decay"),
+    ("adam", "rlcore.optimizers:build_adam", "AMSGrad", "Adam; weight decay goes through the gradient"),
+    ("nadam", f"{_TORCH}:NAdam", "NAdam", "Adam with Nesterov's momentum"),
+    ("radam", f"{_TORCH}:RAdam", "RAdam", "Adam with a rectified variance"),
+    ("adamax", f"{_TORCH}:Adamax", None, "Adam with the largest gradient in place of the second moment"),
+    (
+        "adafactor",
+        "rlcore.optimizers:build_adafactor",
+        "Adafactor",
+        "second moments by rows and columns: little memory",
+    ),
+    ("adamw_8bit", "rlcore.optimizers:build_adamw_8bit", "EightBit", "AdamW with moments in 8 bits, of bitsandbytes"),
+    ("sgd", f"{_TORCH}:SGD", "SGD", "stochastic gradient descent, with momentum where asked for"),
+    ("rmsprop", f"{_TORCH}:RMSprop", "RMSprop", "gradients divided by their running size"),
+    ("adagrad", f"{_TORCH}:Adagrad", "Adagrad", "gradients divided by the root of the sum of their squares"),
+    ("adadelta", f"{_TORCH}:Adadelta", "Adadelta", "steps of the size of earlier steps; lr is a factor, 1 by habit"),
+)
+"""The built-in optimizers: name, target, which options of `rlcore.optimizer_options`, summary."""
+_SCHEDULERS = (
+    ("constant", f"{_TRANSFORMERS}:get_constant_schedule_with_warmup", None, "lr throughout"),
+    ("linear", f"{_TRANSFORMERS}:get_linear_schedule_with_warmup", None, "in a straight line to 0 at the last step"),
+    ("cosine", f"{_TRANSFORMERS}:get_cosine_schedule_with_warmup", "Cosine", "along a cosine to 0 at the last step"),
+    (
+        "cosine_with_restarts",
+        f"{_TRANSFORMERS}:get_cosine_with_hard_restarts_schedule_with_warmup",
+        "Restarts",
+        "along a cosine to 0, several times; needs to know the last step",
+    ),
+    (
+        "cosine_with_min_lr",
+        "rlcore.schedulers:build_cosine_with_min_lr",
+        "MinLR",
+        "along a cosine to a rate above 0 at the last step",
+    ),
+    ("polynomial", "rlcore.schedulers:build_polynomial", "Polynomial", "with a power of the steps that are left"),
+    (
+        "inverse_sqrt",
+        f"{_TRANSFORMERS}:get_inverse_sqrt_schedule",
+        "InverseSqrt",
+        "with the inverse root of the step; needs no last step",
+    ),
+    (
+        "warmup_stable_decay",
+        "rlcore.schedulers:build_warmup_stable_decay",
+        "StableDecay",
+        "lr, and a fall in the last steps",
+    ),
+    ("step", f"{_SCHEDULES}:StepLR", "Step", "by a factor after every so many steps; no warm-up"),
+    ("exponential", f"{_SCHEDULES}:ExponentialLR", "Exponential", "by a factor every step; no warm-up"),
+)
+"""The built-in schedules, likewise."""
+
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
@@ -14,7 +68,13 @@ def register_pipelines(register: Register) -> None:
 
 @hookimpl
 def register_architectures(register: Register) -> None:
-    """Register the causal language models of transformers."""
+    """Register the language models of transformers."""
+    register(
+        "seq2seq_lm",
+        "rlcore.models.seq2seq:build_seq2seq_lm",
+        config="rlcore.models.settings:Seq2SeqLMConfig",
+        summary="any AutoModelForSeq2SeqLM: the encoder reads the prompt, the decoder what follows",
+    )
     register(
         "causal_lm",
         "rlcore.models.causal:build_causal_lm",
@@ -45,3 +105,19 @@ def register_loggers(register: Register) -> None:
 def register_samplers(register: Register) -> None:
     """Register the built-in sampler."""
     register("default", "rlcore.sampling:sample", summary="a preallocated cache; finished rows leave the batch")
+
+
+@hookimpl
+def register_optimizers(register: Register) -> None:
+    """Register optimizers of torch, transformers and bitsandbytes."""
+    for name, target, options, summary in _OPTIMIZERS:
+        config = options and f"rlcore.optimizer_options:{options}Options"
+        register(name, target, config=config, summary=summary)
+
+
+@hookimpl
+def register_schedulers(register: Register) -> None:
+    """Register learning-rate schedules of transformers and torch."""
+    for name, target, options, summary in _SCHEDULERS:
+        config = options and f"rlcore.optimizer_options:{options}Options"
+        register(name, target, config=config, summary=summary)

@@ -17,7 +17,15 @@ from rlcore.known import KNOWN
 from rlcore.switches import is_on, selection
 
 if TYPE_CHECKING:
-    from rlcore.protocols import Architecture, Logger, RolloutStore, Sampler, Trainer
+    from rlcore.protocols import (
+        Architecture,
+        Logger,
+        OptimizerBuilder,
+        RolloutStore,
+        Sampler,
+        SchedulerBuilder,
+        Trainer,
+    )
 
 T = TypeVar("T")
 
@@ -29,6 +37,8 @@ _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "loggers": errors.UnknownLogger,
     "samplers": errors.UnknownSampler,
     "rewards": errors.UnknownReward,
+    "optimizers": errors.UnknownOptimizer,
+    "schedulers": errors.UnknownScheduler,
 }
 
 
@@ -119,6 +129,8 @@ class Registries:
     loggers: Registry[Callable[..., Logger]]
     samplers: Registry[Sampler]
     rewards: Registry[Callable[..., Any]]
+    optimizers: Registry[OptimizerBuilder]
+    schedulers: Registry[SchedulerBuilder]
 
     def __iter__(self) -> Iterator[Registry[Any]]:
         return (getattr(self, kind) for kind in KINDS)

@@ -8,8 +8,8 @@ def register_samplers(register):
     register("greedy", "register_samplers:greedy", summary="the likeliest token, always")
 
 
-def greedy(policy, prompts, sampling, *, generator=None):
+def greedy(policy, prompts, sampling, *, generator=None, logit_mask=None):
     from rlcore.config import evolve
     from rlcore.sampling import sample
 
-    return sample(policy, prompts, evolve(sampling, temperature=0.0), generator=generator)
+    return sample(policy, prompts, evolve(sampling, temperature=0.0), generator=generator, logit_mask=logit_mask)

@@ -1,11 +1,20 @@
 """A trainer that takes one step on all demonstrations at once."""
 
-from rlcore import hookimpl, settings
+from rlcore import hookimpl
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+
+
+@config
+class WholeConfig:
+    """All samples in every step."""
+
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "how it steps")
 
 
 @hookimpl
 def register_trainers(register):
-    register("whole", "register_trainers:Whole", config=settings.OptimizerConfig, summary="all samples in every step")
+    register("whole", "register_trainers:Whole", config=WholeConfig, summary="all samples in every step")
 
 
 class Whole:
@@ -15,7 +24,7 @@ class Whole:
         from rlcore.types import Trajectories  # here, so that listing plugins needs no torch
 
         self._policy = run.build_policy()
-        self.updater = run.updater(self._policy, config)
+        self.updater = run.updater(self._policy, config.optimizer)
         rows = [sample.tokens for sample in run.samples], [sample.action_mask for sample in run.samples]
         self.batch = Trajectories.stack(*rows).to(run.ranks.device)
 

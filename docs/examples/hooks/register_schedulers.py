@@ -1,0 +1,27 @@
+"""A schedule of `transformers` under a name of one's own, and one that falls by a factor at chosen steps."""
+
+from rlcore import hookimpl
+from rlcore.config import config, option
+
+
+@config
+class FallsConfig:
+    """Falls at chosen steps."""
+
+    at: tuple[int, ...] = option((100, 200), "optimizer steps before which the rate falls", ge=1)
+    factor: float = option(0.1, "what it is multiplied by", gt=0, lt=1)
+
+
+@hookimpl
+def register_schedulers(register):
+    register("decay", "transformers:get_linear_schedule_with_warmup", summary="linear, as it is")
+    register("falls", "register_schedulers:make_falls", config=FallsConfig, summary="by a factor at chosen steps")
+
+
+def make_falls(optimizer, *, num_warmup_steps, at, factor):
+    from torch.optim.lr_scheduler import LambdaLR
+
+    def rate(step):
+        return min(1.0, (step + 1) / (num_warmup_steps + 1)) * factor ** sum(step >= each for each in at)
+
+    return LambdaLR(optimizer, rate)

@@ -1,0 +1,69 @@
+"""Every law of optimizers and schedules is broken by one that is wrong in just that, and kept by the built-in ones."""
+
+from __future__ import annotations
+
+import pytest
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from sites import installed, wrong
+
+from rlcore.testing import Law, optimizers, schedulers
+from rlcore.testing.laws import laws_in
+
+OPTIMIZERS = [
+    Wrong("it_is_built_over_the_groups_it_is_given", "Regrouping", "do not hold the parameters they were given"),
+    Wrong("it_is_built_over_the_groups_it_is_given", "Equal", "came with weight_decay = 0.0, and has 0.1"),
+    Wrong("steps_lower_a_convex_loss", "Ascending", "the loss was to fall from"),
+    Wrong("a_rate_of_zero_moves_nothing", "Remembering", "of shape [80, 64] was to stay; it moves by"),
+    Wrong("weight_decay_is_each_groups_own", "Decaying", "the vector's group has weight_decay = 0, and it moved"),
+    Wrong("weight_decay_is_each_groups_own", "Undecayed", "the matrix was to shrink; it does not"),
+    Wrong("without_a_gradient_nothing_moves", "Drifting", "a parameter without a gradient moved"),
+    Wrong("without_a_gradient_nothing_moves", "Frozen", "that had no gradient at first stays where it was"),
+    Wrong("a_state_continues", "Slow", "of shape [80, 64] is off by"),
+]
+SCHEDULERS = [
+    Wrong("every_group_has_the_rate_it_tells", "Lopsided", "at step 1 get_last_lr() is"),
+    Wrong("without_warm_up_it_begins_with_lr", "Late", "it is 0.01; begin there"),
+    Wrong("warm_up_rises_to_lr", "Leaping", "it is 0, 0, 0, 0, 0, 0, 0, 0, 0.02"),
+    Wrong("warm_up_rises_to_lr", "Low", "0.00875, 0.01; rise to lr"),
+    Wrong("rates_are_numbers_and_not_negative", "Negative", "at step 41 of 40 the rate is -"),
+    Wrong("a_state_continues", "Forgetful", "a schedule that went on from step 1 has the rate"),
+]
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+@pytest.mark.usefixtures("wrong_site")
+def test_a_wrong_optimizer_breaks_the_law(case: Wrong) -> None:
+    assert_broken(optimizers, case, wrong("optimizers", case.who))
+
+
+@pytest.mark.parametrize("case", SCHEDULERS, ids=str)
+@pytest.mark.usefixtures("wrong_site")
+def test_a_wrong_schedule_breaks_the_law(case: Wrong) -> None:
+    assert_broken(schedulers, case, wrong("schedulers", case.who))
+
+
+def test_every_law_is_seen_to_fail() -> None:
+    assert_all_seen(optimizers, OPTIMIZERS)
+    assert_all_seen(schedulers, SCHEDULERS)
+
+
+@pytest.mark.parametrize("law", laws_in(optimizers), ids=law_name)
+def test_sgd_with_momentum_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("optimizers", "rlcore:sgd", momentum=0.9, nesterov=True))
+
+
+@pytest.mark.parametrize("law", laws_in(optimizers), ids=law_name)
+@pytest.mark.usefixtures("wrong_site")
+def test_without_weight_decay_its_law_is_not_held(law: Law) -> None:
+    assert_kept(law, wrong("optimizers", "undecaying"), but=["weight_decay_is_each_groups_own"])
+
+
+@pytest.mark.parametrize("law", laws_in(schedulers), ids=law_name)
+def test_a_schedule_with_a_level_part_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("schedulers", "rlcore:warmup_stable_decay", num_decay_steps=5))
+
+
+@pytest.mark.parametrize("law", laws_in(schedulers), ids=law_name)
+@pytest.mark.usefixtures("wrong_site")
+def test_without_warm_up_its_law_is_not_held(law: Law) -> None:
+    assert_kept(law, wrong("schedulers", "no_warm_up"), but=["warm_up_rises_to_lr"])
