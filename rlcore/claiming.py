@@ -112,6 +112,9 @@ def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[st
             is_of_version = (key in old) != (key in new) and checkpoint.manifest.get("plugins") != plugins
             said = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
             (versions if is_of_version else changed).append(said)
+    masks = [config.get("data", {}).get("logit_mask") for config in (then, now)]
+    if (masks[0] is None) != (masks[1] is None):
+        changed.append(f"data.logit_mask was {masks[0]!r:.60}, is {masks[1]!r:.60}")
     if changed:
         raise ConfigError(
             f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the options of then, "

@@ -2,36 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from rlcore.config import structure, unstructure
 from rlcore.errors import ConfigError, RewardError
+from rlcore.log import get_logger
 from rlcore.rewards import call_metric
 from rlcore.run import Run
+from rlcore.sampling.given import check_options, check_vocabulary, takes_logit_mask
+from rlcore.sampling.loop import evaluating
 from rlcore.settings import SamplingConfig
+from rlcore.sweeps import eval_samplings, find_score
 from rlcore.types import Metrics, Prompt
 
 Row = dict[str, Any]
+log = get_logger("evaluation")
 
 
 def check_evaluation(run: Run) -> None:
-    """Read all that evaluations need, so that a mistake in it ends a run before its first step and not after its last.
+    """Read all that sampling and evaluations need, so that a mistake in it ends a run before its first step.
 
     Raises:
-        RLCoreError: evaluation data, a reward or metric function, or an option of `eval.gen` cannot be used.
+        RLCoreError: evaluation data, a reward or metric function, the logit mask, or an option of `gen` or `eval.gen`
+            cannot be used, or no evaluation will yield the metric that tells the best checkpoint.
     """
-    for _ in eval_samplings(run.config.gen, run.config.eval.gen):
-        pass
-    if run.policy is not None:
-        _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
-        if run.config.checkpoint.keep_best and not any((run.eval_prompts, run.evaluations)):
-            raise ConfigError(
-                f"checkpoint.keep_best = {run.config.checkpoint.keep_best}: nothing is evaluated that could tell which "
-                "are best; give eval_prompts or eval_samples"
-            )
+    samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
+    if run.policy is None:
+        return
+    check_options(run.policy, run.config.gen)
+    for _, sampling in samplings:
+        check_options(run.policy, sampling, "eval.gen")
+    has_beta = any(sampling.beta for sampling in (run.config.gen, *(sampling for _, sampling in samplings)))
+    if run.logit_mask is not None or has_beta:
+        with torch.no_grad(), evaluating(run.policy.module):
+            asked = {"advantages": True} if has_beta else {}
+            said = run.policy.decoder([[0]], max_new_tokens=1, **asked).start()
+        _check_logit_mask(run, said.logits.shape[1])
+    _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
+    if run.config.checkpoint.keep_best:
+        _check_metric(run, [suffix for suffix, _ in samplings])
+
+
+def _check_logit_mask(run: Run, vocabulary: int) -> None:
+    """Check that the mask fits the policy and that the sampler takes one."""
+    mask, policy = run.logit_mask, run.policy
+    if mask is None or policy is None:
+        return
+    if not takes_logit_mask(run.sampler):
+        raise ConfigError(
+            f"logit_mask: sampler {run.config.sampler!r} takes none; leave logit_mask out, or choose another sampler "
+            "(sampler: default); its author gives it a keyword argument logit_mask"
+        )
+    check_vocabulary(mask, vocabulary)
+    given = run.config.gen.eos_token_ids
+    ending = [token for token in (policy.eos_token_ids if given is None else given) if 0 <= token < vocabulary]
+    if not bool(mask[:, ending].any()):
+        log.warning("logit_mask lets EOS follow no token: sequences end by stop sequences and limits only")
+    dead_ends = mask.any(0) & ~mask.any(1)
+    dead_ends[ending] = False
+    if bool(dead_ends.any()):
+        log.warning(
+            "logit_mask lets tokens come that nothing may follow: a sequence that goes on after one is an error",
+            tokens=dead_ends.nonzero()[:8, 0].tolist(), count=int(dead_ends.sum()),
+        )  # fmt: skip
+
+
+def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
+    """Check the name of the metric that tells the best checkpoint, as far as names are known before evaluating."""
+    keep = run.config.checkpoint
+    if not run.eval_prompts and not run.evaluations:
+        raise ConfigError(
+            f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated that could tell which are best; give "
+            "eval_prompts or eval_samples"
+        )
+    has_more = bool(run.evaluations) or run.metric_fn is not None
+    if has_more and keep.metric.startswith("eval/"):  # what these functions yield is known once they are called
+        return
+    names = ["eval/time_s"]
+    if run.eval_prompts:
+        names += ["eval/response/length_mean", "eval/response/truncated_fraction"]
+    if run.eval_prompts and run.reward_fn is not None:
+        rewards = run.reward_fn.names
+        names += [f"eval/reward/{name}" for name in ("mean", "std", *(rewards if len(rewards) > 1 else ()))]
+    known = {name + suffix: 0.0 for name in names for suffix in ("", *suffixes)}
+    if find_score(known, keep.metric, suffixes, keep.mode) is None:
+        more = ", and others that begin with eval/" if has_more else ""
+        swept = f", each with one of {', '.join(suffixes)}, or the best without" if any(suffixes) else ""
+        raise ConfigError(
+            f"checkpoint.metric = {keep.metric!r}: evaluations yield no such metric; they yield {', '.join(names)}"
+            f"{more}{swept}"
+        )
 
 
 def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
@@ -50,35 +112,6 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
             metrics |= {f"eval/{name}{suffix}": value for name, value in _summarise(found).items()}
             rows += [{"sampling": suffix[1:], **row} if suffix else row for row in found]
     return metrics, rows
-
-
-def eval_samplings(base: SamplingConfig, changes: dict[str, Any] | Any) -> Iterator[tuple[str, SamplingConfig]]:
-    """Yield each way of sampling that an evaluation uses, with the suffix its metrics carry.
-
-    One option of `changes` may be a list (of lists, for an option that is one itself): `{"temperature": [0.5, 1]}`
-    yields `@temperature=0.5` and `@temperature=1`.
-
-    Raises:
-        ConfigError: an unknown or misfitting option, or more than one list.
-    """
-    several = {"stop_sequences", "eos_token_ids"}
-    swept = [
-        name
-        for name, value in changes.items()
-        if isinstance(value, (list, tuple))
-        and (name not in several or any(isinstance(v, (list, tuple)) for v in value))
-    ]
-    if len(swept) > 1:
-        raise ConfigError(f"eval.gen: {' and '.join(swept)} are lists; one option may be swept at a time")
-    plain = unstructure(base)
-    if swept and not changes[swept[0]]:
-        raise ConfigError(f"eval.gen.{swept[0]} is an empty list; give the values to evaluate at, or leave it out")
-    if not swept:
-        yield "", structure(SamplingConfig, {**plain, **changes}, where="eval.gen")
-        return
-    name = swept[0]
-    for value in changes[name]:
-        yield f"@{name}={value}", structure(SamplingConfig, {**plain, **changes, name: value}, where="eval.gen")
 
 
 def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:

@@ -7,14 +7,15 @@ from typing import Any
 
 import attrs
 
-from rlcore.data.sources import load_source
 from rlcore.errors import InputsError
 from rlcore.log import get_logger
 from rlcore.recording import refuse_descriptions
 
 log = get_logger("inputs")
 
-DATA_INPUTS = ("prompts", "samples", "rewards", "eval_prompts", "eval_samples", "reward_fn", "metric_fn")
+DATA_INPUTS = (
+    "prompts", "samples", "rewards", "eval_prompts", "eval_samples", "reward_fn", "metric_fn", "logit_mask",
+)  # fmt: skip
 
 
 @attrs.define(kw_only=True)
@@ -30,6 +31,7 @@ class Inputs:
     eval_prompts: Any = None
     eval_samples: Any = None
     metric_fn: Callable[..., Any] | str | None = None
+    logit_mask: Any = None
 
     @property
     def given(self) -> list[str]:
@@ -74,15 +76,4 @@ class Inputs:
                 f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
                 f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "
                 "in the configuration file"
-            )
-
-    def check_rewards(self, num_samples: int) -> None:
-        """Check that there is one reward for each sample, where rewards were given.
-
-        Raises:
-            InputsError: there are more or fewer.
-        """
-        if self.rewards is not None and (count := len(load_source(self.rewards, "rewards"))) != num_samples:
-            raise InputsError(
-                f"rewards: has {count} entries for {num_samples} samples; give one for each, in their order"
             )

@@ -19,6 +19,7 @@ from rlcore.provenance import compare_plugins
 from rlcore.rng import capture_rng, restore_rng
 from rlcore.run import Run
 from rlcore.state import load_state, save_state
+from rlcore.sweeps import eval_samplings, find_score
 from rlcore.types import Metrics
 
 log = get_logger("resume")
@@ -62,8 +63,9 @@ class Saver:
         Raises:
             ConfigError: the best are to be kept by a metric that the evaluation does not yield.
         """
-        keep = self.run.config.checkpoint
-        self.evaluated_at, self.score = self.run.step, metrics.get(keep.metric)
+        config = self.run.config
+        keep, suffixes = config.checkpoint, [suffix for suffix, _ in eval_samplings(config.gen, config.eval.gen)]
+        self.evaluated_at, self.score = self.run.step, find_score(metrics, keep.metric, suffixes, keep.mode)
         if keep.keep_best and self.score is None:
             raise ConfigError(
                 f"checkpoint.metric = {keep.metric!r}: the evaluation yields no such metric; it yields "
@@ -145,7 +147,7 @@ class Saver:
             Diverged: a weight is not a finite number.
         """
         self._check_finite(trainer)
-        self.run.ranks.on_main(lambda: save_beside(trainer.policy().save_pretrained, self.run.dir / "model"))
+        self.run.ranks.on_main(lambda: save_beside(trainer.policy().export, self.run.dir / "model"))
 
 
 def save_beside(save: Any, place: Path) -> None:

@@ -28,8 +28,8 @@ def build_prompts(
     A row is a string, a conversation (list of {role, content}), or a mapping with either under `data.prompt_column`,
     whose other keys become columns: every prompt has every column, None where its row lacked it. A conversation is
     written with the tokenizer's chat template, which also brings its own BOS. Where `data.max_prompt_tokens` cuts
-    tokens off on the left, BOS stays and the text becomes what the remaining tokens spell, so that a reward function
-    reads what the model read.
+    tokens off, at `data.truncation_side`, BOS stays and the text becomes what the remaining tokens spell, so that a
+    reward function reads what the model read.
 
     Args:
         source: whatever `load_source` takes.
@@ -123,7 +123,8 @@ def _cut(
         opening = tokens[i][:1] if tokens[i][0] == tokenizer.bos_token_id else []
         if limit <= len(opening):
             raise DataError(f"{what}[{i}]: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
-        rest = tokens[i][len(opening) - limit :]
+        size = limit - len(opening)
+        rest = tokens[i][-size:] if data.truncation_side == "left" else tokens[i][len(opening) :][:size]
         tokens[i] = opening + rest
         (texts[i],) = decode(tokenizer, [rest], skip_special_tokens=False)
     return tokens, texts
@@ -138,7 +139,7 @@ def _check_lengths(tokens: list[list[int]], max_length: int, what: str) -> None:
         if max_length and len(ids) >= max_length:
             raise DataError(
                 f"{what}[{i}]: has {len(ids)} tokens, which leaves no room to answer in the model's context of "
-                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to cut prompts on the left"
+                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to cut prompts"
             )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlcore.errors import DataError
+from rlcore.logging import is_progress_bar_enabled
 
 FORMS = (
     "a list, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, 'module:function', "
@@ -172,7 +174,8 @@ def _datasets() -> Any:
 
 def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
     try:
-        loaded = load()
+        with _bars_if_wanted():
+            loaded = load()
     except (OSError, ValueError, RuntimeError, _datasets().exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines() or [""]
         raise DataError(
@@ -180,6 +183,22 @@ def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
             f"Check the name, or load it yourself and pass the datasets.Dataset"
         ) from error
     return load_source(loaded, what)
+
+
+@contextmanager
+def _bars_if_wanted() -> Iterator[None]:
+    """Let the libraries show how far loading is, but where progress bars are switched off."""
+    from huggingface_hub import utils as hub
+
+    libraries = () if is_progress_bar_enabled() else (_datasets(), hub)
+    silenced = [library for library in libraries if not library.are_progress_bars_disabled()]
+    for library in silenced:
+        library.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for library in silenced:
+            library.enable_progress_bars()
 
 
 def _is_instance(value: object, module: str, name: str) -> bool:

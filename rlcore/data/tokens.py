@@ -27,12 +27,17 @@ def opening_tokens(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> 
     Raises:
         DataError: BOS is asked of a tokenizer that has none.
     """
-    habit = _habit(tokenizer)
+    habit, _ = _habits(tokenizer)
     if add_bos is None:
         return habit
     bos = _bos_id(tokenizer) if add_bos else tokenizer.bos_token_id
     without = tuple(token for token in habit if token != bos)
     return (bos, *without) if add_bos and bos is not None else without
+
+
+def closing_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids that the tokenizer ends every text with by habit: what encoders are used to reading last."""
+    return _habits(tokenizer)[1]
 
 
 def rendered_opening(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> tuple[int, ...]:
@@ -111,14 +116,15 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
 
-def _habit(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def _habits(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids a tokenizer puts before a text, and those it puts behind it."""
     for probe in _PROBES:
         (plain,) = encode(tokenizer, [probe])
         whole: list[int] = tokenizer(probe)["input_ids"]
         for start in range(len(whole) - len(plain) + 1 if plain else 0):
             if whole[start : start + len(plain)] == plain:
-                return tuple(whole[:start])
-    return ()
+                return tuple(whole[:start]), tuple(whole[start + len(plain) :])
+    return (), ()
 
 
 def _puts_space_first(tokenizer: PreTrainedTokenizerBase) -> bool:

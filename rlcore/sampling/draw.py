@@ -16,22 +16,26 @@ def restrict(
     top_k: int = 0,
     top_p: float = 1.0,
     forbidden: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> Tensor:
     """Return logits of the distribution that tokens are drawn from, -inf where nothing may be drawn.
 
-    Options act in the order forbidden, temperature, top-k, top-p. Tokens as likely as the last one that top-k or top-p
-    lets in are let in too.
+    Options act in the order forbidden and allowed, temperature, top-k, top-p. Tokens as likely as the last one that
+    top-k or top-p lets in are let in too.
 
     Args:
         logits: float[B, V].
         temperature: above 0; divides the logits.
         top_k: keep the k likeliest tokens, arXiv:1805.04833; 0 keeps all.
         top_p: keep the likeliest tokens whose probabilities first reach this sum, arXiv:1904.09751; 1 keeps all.
-        forbidden: long[K], tokens that may not be drawn.
+        forbidden: long[K], tokens that may not be drawn in any row.
+        allowed: bool[B, V], True where a token may be drawn.
 
     Returns:
         float[B, V]; `logits` itself where nothing is asked for.
     """
+    if allowed is not None:
+        logits = torch.where(allowed, logits, float("-inf"))
     if forbidden is not None:
         logits = logits.index_fill(1, forbidden, float("-inf"))
     if temperature != 1.0:
@@ -41,6 +45,20 @@ def restrict(
     if top_p < 1.0:
         logits = _drop_below(logits, _nucleus_floor(logits, top_p))
     return logits
+
+
+def steer(logits: Tensor, advantages: Tensor, beta: float) -> Tensor:
+    """Return logits of the distribution proportional to pi(a) exp(beta A(a)), arXiv:2206.11871.
+
+    Log-probs would do in place of logits, at the price of normalising them: a constant added to a row changes nothing
+    of what is drawn.
+
+    Args:
+        logits: float[B, V], of pi.
+        advantages: float[B, V], A = min Q - V.
+        beta: weight of the advantages.
+    """
+    return torch.add(logits, advantages.to(logits.dtype), alpha=beta)
 
 
 def _drop_below(logits: Tensor, floor: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlcore.data.prompts import build_prompts
-from rlcore.errors import ConfigError, DataError
+from rlcore.data.tokens import decode
+from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.protocols import DecodeStep, Policy
-from rlcore.sampling.draw import chosen_logprobs, draw, restrict
+from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
+from rlcore.sampling.given import batches_of, check_options, check_vocabulary, limits_of, tokenized
 from rlcore.sampling.record import Choice, Record
 from rlcore.sampling.stops import StopSequences
-from rlcore.settings import DataConfig, SamplingConfig
+from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 
 LEAVE_SHARE = 8
@@ -30,6 +31,7 @@ def sample(
     sampling: SamplingConfig,
     *,
     generator: torch.Generator | None = None,
+    logit_mask: Tensor | None = None,
 ) -> Trajectories:
     """Continue each prompt once and say how likely every chosen token was.
 
@@ -38,11 +40,15 @@ def sample(
     numbers are drawn at the start, one row of them for each prompt in the order given, so what a sequence draws
     depends neither on `batch_size` nor on when its neighbours finish. Greedy sampling (temperature 0) draws none.
 
+    With `sampling.beta` tokens are drawn from softmax(log pi + beta A), A being the advantages the policy's Q-heads
+    give the tokens, and everything else acts on that.
+
     Args:
         policy: sampled in evaluation mode, and put back as it was.
         prompts: N prompts, or strings for the policy's tokenizer.
         sampling: how tokens are drawn.
         generator: source of the random numbers; torch's own if left out.
+        logit_mask: bool[V, V], in row i True where a token may come next after token i; all may if left out.
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
@@ -50,34 +56,34 @@ def sample(
         `values` (where the policy has a value head to decode with).
 
     Raises:
-        DataError: a prompt is empty, or leaves no room in the context for a single token.
-        ConfigError: options that contradict each other, or an EOS id the model does not know.
+        DataError: a prompt is empty, or leaves no room in the context for a single token; the mask is of another size
+            than the model's vocabulary, or lets nothing follow what was drawn.
+        ConfigError: options that contradict each other, an EOS id the model does not know, or `beta` for a policy
+            without Q-heads.
     """
-    if isinstance(prompts, str):
-        raise DataError(f"prompts = {prompts!r:.80}: give a list, [{prompts!r:.80}] for one prompt")
-    if sampling.min_new_tokens > sampling.max_new_tokens:
-        raise ConfigError(
-            f"gen.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, {sampling.max_new_tokens}"
-        )
-    ready = _tokenized(policy, prompts)
-    limits = _limits(ready, sampling.max_new_tokens, policy.max_length)
+    check_options(policy, sampling)
+    ready = tokenized(policy, prompts)
+    limits = limits_of(ready, sampling.max_new_tokens, policy.max_length)
     longest = max(limits, default=0)
     uniforms = None
     if sampling.temperature > 0:
         source = generator.device if generator is not None else torch.device("cpu")
         uniforms = torch.rand(len(ready), longest, dtype=torch.float64, generator=generator, device=source)
         uniforms = uniforms.to(policy.device)
-    names = ("logprobs",) if sampling.is_plain else ("logprobs", "sampling_logprobs")
+    is_plain = sampling.is_plain and logit_mask is None
+    names = ("logprobs",) if is_plain else ("logprobs", "sampling_logprobs")
     loop = _Loop(
         policy=policy,
         sampling=sampling,
         prompts=ready,
         limits=limits,
         uniforms=uniforms,
+        logit_mask=None if logit_mask is None else logit_mask.to(policy.device),
+        is_plain=is_plain,
         record=Record(len(ready), longest, policy.device, names),
     )
     with torch.no_grad(), evaluating(policy.module):
-        for rows in _batches(ready, sampling.batch_size):
+        for rows in batches_of(ready, sampling.batch_size):
             loop.run(rows)
     pad_id = policy.tokenizer.pad_token_id
     return loop.record.trajectories(ready, pad_id if isinstance(pad_id, int) else 0)
@@ -96,42 +102,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def _tokenized(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
-    ready = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
-    if len(ready) == len(prompts):
-        return ready
-    return build_prompts(list(prompts), policy.tokenizer, DataConfig(), max_length=0)
-
-
-def _limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
-    """Count the tokens each prompt may be continued by."""
-    for i, prompt in enumerate(prompts):
-        if not prompt.tokens:
-            raise DataError(
-                f"prompts[{i}] = {prompt.text!r}: has no tokens, so there is nothing to continue; give at least one "
-                "(such as BOS)"
-            )
-        if max_length and len(prompt.tokens) >= max_length:
-            raise DataError(
-                f"prompts[{i}] has {len(prompt.tokens)} tokens, which leaves no room for a new one in the policy's "
-                f"context of {max_length}: shorten it, or set data.max_prompt_tokens"
-            )
-    if not max_length:
-        return [max_new_tokens] * len(prompts)
-    return [min(max_new_tokens, max_length - len(prompt.tokens)) for prompt in prompts]
-
-
-def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Yield the rows of one batch after another; prompts of about the same length go together."""
-    if not size or size >= len(prompts):
-        if prompts:
-            yield list(range(len(prompts)))
-        return
-    by_length = sorted(range(len(prompts)), key=lambda row: len(prompts[row].tokens))
-    for start in range(0, len(prompts), size):
-        yield by_length[start : start + size]
-
-
 @attrs.define(eq=False)
 class _Loop:
     """Run batches of prompts to their ends, and record them."""
@@ -141,6 +111,8 @@ class _Loop:
     prompts: Sequence[Prompt]
     limits: Sequence[int]
     uniforms: Tensor | None
+    logit_mask: Tensor | None
+    is_plain: bool
     record: Record
     eos: Tensor = attrs.field(init=False)
     stops: StopSequences | None = attrs.field(init=False, default=None)
@@ -159,11 +131,16 @@ class _Loop:
         last = max(cuts)
         rows = torch.tensor(batch, device=self.policy.device)
         live = torch.ones_like(rows, dtype=torch.bool)
-        decoder = self.policy.decoder([self.prompts[row].tokens for row in batch], max_new_tokens=last)
+        read = [self.prompts[row].tokens for row in batch]
+        asked = {"advantages": True} if self.sampling.beta else {}
+        decoder = self.policy.decoder(read, max_new_tokens=last, **asked)
         said = decoder.start()
-        self._check_eos(said.logits.shape[1])
+        self._check_said(said)
+        tokens = torch.tensor([prompt[-1] for prompt in read], device=self.policy.device)
         for at in range(last):
-            choice = self._choose(said, rows, at)
+            choice = self._choose(said, tokens, rows, at)
+            if self.logit_mask is not None:
+                self._check_dead_end(self.logit_mask, choice, tokens, live, at)
             self.record.write(rows, live, at, choice)
             ended = self._ended(choice.tokens, rows, at) & live
             self.record.ended[rows] |= ended
@@ -181,34 +158,65 @@ class _Loop:
                 rows, limits, tokens, live = rows[kept], limits[kept], tokens[kept], live[kept]
             said = decoder.step(tokens)
 
-    def _check_eos(self, vocabulary: int) -> None:
+    def _check_said(self, said: DecodeStep) -> None:
+        """Check what was given against the vocabulary, which is known from the first logits only."""
+        vocabulary = said.logits.shape[1]
         given = self.sampling.eos_token_ids or ()
         if wrong := [token for token in given if not 0 <= token < vocabulary]:
             raise ConfigError(
                 f"gen.eos_token_ids = {list(given)}: {wrong[0]} is no token of this model, which knows {vocabulary}"
             )
+        if self.logit_mask is not None:
+            check_vocabulary(self.logit_mask, vocabulary)
+        if self.sampling.beta and said.advantages is None:
+            raise ModelError("gen.beta: the policy's decoder was asked for advantages and gave none")
 
-    def _choose(self, said: DecodeStep, rows: Tensor, at: int) -> Choice:
+    def _choose(self, said: DecodeStep, last: Tensor, rows: Tensor, at: int) -> Choice:
+        """Choose the tokens that follow the tokens `last`, long[K], in the sequences `rows`, long[K]."""
         sampling, logits = self.sampling, said.logits.float()
         columns = {} if said.values is None else {"values": said.values}
-        if sampling.is_plain and self.uniforms is not None:
+        if self.is_plain and self.uniforms is not None:
             tokens, columns["logprobs"] = draw(logits, self.uniforms[rows, at])
             return Choice(tokens, columns)
+        wanted = logits
+        if sampling.beta and said.advantages is not None:
+            wanted = steer(logits, said.advantages, sampling.beta)
         forbidden = self.eos if at < sampling.min_new_tokens and len(self.eos) else None
+        allowed = None if self.logit_mask is None else self.logit_mask[last]
         if self.uniforms is None:
-            tokens = restrict(logits, forbidden=forbidden).argmax(1)
+            tokens = restrict(wanted, forbidden=forbidden, allowed=allowed).argmax(1)
             columns["sampling_logprobs"] = torch.zeros_like(logits[:, 0])
         else:
             restricted = restrict(
-                logits,
+                wanted,
                 temperature=sampling.temperature,
                 top_k=sampling.top_k,
                 top_p=sampling.top_p,
                 forbidden=forbidden,
+                allowed=allowed,
             )
             tokens, columns["sampling_logprobs"] = draw(restricted, self.uniforms[rows, at])
         columns["logprobs"] = chosen_logprobs(logits, tokens)
         return Choice(tokens, columns)
+
+    def _check_dead_end(self, mask: Tensor, choice: Choice, last: Tensor, live: Tensor, at: int) -> None:
+        """Refuse what was chosen where there was nothing to choose from.
+
+        Raises:
+            DataError: nothing may follow the last token of a sequence that goes on.
+        """
+        wrong = ~mask[last, choice.tokens]
+        is_early = at < self.sampling.min_new_tokens
+        if is_early:
+            wrong |= (choice.tokens[:, None] == self.eos).any(1)
+        if bool((wrong & live).any()):
+            token = int(last[wrong & live][0])
+            (text,) = decode(self.policy.tokenizer, [[token]], skip_special_tokens=False)
+            early = f", EOS not before gen.min_new_tokens = {self.sampling.min_new_tokens}" if is_early else ""
+            raise DataError(
+                f"logit_mask[{token}]: lets nothing follow token {token} ({text!r}){early}, and a sequence has come to "
+                "it; let EOS follow, which ends a sequence, or let no token lead to this one"
+            )
 
     def _ended(self, tokens: Tensor, rows: Tensor, at: int) -> Tensor:
         """Tell which sequences end with their newest token: bool[K]."""

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.testing.laws import Subject, law, require
+from rlcore.errors import ConfigError
+from rlcore.testing.laws import LawBroken, Subject, law, require
 from rlcore.testing.plainly import continue_greedily, next_logprobs
 from rlcore.testing.sampler_calls import (
     ENDING,
@@ -20,10 +21,15 @@ from rlcore.testing.sampler_calls import (
     make_policy,
     make_prompts,
     softmax,
+    takes_logit_mask,
 )  # fmt: skip
-from rlcore.testing.small import EOS, make_gpt2, make_llama
+from rlcore.testing.small import EOS, VOCABULARY, make_gpt2, make_llama
 
 SAMPLERS = "samplers"
+BETA = 4.0
+"""Weight of the advantages where one is tried."""
+ALLOWED_SHARE = 0.3
+"""Share of tokens that may follow a token, where not all may."""
 
 
 @law(SAMPLERS, when=draws_from_policy)
@@ -129,6 +135,57 @@ def a_generator_may_be_left_out(subject: Subject) -> None:
     """Without a generator a sampler works too, with torch's global one."""
     batch = draw(subject, make_policy(), make_prompts(TEXTS), generator=None)
     require(len(batch) == len(TEXTS), f"{len(TEXTS)} prompts were to give as many sequences; there are {len(batch)}")
+
+
+@law(SAMPLERS, when=draws_from_policy)
+def beta_steers_what_is_drawn(subject: Subject) -> None:
+    """With `beta` tokens are drawn as often as softmax(log pi + beta A) says, A being the advantages of the decoder.
+
+    A sampler that cannot do so raises a ConfigError: what was asked for is not left out in silence.
+    """
+    policy = make_policy(q_heads=2)
+
+    def steered(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
+        said = policy.decoder([prompt], max_new_tokens=1, advantages=True).start().advantages
+        if said is None:
+            raise LawBroken("the policy has Q-heads and gives no advantages any more; leave it as it was")
+        return (next_logprobs(model, prompt)[-1] + BETA * said[0].double()).softmax(-1)
+
+    try:
+        draw(subject, policy, make_prompts(TEXTS), beta=BETA)
+    except ConfigError:
+        return
+    check_frequencies(subject, steered, policy=policy, beta=BETA)
+
+
+@law(SAMPLERS, when=takes_logit_mask)
+def only_allowed_tokens_are_drawn(subject: Subject) -> None:
+    """With a `logit_mask` every token may follow the one before it, also when it is the likeliest that is drawn.
+
+    A sampler that draws from the policy's own distribution draws tokens as often as their probabilities among those
+    allowed say.
+    """
+    generator = torch.Generator().manual_seed(5)
+    mask = torch.rand(VOCABULARY, VOCABULARY, generator=generator) < ALLOWED_SHARE
+    mask[:, EOS] = True
+    prompts = make_prompts(TEXTS * 4)
+    for temperature in (1.0, 0.0):
+        batch = draw(subject, make_policy(), prompts, logit_mask=mask, temperature=temperature)
+        for prompt, chosen in zip(prompts, batch.action_tokens, strict=True):
+            before = [prompt.tokens[-1], *chosen]
+            wrong = [(i, j) for i, j in zip(before, chosen, strict=False) if not mask[i, j]]
+            require(
+                not wrong,
+                f"at temperature {temperature:g} token {wrong[0][1] if wrong else ''} was drawn after token "
+                f"{wrong[0][0] if wrong else ''} where logit_mask is False; draw j after i where mask[i, j] is True "
+                "only, the last token of the prompt counting as the first i",
+            )
+    if draws_from_policy(subject):
+        check_frequencies(
+            subject,
+            lambda model, prompt: softmax(model, prompt) * mask[prompt[-1]],
+            logit_mask=mask,
+        )
 
 
 @law(SAMPLERS, when=draws_from_policy)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.errors import PluginError
-from rlcore.models.causal import CausalPolicy, build_causal_lm
+from rlcore.errors import PluginError, RLCoreError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
+from rlcore.sampling.given import takes_logit_mask as takes
 from rlcore.settings import SamplingConfig
 from rlcore.testing.laws import Subject, require
 from rlcore.testing.plainly import next_logprobs
@@ -35,14 +37,28 @@ def draws_from_policy(subject: Subject) -> bool:
         return True
 
 
+def takes_logit_mask(subject: Subject) -> bool:
+    """Tell whether it takes `logit_mask`. A run that has one refuses any other."""
+    try:
+        return takes(_made(subject))
+    except RLCoreError:  # another law says what is wrong with it
+        return False
+
+
 def make_policy(
-    make: Callable[[], PreTrainedModel] = make_gpt2, *, value_head: bool = False, pad_is_eos: bool = False
-) -> CausalPolicy:
+    make: Callable[[], PreTrainedModel] = make_gpt2,
+    *,
+    value_head: bool = False,
+    q_heads: int = 0,
+    pad_is_eos: bool = False,
+) -> ModelPolicy:
     """Make a policy of a small model, the same every time."""
     model = make()
     torch.manual_seed(1)
     tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
-    return build_causal_lm(model, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head)
+    return build_causal_lm(
+        model, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head or q_heads > 0, q_heads=q_heads
+    )
 
 
 def make_prompts(texts: Sequence[str]) -> list[Prompt]:
@@ -52,22 +68,27 @@ def make_prompts(texts: Sequence[str]) -> list[Prompt]:
 
 def draw(
     subject: Subject,
-    policy: CausalPolicy,
+    policy: ModelPolicy,
     prompts: Sequence[Prompt],
     *,
     generator: torch.Generator | int | None = 0,
+    logit_mask: Tensor | None = None,
     **options: Any,
 ) -> Trajectories:
     """Call the sampler under test with some of its options set, and a generator (or the seed of one)."""
-    target: Any = subject.it.target()
-    config = subject.config()
-    sampler = target if config is None else target(config)
+    sampler = _made(subject)
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
-    drawn: Trajectories = sampler(
-        policy, prompts, SamplingConfig(**{"max_new_tokens": 8, **options}), generator=generator
-    )
+    sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
+    masked = {} if logit_mask is None else {"logit_mask": logit_mask}
+    drawn: Trajectories = sampler(policy, prompts, sampling, generator=generator, **masked)
     return drawn
+
+
+def _made(subject: Subject) -> Any:
+    target: Any = subject.it.target()
+    config = subject.config()
+    return target if config is None else target(config)
 
 
 def softmax(model: PreTrainedModel, prompt: Sequence[int], temperature: float = 1.0) -> Tensor:
@@ -81,12 +102,16 @@ def check_frequencies(
     *,
     texts: Sequence[str] = ("cat", "o"),
     max_new_tokens: int = 1,
+    policy: ModelPolicy | None = None,
+    logit_mask: Tensor | None = None,
     **options: Any,
 ) -> None:
     """Draw thousands of continuations and compare how often each occurs with its weight."""
     prompts = make_prompts(tuple(texts) * DRAWS)
-    policy, plain = make_policy(), make_gpt2()
-    drawn = draw(subject, policy, prompts, max_new_tokens=max_new_tokens, **options).action_tokens
+    policy, plain = policy or make_policy(), make_gpt2()
+    drawn = draw(
+        subject, policy, prompts, max_new_tokens=max_new_tokens, logit_mask=logit_mask, **options
+    ).action_tokens
     for i, prompt in enumerate(prompts[: len(texts)]):
         weights = weigh(plain, prompt.tokens)
         size = len(policy.tokenizer)

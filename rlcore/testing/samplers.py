@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from rlcore.models.causal import CausalPolicy
+from rlcore.models.policy import ModelPolicy
 from rlcore.testing.drawing import (  # noqa: F401  laws of samplers, found in this module
     a_generator_may_be_left_out,
     batches_change_nothing,
+    beta_steers_what_is_drawn,
     frequencies_are_the_policys,
     greedy_equals_transformers,
+    only_allowed_tokens_are_drawn,
     temperature_divides_the_logits,
     the_generator_alone_decides,
     the_generator_moves_on,
@@ -236,7 +238,7 @@ def the_policy_is_left_as_it_was(subject: Subject) -> None:
         )
 
 
-def _condition(policy: CausalPolicy) -> dict[str, Any]:
+def _condition(policy: ModelPolicy) -> dict[str, Any]:
     parameters = list(policy.module.parameters())
     return {
         "modes": [part.training for part in policy.module.modules()],

@@ -129,6 +129,17 @@ def test_too_long_prompts_lose_tokens_on_the_left_and_text_with_them(char_tokeni
     assert 0 < len(cut.text) < len(whole.text)
 
 
+def test_too_long_prompts_lose_tokens_on_the_right_where_that_is_said(char_tokenizer, llama_tokenizer):
+    short, long = build(["ab", "abcdef"], char_tokenizer, max_prompt_tokens=4, truncation_side="right")
+    assert (short.text, short.tokens) == ("ab", (0, 1))
+    assert (long.text, long.tokens) == ("abcd", (0, 1, 2, 3))
+    whole = build(["the cat sat on the mat"], llama_tokenizer)[0]
+    cut = build(["the cat sat on the mat"], llama_tokenizer, max_prompt_tokens=4, truncation_side="right")[0]
+    assert cut.tokens == whole.tokens[:4]
+    assert whole.text.startswith(cut.text.strip())
+    assert 0 < len(cut.text) < len(whole.text)
+
+
 def test_a_limit_that_leaves_bos_alone_is_refused(llama_tokenizer):
     with pytest.raises(DataError, match=r"prompts\[0\]: data.max_prompt_tokens = 1 leaves room for BOS only; raise it"):
         build(["the cat"], llama_tokenizer, max_prompt_tokens=1)

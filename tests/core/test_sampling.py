@@ -29,17 +29,18 @@ class TinyPolicy:
         tokenizer: PreTrainedTokenizerFast | None = None,
         value_head: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.module, self.tokenizer, self._value_head = model, tokenizer, value_head
+        self.module, self.tokenizer = model, tokenizer
+        self._heads = None if value_head is None else lambda hidden: (value_head(hidden), None)
         self.eos_token_ids: tuple[int, ...] = (EOS,)
         self.max_length = 64
         self.device = torch.device("cpu")
         self.batches: list[int] = []
 
-    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> CausalDecoder:
+    def decoder(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False
+    ) -> CausalDecoder:
         self.batches.append(len(prompts))
-        return CausalDecoder(
-            self.module, prompts, max_new_tokens=max_new_tokens, value_head=self._value_head, pad_id=PAD
-        )
+        return CausalDecoder(self.module, prompts, max_new_tokens=max_new_tokens, heads=self._heads, pad_id=PAD)
 
 
 @pytest.fixture

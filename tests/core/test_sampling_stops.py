@@ -31,7 +31,9 @@ class ScriptedPolicy:
         self._script = {tuple(tokenizer(text)["input_ids"]): tuple(tokens) for text, tokens in script.items()}
         self.steps, self.modes = 0, []
 
-    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int) -> ScriptedPolicy:
+    def decoder(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False
+    ) -> ScriptedPolicy:
         self._rows = [self._script[tuple(prompt)] for prompt in prompts]
         self._lengths = [len(prompt) for prompt in prompts]
         self._read = 0

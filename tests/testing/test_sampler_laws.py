@@ -16,6 +16,7 @@ from rlcore.testing.sampler_calls import chi_square_probability
 
 GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_are_the_policys"
 MARKS, KINDS = "masks_mark_what_was_chosen", "arrays_are_of_the_right_kind"
+ALLOWED = "only_allowed_tokens_are_drawn"
 EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_left_as_it_was"
 WRONG = [
     Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 was to begin with its prompt's tokens [7, 4, 11"),
@@ -50,6 +51,11 @@ WRONG = [
     Wrong("the_generator_moves_on", "seed_again", "was to draw other tokens"),
     Wrong("a_generator_may_be_left_out", "needs_generator", "'NoneType' object has no", error=AttributeError),
     Wrong("batches_change_nothing", "unsorted_batches", "put the rows back in the order of the prompts"),
+    Wrong("beta_steers_what_is_drawn", "beta_ignored", "with {'beta': 4.0}: frequencies were to follow"),
+    Wrong(ALLOWED, "mask_ignored", "where logit_mask is False"),
+    Wrong(ALLOWED, "mask_transposed", "where logit_mask is False"),
+    Wrong(ALLOWED, "mask_when_drawing_only", "at temperature 0 token"),
+    Wrong(ALLOWED, "mask_by_likeliest", "frequencies were to follow"),
     Wrong(LEFT, "leaves_evaluating", "modes of the policy's module were to be the same"),
     Wrong(LEFT, "leaves_frozen", "requires_grad of the policy's module were to be the same"),
     Wrong(LEFT, "leaves_no_grad", "torch's grad mode was to stay on"),
@@ -79,6 +85,7 @@ def test_the_built_in_sampler_keeps_the_law(law: Law) -> None:
 
 OF_THE_POLICY = (
     "batches_change_nothing",
+    "beta_steers_what_is_drawn",
     "frequencies_are_the_policys",
     "greedy_equals_transformers",
     "temperature_divides_the_logits",
@@ -92,7 +99,12 @@ OF_THE_POLICY = (
 @pytest.mark.parametrize("law", laws_in(samplers), ids=law_name)
 @pytest.mark.usefixtures("wrong_site")
 def test_best_of_two_keeps_the_laws_that_are_about_it(law: Law) -> None:
-    assert_kept(law, wrong("samplers", "best_of_two"), but=OF_THE_POLICY)
+    assert_kept(law, wrong("samplers", "best_of_two"), but=(*OF_THE_POLICY, ALLOWED))  # it takes no mask
+
+
+@pytest.mark.usefixtures("wrong_site")
+def test_a_sampler_may_refuse_beta_in_place_of_ignoring_it() -> None:
+    assert_kept(law_called(samplers, "beta_steers_what_is_drawn"), wrong("samplers", "no_beta"))
 
 
 @pytest.mark.usefixtures("wrong_site")

@@ -6,6 +6,7 @@ NAMES = (
     "top_p_one_short", "first_token_again", "tempered_logprobs", "shifted_logprobs", "shifted_values", "eos_trimmed",
     "never_ended", "ended_when_cut", "pad_counts_as_end", "own_eos_only", "one_too_many", "no_minimum",
     "stops_in_prompt", "stops_ignored", "global_numbers", "seed_again", "needs_generator", "unsorted_batches",
-    "leaves_evaluating", "leaves_frozen", "leaves_no_grad", "best_of_two",
+    "leaves_evaluating", "leaves_frozen", "leaves_no_grad", "beta_ignored",
+    "mask_ignored", "mask_transposed", "mask_when_drawing_only", "mask_by_likeliest", "no_beta", "best_of_two",
 )  # fmt: skip
 COMPONENTS = [("samplers", name, f"wrong_samplers:{name}", None) for name in NAMES]

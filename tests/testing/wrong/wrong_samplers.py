@@ -6,6 +6,7 @@ import attrs
 import torch
 
 from rlcore.config import evolve
+from rlcore.errors import ConfigError
 from rlcore.sampling import sample
 from rlcore.testing.small import EOS
 from rlcore.types import Prompt
@@ -202,6 +203,45 @@ def leaves_frozen(policy, prompts, sampling, *, generator=None):
 
 def leaves_no_grad(policy, prompts, sampling, *, generator=None):
     torch.set_grad_enabled(False)
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def beta_ignored(policy, prompts, sampling, *, generator=None):
+    return sample(policy, prompts, evolve(sampling, beta=0.0), generator=generator)
+
+
+def mask_ignored(policy, prompts, sampling, *, generator=None, logit_mask=None):
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def mask_transposed(policy, prompts, sampling, *, generator=None, logit_mask=None):
+    """Take row j for what may come before token j."""
+    logit_mask = None if logit_mask is None else logit_mask.T
+    return sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask)
+
+
+def mask_when_drawing_only(policy, prompts, sampling, *, generator=None, logit_mask=None):
+    """Forget the mask where the likeliest token is taken."""
+    logit_mask = logit_mask if sampling.temperature else None
+    return sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask)
+
+
+def mask_by_likeliest(policy, prompts, sampling, *, generator=None, logit_mask=None):
+    """Draw freely, and where that may not come, take the likeliest token that may."""
+    if logit_mask is None:
+        return sample(policy, prompts, sampling, generator=generator)
+    free = sample(policy, prompts, sampling, generator=generator)
+    greedy = sample(policy, prompts, evolve(sampling, temperature=0.0), logit_mask=logit_mask)
+    before = free.tokens.roll(1, 1)
+    wrong = (free.action_mask & ~logit_mask[before, free.tokens]).any(1)
+    both = type(free).concat([attrs.evolve(batch, columns={}) for batch in (free, greedy)])
+    return both.rows(torch.arange(len(free)) + len(free) * wrong)
+
+
+def no_beta(policy, prompts, sampling, *, generator=None):
+    """Say that it cannot do what was asked, which is right."""
+    if sampling.beta:
+        raise ConfigError("gen.beta: sampler 'no_beta' knows no advantages; leave it at 0")
     return sample(policy, prompts, sampling, generator=generator)
 
 

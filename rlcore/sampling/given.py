@@ -1,0 +1,113 @@
+"""What sampling is given: prompts as tokens, how far each may go on, and what cannot be done, said before anything."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from rlcore.data.prompts import build_prompts
+from rlcore.errors import ConfigError, DataError
+from rlcore.protocols import Policy
+from rlcore.settings import DataConfig, SamplingConfig
+from rlcore.types import Prompt
+
+
+def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") -> None:
+    """Check the options of sampling against each other and against the policy.
+
+    Args:
+        policy: what shall be sampled from.
+        sampling: the options.
+        where: the section they stand in, for messages.
+
+    Raises:
+        ConfigError: it names the options that contradict each other, or what the policy lacks.
+    """
+    if sampling.min_new_tokens > sampling.max_new_tokens:
+        raise ConfigError(
+            f"{where}.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, "
+            f"{sampling.max_new_tokens}"
+        )
+    if sampling.beta and not policy.num_q_heads:
+        raise ConfigError(
+            f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; trainer "
+            "'ilql' gives its policies Q-heads (pip install rlcore-ilql); leave beta at 0 with any other"
+        )
+
+
+def takes_logit_mask(sampler: Callable[..., Any]) -> bool:
+    """Tell whether a sampler takes a `logit_mask`, as far as its signature says."""
+    try:
+        parameters = inspect.signature(sampler).parameters
+    except (ValueError, TypeError):  # what is written in another language need not say
+        return True
+    return "logit_mask" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
+    """Check that a mask has a row and a column for each token of the model, bool[V, V].
+
+    Raises:
+        DataError: it has more or fewer; the message names both sizes.
+    """
+    height, width = logit_mask.shape
+    if (height, width) != (vocabulary, vocabulary):
+        raise DataError(
+            f"logit_mask: has {height} rows and {width} columns, and the model chooses among {vocabulary} tokens (a "
+            "model may know more than its tokenizer): give one row and one column for each of these"
+        )
+
+
+def tokenized(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
+    """Return prompts as they are, and strings as prompts for the policy's tokenizer.
+
+    Raises:
+        DataError: a string alone was given, or a text has no tokens.
+    """
+    if isinstance(prompts, str):
+        raise DataError(f"prompts = {prompts!r:.80}: give a list, [{prompts!r:.80}] for one prompt")
+    ready = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+    if len(ready) == len(prompts):
+        return ready
+    return build_prompts(list(prompts), policy.tokenizer, DataConfig(), max_length=0)
+
+
+def limits_of(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
+    """Count the tokens each prompt may be continued by.
+
+    Raises:
+        DataError: a prompt has no tokens, or leaves no room in the context for one more.
+    """
+    for i, prompt in enumerate(prompts):
+        if not prompt.tokens:
+            raise DataError(
+                f"prompts[{i}] = {prompt.text!r}: has no tokens, so there is nothing to continue; give at least one "
+                "(such as BOS)"
+            )
+        if max_length and len(prompt.tokens) >= max_length:
+            raise DataError(
+                f"prompts[{i}] has {len(prompt.tokens)} tokens, which leaves no room for a new one in the policy's "
+                f"context of {max_length}: shorten it, or set data.max_prompt_tokens"
+            )
+    if not max_length:
+        return [max_new_tokens] * len(prompts)
+    return [min(max_new_tokens, max_length - len(prompt.tokens)) for prompt in prompts]
+
+
+def batches_of(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
+    """Yield the rows of one batch after another; prompts of about the same length go together.
+
+    Args:
+        prompts: those to be continued.
+        size: how many at once; 0 for all.
+    """
+    if not size or size >= len(prompts):
+        if prompts:
+            yield list(range(len(prompts)))
+        return
+    by_length = sorted(range(len(prompts)), key=lambda row: len(prompts[row].tokens))
+    for start in range(0, len(prompts), size):
+        yield by_length[start : start + size]
