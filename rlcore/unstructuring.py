@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +20,9 @@ def unstructure(value: Any) -> Any:
         return _plain_scalar(value)
     if isinstance(value, Mapping):
         return {key if isinstance(key, int) else str(key): unstructure(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+        return sorted((unstructure(part) for part in value), key=str)
+    if isinstance(value, list | tuple):
         return [unstructure(part) for part in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -26,6 +30,10 @@ def unstructure(value: Any) -> Any:
         return {
             field.alias or field.name: unstructure(getattr(value, field.name)) for field in attrs.fields(type(value))
         }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # as other libraries' options are
+        told = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
+        return {name: unstructure(part) for name, part in told if part != defaults[name]}
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}:{value.__qualname__}"
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
@@ -45,8 +53,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 def _plain_scalar(value: Any) -> Any:
     """Strip subclasses (an enum's member, numpy's float64) down to what YAML and JSON know."""
+    if isinstance(value, enum.Enum):
+        value = value.value  # of a text, `str` would say the member's name
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value) if type(value) is not plain else value

@@ -8,6 +8,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
+from rlcore.models.blocks import Bare
+
 
 def fuse_activations(model: nn.Module) -> None:
     """Replace GELU modules that are written out in Python by the fused kernel of the same function."""
@@ -17,7 +19,7 @@ def fuse_activations(model: nn.Module) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def checkpoint_activations(model: PreTrainedModel) -> None:
+def checkpoint_activations(model: PreTrainedModel | Bare) -> None:
     """Have `model` recompute activations in the backward pass."""
     with warnings.catch_warnings():
         # The name that replaces this one is younger than the oldest transformers we take.

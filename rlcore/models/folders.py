@@ -1,4 +1,4 @@
-"""Write a policy as a folder that plain `transformers` loads, and read it back."""
+"""Write a policy to a folder, whole or as what trains of it, and read it back."""
 
 from __future__ import annotations
 
@@ -10,20 +10,72 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, ModelError
 from rlcore.log import get_logger
+from rlcore.models.adapted_layers import bare_twin, merged_twin
+from rlcore.models.adapters import carried
+from rlcore.models.attaching import REWRITTEN
+from rlcore.models.comparing import check_same_form
 from rlcore.models.forward import ActorCritic
 from rlcore.models.quiet import quiet_transformers
 
 HEADS_FILE = "heads.safetensors"
+ADAPTER = "adapter"
+"""Folder of an adapter inside that of a model."""
 
 
 def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write model and tokenizer as plain `transformers` loads them, and what else estimates values beside them."""
+    """Write the model, or of one with an adapter the adapter alone, with the tokenizer and the heads beside it."""
+    adapters = carried(module.model)
+    if adapters is None:
+        _save_model(folder, module.model)
+    else:
+        adapters.save(folder)
+    _save_beside(folder, module, tokenizer)
+
+
+def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a model that plain `transformers` loads: an adapter is worked into it, and lies in `adapter/` as well."""
+    adapters = carried(module.model)
+    if adapters is None:
+        save_policy(folder, module, tokenizer)
+        return
+    _save_model(folder, merged_twin(module.model))
+    adapters.save(folder / ADAPTER)
+    _save_beside(folder, module, tokenizer)
+
+
+def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model before training: of one with an adapter, the model beneath and, in `adapter/`, the adapter.
+
+    Raises:
+        ModelError: making the adapter has changed the model beneath.
+    """
+    adapters = carried(module.model)
+    if adapters is None:
+        save_policy(folder, module, tokenizer)
+        return
+    if vars(module.model).get(REWRITTEN):
+        raise ModelError(
+            f"model.peft ({adapters.config.peft_type.value}): what the adapter begins with is taken out of the model's "
+            "own weights, which could not be had again to resume the run, since the model has no name: save it to a "
+            "folder and give that, or choose another beginning (init_lora_weights)"
+        )
+    _save_model(folder, bare_twin(module.model))
+    adapters.save(folder / ADAPTER)
     with quiet_transformers():
-        module.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def _save_model(folder: Path, model: PreTrainedModel) -> None:
+    with quiet_transformers():
+        model.save_pretrained(folder)
+
+
+def _save_beside(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    with quiet_transformers():
         tokenizer.save_pretrained(folder)
     heads = {name: weight.detach().cpu().contiguous().clone() for name, weight in head_weights(module).items()}
     (folder / HEADS_FILE).unlink(missing_ok=True)
@@ -38,70 +90,84 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
     Raises:
         CheckpointError: the folder cannot be read, or holds another model or other heads than `module`.
     """
-    model = module.model
+    heads = head_weights(module)
+    try:
+        found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the heads cannot be read: {error}") from error
+    adapters = carried(module.model)
+    if adapters is None:
+        saved = _read_model(folder, module.model)
+        check_same_form(folder, "heads", heads, found)
+        module.model.load_state_dict(saved)
+    else:
+        check_same_form(folder, "heads", heads, found)
+        adapters.load(folder)
+    for name, weight in heads.items():
+        weight.copy_(found[name])
+
+
+def load_start(folder: Path, model: PreTrainedModel) -> None:
+    """Give a model in memory the weights that `save_start` kept of it.
+
+    Raises:
+        CheckpointError: the folder cannot be read, or holds another model.
+    """
+    adapters = carried(model)
+    beneath = model if adapters is None else bare_twin(model)
+    beneath.load_state_dict(_read_model(folder, beneath))
+    if adapters is not None and (folder / ADAPTER).is_dir():
+        adapters.load(folder / ADAPTER)
+
+
+def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights in a folder, which must be those of `model` by name and shape."""
     try:
         with quiet_transformers():
             read: Any = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
-            saved, about = read
-        found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the model cannot be read: {error}") from error
-    _compare(folder, "weights", {name: w.shape for name, w in model.state_dict().items()}, saved.state_dict())
+    saved, about = read
+    weights: dict[str, Tensor] = saved.state_dict()
+    check_same_form(folder, "weights", model.state_dict(), weights)
     if about["missing_keys"]:
         raise CheckpointError(f"{folder}: it lacks {', '.join(sorted(about['missing_keys'])[:5])}")
-    heads = head_weights(module)
-    _compare(folder, "heads", {name: weight.shape for name, weight in heads.items()}, found)
-    model.load_state_dict(saved.state_dict())
-    for name, weight in heads.items():
-        weight.copy_(found[name])
+    return weights
 
 
 @torch.no_grad()
 def load_heads(spec: object, module: ActorCritic) -> None:
-    """Take up the value function that lies beside the model in the folder `spec`, where there is one and it fits.
+    """Take up the value function and the Q-heads that lie beside the model in the folder `spec`, where they fit.
 
-    A head of another make is left, with a warning: the policy's own then starts anew.
+    Heads of another make are left, with a warning: the policy's own then start anew.
     """
     file = Path(os.fspath(spec)).expanduser() / HEADS_FILE if isinstance(spec, (str, os.PathLike)) else None
-    heads = head_weights(module)
-    if file is None or not heads or not file.exists():
+    if file is None or not head_weights(module) or not file.exists():
         return
     try:
-        found = load_file(file)
-        _compare(file.parent, "heads", {name: weight.shape for name, weight in heads.items()}, found)
-    except (OSError, SafetensorError, CheckpointError) as error:
-        get_logger("rlcore.models").warning("the value function beside the model is not taken up", reason=str(error))
+        everything = load_file(file)
+    except (OSError, SafetensorError) as error:
+        _leave(str(error))
         return
-    for name, weight in heads.items():
-        weight.copy_(found[name])
+    for part in ("value.", "q_heads."):
+        found = {name: weight for name, weight in everything.items() if name.startswith(part)}
+        heads = {name: weight for name, weight in head_weights(module).items() if name.startswith(part)}
+        if not found or not heads:
+            continue
+        try:
+            check_same_form(file.parent, "heads", heads, found)
+        except CheckpointError as error:
+            _leave(str(error))
+            continue
+        for name, weight in heads.items():
+            weight.copy_(found[name])
+
+
+def _leave(reason: str) -> None:
+    get_logger("rlcore.models").warning("heads beside the model are not taken up", reason=reason)
 
 
 def head_weights(module: ActorCritic) -> dict[str, Tensor]:
-    """Name the parameters and buffers of the value function that the language model does not hold itself."""
-    if module.value is None:
-        return {}
+    """Name the parameters and buffers of the heads that the language model does not hold itself."""
     held = {id(weight) for weight in module.model.state_dict(keep_vars=True).values()}
-    weights = module.value.state_dict(keep_vars=True)
-    return {name: weight for name, weight in weights.items() if id(weight) not in held}
-
-
-def _compare(folder: Path, what: str, own: dict[str, torch.Size], found: dict[str, Tensor]) -> None:
-    """Refuse a folder whose tensors are not those of the policy, by name or shape.
-
-    Raises:
-        CheckpointError: naming what differs.
-    """
-    shapes = {name: weight.shape for name, weight in found.items()}
-    differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
-    if not differing:
-        return
-    name = differing[0]
-    raise CheckpointError(
-        f"{folder}: its {what} are not this policy's: {', '.join(differing[:5])}; {name} is "
-        f"{_shape(shapes.get(name))} in the folder and {_shape(own.get(name))} in the policy: "
-        "build the policy with the options it was saved with"
-    )
-
-
-def _shape(size: torch.Size | None) -> str:
-    return "absent" if size is None else "x".join(map(str, size)) or "a number"
+    return {name: weight for name, weight in module.state_dict(keep_vars=True).items() if id(weight) not in held}

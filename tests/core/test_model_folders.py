@@ -18,7 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import CheckpointError
-from rlcore.models.causal import CausalPolicy, build_causal_lm
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
 from rlcore.types import Trajectories
 
@@ -48,11 +49,11 @@ print(json.dumps({
 """
 
 
-def build(spec: Any, tokenizer: Any, *, value_head: bool = True, **options: Any) -> CausalPolicy:
+def build(spec: Any, tokenizer: Any, *, value_head: bool = True, **options: Any) -> ModelPolicy:
     return build_causal_lm(spec, CausalLMConfig(**options), tokenizer=tokenizer, value_head=value_head)
 
 
-def shake(policy: CausalPolicy, seed: int = 9) -> None:
+def shake(policy: ModelPolicy, seed: int = 9) -> None:
     """Move everything that trains, as training would."""
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -61,7 +62,7 @@ def shake(policy: CausalPolicy, seed: int = 9) -> None:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
 
 
-def scores(policy: CausalPolicy) -> tuple[Tensor, Tensor | None]:
+def scores(policy: ModelPolicy) -> tuple[Tensor, Tensor | None]:
     with torch.no_grad():
         said = policy.score(BATCH)
     return said.logprobs, said.values
@@ -84,7 +85,7 @@ def test_plain_transformers_loads_a_saved_policy(kind: str, tmp_path: Path, requ
     if kind == "bfloat16":
         model.to(torch.bfloat16)
     policy = build(model, char_tokenizer)
-    assert policy.module.longest > 0
+    assert policy.module.reader.longest > 0
     shake(policy)
     policy.save_pretrained(tmp_path / "saved")
     found = load_plainly(tmp_path / "saved", tmp_path)
@@ -198,7 +199,7 @@ def test_saved_without_heads_leaves_none_from_before(
 def test_other_heads_are_an_error(
     saved: str, wanted: str, tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
 ) -> None:
-    def policy(kind: str) -> CausalPolicy:
+    def policy(kind: str) -> ModelPolicy:
         options = HEADS.get(kind, {})
         return build(copy.deepcopy(tiny_gpt2), char_tokenizer, value_head=kind != "none", **options)
 
@@ -253,6 +254,6 @@ def test_saving_is_silent_and_leaves_the_policy_as_it_was(
     policy.save_pretrained(tmp_path)
     policy.load_pretrained(tmp_path)
     assert torch.equal(scores(policy)[0], before[0])
-    assert policy.module.longest > 0
+    assert policy.module.reader.longest > 0
     assert policy.model.config._attn_implementation == "rlcore_packed"
     assert capfd.readouterr() == ("", "")

@@ -101,6 +101,8 @@ def arguments(name: str, base: Path) -> dict[str, Any]:
         return SFT | COMMON | {"model": model_config(0.1), "tokenizer": tokenizer}
     if name == "sft_plain":
         return SFT | COMMON | {"model": make_llama(), "tokenizer": tokenizer}
+    if name == "sft_lora":
+        return SFT | COMMON | {"model": {"path": make_llama()}, "tokenizer": tokenizer}
     if name == "sft_folder":
         scheduled = {"optimizer": {"lr": 3e-3, "scheduler": "linear", "warmup_steps": 2}}
         return merge(SFT | COMMON, {"model": str(base), "trainer": scheduled})
