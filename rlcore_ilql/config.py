@@ -1,0 +1,52 @@
+"""The options of ILQL; light, so that `rlcore show ilql` needs no torch."""
+
+from __future__ import annotations
+
+from rlcore.config import config, option
+from rlcore.settings import OptimizerConfig
+
+SNELL = "Snell et al. 2022, arXiv:2206.11871"
+KOSTRIKOV = "Kostrikov et al. 2021, arXiv:2110.06169"
+KUMAR = "Kumar et al. 2020, arXiv:2006.04779"
+NAIR = "Nair et al. 2020, arXiv:2006.09359"
+
+
+@config
+class ILQLConfig:
+    """Implicit language Q-learning: learn from rewarded samples which tokens lead to reward, to steer by that."""
+
+    batch_size: int = option(32, "samples of one optimizer step, on all ranks together", ge=1, unit="sequences")
+    micro_batch_size: int = option(
+        0, "samples of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
+    )
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW of policy, V and Q together")
+    dropout: bool = option(
+        False, "drop out as the model's configuration says; noise in Q and V is then taken for spread in the data"
+    )
+
+    gamma: float = option(0.99, "discount per chosen token", ge=0, le=1, source=SNELL)
+    tau: float = option(
+        0.7,
+        "expectile of Q that V becomes: .5 is the mean over the data, near 1 its best",
+        gt=0,
+        lt=1,
+        source=KOSTRIKOV,
+    )
+    cql_coef: float = option(0.1, "weight of the CQL term, which keeps Q low off the data", ge=0, source=KUMAR)
+    awac_coef: float = option(1.0, "weight of imitation, which trains the policy itself", ge=0, source=NAIR)
+    awac_beta: float = option(
+        0.0, "how much more imitation weighs tokens of high advantage; 0 weighs all alike (sampling has gen.beta)",
+        ge=0, source=NAIR,
+    )  # fmt: skip
+    num_q_heads: int = option(2, "Q-functions, of which the lowest counts", ge=1, source=SNELL)
+    target_rate: float = option(
+        0.001,
+        "share of Q in the targets after a sync, the rest being what they were",
+        gt=0,
+        le=1,
+        source="trlX",
+    )
+    sync_every: int = option(5, "optimizer steps between syncs of the targets", ge=1, unit="steps", source="trlX")
+    standardise_rewards: bool = option(
+        True, "bring the returns of the samples to mean 0 and deviation 1; dense rewards keep their mean"
+    )

@@ -1,0 +1,54 @@
+"""Bring rewards to a scale that learning rates and weights of losses can be chosen for, whatever the user's units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+
+from rlcore.data.sample_rewards import SampleReward
+from rlcore.data.samples import Sample
+from rlcore.log import get_logger
+
+
+@attrs.frozen
+class Returns:
+    """Hold the rewards a data set is learned from, and what its returns were before.
+
+    Attributes:
+        rewards: for each sample one number for each of its tokens.
+        mean: of the samples' undiscounted returns, as they were given.
+        std: their unbiased deviation; 0 where all are equal.
+    """
+
+    rewards: list[tuple[float, ...]]
+    mean: float
+    std: float
+
+
+def read_returns(given: Sequence[SampleReward], samples: Sequence[Sample], *, standardise: bool) -> Returns:
+    """Measure the returns of a data set and, if told, standardise them: (R - mean R) / std R, on the last chosen token.
+
+    Where any sample has dense rewards all are divided by std R and none is centred: what is taken off a return would
+    have to come off some token, and so say that another one had earned it.
+    """
+    totals = torch.tensor([each.total for each in given], dtype=torch.float64)
+    differ = bool(totals.max() > totals.min())
+    mean, std = float(totals.mean()), float(totals.std()) if differ else 0.0
+    rewards = [each.tokens for each in given]
+    if standardise and not differ:
+        get_logger("ilql").warning(
+            "all returns are equal, so there is no scale to bring them to: they stay as they are, and no sample is "
+            "better than another",
+            returns=mean, samples=len(given),
+        )  # fmt: skip
+    elif standardise:
+        centre = 0.0 if any(each.dense for each in given) else mean
+        rewards = [_scaled(each.tokens, sample, centre, std) for each, sample in zip(given, samples, strict=True)]
+    return Returns(rewards, mean, std)
+
+
+def _scaled(rewards: Sequence[float], sample: Sample, centre: float, std: float) -> tuple[float, ...]:
+    last = max(t for t, chosen in enumerate(sample.action_mask) if chosen)
+    return tuple((reward - centre * (t == last)) / std for t, reward in enumerate(rewards))
