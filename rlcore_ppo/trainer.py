@@ -126,7 +126,8 @@ class PPOTrainer:
         longer = batch.extended()
         values = self._policy.score(longer).values
         assert values is not None  # noqa: S101  for the type checker: the policy was built with a value head
-        return values.sum(1) * ~batch.ended
+        past = ops.place_last(torch.ones_like(values[:, 0]), longer.action_mask)
+        return (values * past).sum(1) * ~batch.ended
 
     def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
         """Turn a whole round's scores into rewards, advantages and returns; every rank does the same."""

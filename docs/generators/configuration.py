@@ -10,10 +10,11 @@ import attrs
 
 from rlcore.components import KINDS
 from rlcore.config import Row, describe
+from rlcore.models.settings import TokenizerConfig
 from rlcore.registry import registries
 from rlcore.settings import TrainConfig
 
-SHOWN = ("rlcore", "rlcore-ppo", "rlcore-sft")
+SHOWN = ("rlcore", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")
 INTRODUCTION = """\
 # Configuration
 
@@ -40,6 +41,7 @@ def pages() -> dict[str, str]:
             if component.dist in SHOWN and options is not None:
                 title = f"The {KINDS[registry.kind]} `{component.name}`"
                 parts.append(section(title, f"{component.summary} ({component.dist})", describe(options)))
+    parts.append(section("The mapping `model.tokenizer`", str(TokenizerConfig.__doc__), describe(TokenizerConfig)))
     return {"configuration.md": "\n".join(parts)}
 
 

@@ -69,9 +69,9 @@ What the laws cannot see, a component declares by an attribute of what is regist
 * `example_rows`, of a pipeline of [prompts](protocols/PromptPipeline.md) or
   [demonstrations](protocols/SamplePipeline.md) that reads none of strings, `[prompt, output]` and `{prompt, output}`:
   ten or more rows that it reads.
-* `example_model`, of an [architecture](protocols/Architecture.md) that does not take GPT-2 and Llama: a function that
-  returns a small `PreTrainedModel` with random weights, in evaluation mode, that knows 32 tokens. Where that is an
-  encoder-decoder, the laws that compare with plain transformers are not held.
+* `example_model`, of an [architecture](protocols/Architecture.md) that does not take GPT-2 and Llama (T5 and BART, if
+  its options are those of `seq2seq_lm` or more): a function that returns a small `PreTrainedModel` with random weights,
+  in evaluation mode, that knows 32 tokens.
 
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may bring new
 laws; a plugin that is tested with the rlcore it requires is not held to those of later ones.

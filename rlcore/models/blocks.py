@@ -1,4 +1,7 @@
-"""Find the parts of a decoder by its structure: its blocks, and what runs before, in and after them."""
+"""Find the parts of a decoder by its structure: its blocks, and what runs before, in and after them.
+
+Of an encoder-decoder the blocks are the decoder's, and the encoder is a part of what runs before them.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,11 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     return cast("Tensor", model.get_input_embeddings().weight).shape[0]
 
 
+def is_encoder_decoder(model: PreTrainedModel) -> bool:
+    """Tell whether `model` reads what goes before with a part of its own."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """Return the list of transformer blocks: the module list of the decoder that is as long as its layer count.
 
@@ -41,7 +49,9 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters that take part in a forward pass before `block` does: the embeddings and all below it."""
+    """Yield the parameters that take part in a forward pass before `block` does: embeddings, encoder, all below it."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    inputs = {"input_ids": tokens, "decoder_input_ids": tokens} if is_encoder_decoder(model) else {"input_ids": tokens}
     called: list[nn.Module] = []
     reached = False
 
@@ -54,7 +64,7 @@ def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Paramet
     handles = [module.register_forward_pre_hook(note) for module in model.modules()]
     try:
         with torch.no_grad():
-            model(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device), use_cache=False)
+            model(**inputs, use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
@@ -71,6 +81,8 @@ def thaw(model: PreTrainedModel) -> None:
 
 def freeze_below(model: PreTrainedModel, unfrozen_layers: int) -> None:
     """Freeze the embeddings, what is tied to them, and all blocks but the top `unfrozen_layers`; 0 freezes the model.
+
+    An encoder is frozen whatever the number, since it runs before all blocks.
 
     Raises:
         ModelError: the model has fewer blocks.
@@ -104,6 +116,36 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     return twin
 
 
+def beneath_adapter(model: PreTrainedModel) -> dict[int, nn.Parameter]:
+    """Return by their ids the parameters that an adapter in `model` leaves as they are; none if it has no adapter."""
+    if not getattr(model, "peft_config", None):
+        return {}
+    return {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
+
+
+class Bare(nn.Module):
+    """Be an encoder-decoder without its head; many families have no such module, or call it something else."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.encoder, self.decoder = model.get_encoder(), model.get_decoder()
+
+    def forward(self, *, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, use_cache: bool) -> Any:
+        """Return what the decoder returns, its `last_hidden_state` above all; arguments as the whole model takes."""
+        read = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.decoder(
+            input_ids=decoder_input_ids,
+            encoder_hidden_states=read,
+            encoder_attention_mask=attention_mask,
+            use_cache=use_cache,
+        )
+
+    def gradient_checkpointing_enable(self, options: dict[str, Any]) -> None:
+        """Recompute the activations of both parts in the backward pass."""
+        for part in (self.encoder, self.decoder):
+            part.gradient_checkpointing_enable(options)
+
+
 class Replay(nn.Module):
     """Stand in for a block whose output is already known: hand through what the trunk of another model gave."""
 
@@ -123,7 +165,8 @@ class TopLayers(nn.Module):
     """Own a trainable copy of a model's top k blocks and what follows, and run it on the trunk of the model itself.
 
     The embeddings are the model's own, for a decoder will not run without; what comes of them is never used. The blocks
-    between return what the trunk gave when the model last ran inside `recording`.
+    between return what the trunk gave when the model last ran inside `recording`, and the copy is called as the model's
+    decoder was then, with what an encoder had said.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
@@ -136,8 +179,9 @@ class TopLayers(nn.Module):
             )
         self._tape: list[object] = []
         below = blocks[: len(blocks) - layers]
-        self._watched = (below[-1],)  # in a tuple, so that it is not taken for a part of this module
-        shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])}
+        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they are not taken for parts of this
+        shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])} | beneath_adapter(model)
         memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}
         self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)
         for parameter in self.decoder.parameters():
@@ -147,23 +191,33 @@ class TopLayers(nn.Module):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Note what the trunk gives in the pass of the model that happens in this context."""
-        self._tape.clear()
-        handle = self._watched[0].register_forward_hook(lambda *call: self._tape.append(call[2]))
+        self._forget()
+        block, decoder = self._watched
+        handles = (
+            block.register_forward_hook(lambda *call: self._tape.append(call[2])),
+            decoder.register_forward_pre_hook(lambda *call: self._calls.append(call[1:]), with_kwargs=True),
+        )
         try:
             yield
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
 
-    def forward(self, inputs: dict[str, Any]) -> Tensor:
-        """Return the last hidden states for the inputs of the recorded pass, which can be used once.
+    def forward(self) -> Tensor:
+        """Return the last hidden states for the recorded pass, which can be used once.
 
         Raises:
             RuntimeError: no pass has been recorded since the last call.
         """
-        if len(self._tape) != 1:
+        if (len(self._tape), len(self._calls)) != (1, 1):
             raise RuntimeError("run the model inside recording() first")
+        ((args, named),) = self._calls
         try:
-            hidden: Tensor = self.decoder(**inputs).last_hidden_state
+            hidden: Tensor = self.decoder(*args, **named).last_hidden_state
         finally:
-            self._tape.clear()
+            self._forget()
         return hidden
+
+    def _forget(self) -> None:
+        self._tape.clear()
+        self._calls.clear()

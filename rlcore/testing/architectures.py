@@ -1,9 +1,12 @@
 """Laws of architectures: what a policy says is the model's own, trains, stays comparable with its start, and is saved.
 
-An architecture that does not take GPT-2 and Llama says what it takes by an attribute of the registered target:
-`example_model`, a function without arguments that returns a small `PreTrainedModel` with random weights, in evaluation
-mode, that knows 32 tokens. All laws are then held with that model, but for those that compare with plain transformers
-where it is an encoder-decoder.
+One with the options of `seq2seq_lm`, or more, is tried with T5 and BART, any other with GPT-2 and Llama. What does not
+take these says what it takes by an attribute of the registered target: `example_model`, a function without arguments
+that returns a small `PreTrainedModel` with random weights, in evaluation mode, that knows 32 tokens. All laws are then
+held with that model.
+
+Of an encoder-decoder, what lies before a sequence's first chosen token is the encoder's to read, and its decoder begins
+with `decoder_start_token_id`.
 """
 
 from __future__ import annotations
@@ -37,6 +40,12 @@ from rlcore.testing.policies import (
     say,
     takes_gpt2,
 )  # fmt: skip
+from rlcore.testing.q_values import (  # noqa: F401  laws of architectures, found in this module
+    advantages_are_the_lowest_targets_less_the_value,
+    q_heads_and_targets_are_saved,
+    q_values_come_with_q_heads,
+    targets_follow_the_q_heads_when_synced,
+)
 from rlcore.testing.scoring import (  # noqa: F401  laws of architectures, found in this module
     a_sequence_without_chosen_tokens_changes_nothing,
     padding_changes_nothing,

@@ -26,6 +26,8 @@ MODULES = {
     "loggers": "rlcore.testing.loggers",
     "samplers": "rlcore.testing.samplers",
     "rewards": "rlcore.testing.rewards",
+    "optimizers": "rlcore.testing.optimizers",
+    "schedulers": "rlcore.testing.schedulers",
 }
 """Where the laws of each kind are written."""
 

@@ -18,6 +18,7 @@ from rlcore.components import KINDS
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.errors import ConfigError, PluginError
 from rlcore.finding import CORE
+from rlcore.optimizer_options import BESIDE_OPTIONS, TOTAL, WARMUP
 from rlcore.registry import all_registries
 from rlcore.reward_forms import OWN_KEYS
 from rlcore.testing.children import call_anew
@@ -26,7 +27,7 @@ from rlcore.wording import fields, section_class
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
 MAX_NAME, MAX_SUMMARY = 30, 100
-TAKEN = {"architectures": MODEL_KEYS, "rewards": OWN_KEYS}
+TAKEN = {"architectures": MODEL_KEYS, "rewards": OWN_KEYS, **BESIDE_OPTIONS}
 """Kind → keys of its section that the core reads itself; `name`, for every other kind."""
 GIVEN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trainers": (("config", "run"), ()),
@@ -84,14 +85,15 @@ def the_target_imports(subject: Subject) -> None:
 def the_target_takes_what_it_is_given(subject: Subject) -> None:
     """The target can be called with what rlcore gives to components of its kind, by position and by name as it does.
 
-    A store, sampler, pipeline or reward with options is given these alone, and what it returns is used.
+    A store, sampler, pipeline or reward with options is given these alone, and what it returns is used; an optimizer or
+    scheduler is given each of its options by name.
     """
     target: Any = subject.it.target()
-    given = _given(subject)
     try:
         signature = inspect.signature(target)
     except (ValueError, TypeError):  # what is written in another language need not say
         return
+    given = _given(subject)
     if given is None:
         return
     placed, named = given
@@ -164,7 +166,8 @@ def no_option_has_a_key_of_the_core(subject: Subject) -> None:
     """No option is called like a key that the core reads itself where the component is chosen.
 
     That is `name`; for a reward `fn` and `weight` too; for an architecture `path`, `architecture` and `tokenizer`
-    instead. Nobody could set such an option.
+    instead, for an optimizer `lr`, `betas`, `eps` and `weight_decay`, for a scheduler `num_warmup_steps` and
+    `num_training_steps`. Nobody could set such an option.
     """
     hidden = sorted(set(TAKEN.get(subject.it.kind, ("name",))) & set(fields(_options(subject))))
     require(not hidden, f"nobody can set the option '{', '.join(hidden)}': the core reads that key itself; rename it")
@@ -212,7 +215,18 @@ def _given(subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Name what a target is given by position and by name; None for a function that may ask for what it likes."""
     if subject.it.kind in GIVEN:
         return GIVEN[subject.it.kind]
+    if subject.it.kind in BESIDE_OPTIONS:
+        return _given_by_name(subject)
     return (("config",), ()) if _has_options(subject) else GIVEN_WITHOUT_OPTIONS[subject.it.kind]
+
+
+def _given_by_name(subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    options = tuple(fields(_options(subject))) if _has_options(subject) else ()
+    if subject.it.kind == "optimizers":
+        return ("groups",), ("lr", *options)
+    target: Any = subject.it.target()
+    told = (name for name in (WARMUP, TOTAL) if name in inspect.signature(target).parameters)
+    return ("optimizer",), (*told, *options)
 
 
 def _options(subject: Subject) -> type:

@@ -20,7 +20,6 @@ from rlcore.testing.policies import (
     require_close,
     saved,
     say,
-    takes_decoders,
 )  # fmt: skip
 from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
@@ -158,7 +157,7 @@ def loading_changes_parameters_in_place(subject: Subject) -> None:
         )
 
 
-@law(ARCHITECTURES, when=takes_decoders)
+@law(ARCHITECTURES)
 def plain_transformers_loads_what_was_saved(subject: Subject) -> None:
     """A new process that knows no plugin loads a saved folder with plain transformers, model and tokenizer.
 

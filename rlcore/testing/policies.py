@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
+from rlcore.models.settings import Seq2SeqLMConfig
 from rlcore.protocols import Policy
 from rlcore.testing.laws import Subject, require
-from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
 
 LENGTHS = (5, 11, 3, 8)
@@ -27,19 +28,18 @@ FOLDERS = "the folder's"
 
 
 def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
-    """List what makes the models that an architecture is tried with: its own `example_model`, else GPT-2 and Llama."""
+    """List what makes the models that an architecture is tried with: its own `example_model`, else two of its kind.
+
+    These are T5 and BART where its options are those of `seq2seq_lm`, or go beyond them; else GPT-2 and Llama.
+    """
     try:
-        own = getattr(subject.it.target(), "example_model", None)
+        own, options = getattr(subject.it.target(), "example_model", None), subject.it.config_class()
     except PluginError:  # another law says that the target cannot be imported
-        own = None
-    return [make_gpt2, make_llama] if own is None else [own]
-
-
-def takes_decoders(subject: Subject) -> bool:
-    """Tell whether it is tried with decoder-only models, of which plain transformers has its own word."""
-    return not any(
-        make().config.is_encoder_decoder for make in examples(subject) if make not in {make_gpt2, make_llama}
-    )
+        own, options = None, None
+    if own is not None:
+        return [own]
+    is_seq2seq = isinstance(options, type) and issubclass(options, Seq2SeqLMConfig)
+    return [make_t5, make_bart] if is_seq2seq else [make_gpt2, make_llama]
 
 
 def takes_gpt2(subject: Subject) -> bool:
@@ -48,7 +48,7 @@ def takes_gpt2(subject: Subject) -> bool:
 
 
 def build(
-    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **wanted: bool
+    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **wanted: int
 ) -> Policy:
     """Build a policy with the architecture under test, after the same seed every time.
 
@@ -57,7 +57,7 @@ def build(
         spec: model, configuration or folder.
         tokenizer: the kit's if left out; FOLDERS leaves it to the architecture.
         changes: options besides those the kit was given.
-        wanted: `value_head`, `reference`.
+        wanted: `value_head`, `reference`, `q_heads`.
     """
     torch.manual_seed(3)
     target: Any = subject.it.target()

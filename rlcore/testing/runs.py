@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,25 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from rlcore.config import merge, unstructure
 from rlcore.door import Result, train
+from rlcore.optimization import Optimizers, parameters_of
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.children import call_anew, call_on_two_ranks
 from rlcore.testing.laws import LawBroken, Subject
 from rlcore.testing.rollouts import Scripted, stacking_wider
-from rlcore.testing.small import PROMPTS, REWARDS, SAMPLES, make_gpt2, make_llama, make_tokenizer
+from rlcore.testing.small import (
+    PROMPTS,
+    REWARDS,
+    SAMPLES,
+    make_bart,
+    make_gpt2,
+    make_llama,
+    make_t5,
+    make_tokenizer,
+)
 from rlcore.testing.watching import Watch, watching
 
 INPUTS: dict[str, Any] = {
@@ -27,6 +38,10 @@ INPUTS: dict[str, Any] = {
     "eval_prompts": list(PROMPTS), "eval_samples": [list(sample) for sample in SAMPLES[:3]],
 }  # fmt: skip
 """What can be given to a trainer that needs it, in plain values."""
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
+}  # fmt: skip
+DROPPING = ("gpt2", "dropping_t5")
 DROPOUT = 0.1
 
 
@@ -46,7 +61,7 @@ class Tiny:
         root: folder the run's own goes into.
         name: of the run.
         steps: when it is over.
-        model: `gpt2`, with dropout; or `llama`, without, and no parameter of it lacks a gradient.
+        model: one of MODELS; those in DROPPING have dropout, and no parameter of `llama` lacks a gradient.
         rollouts: `sampled` from the policy; `scripted`, the same whatever the policy and however many the processes;
             `scored`, these with the policy's own log-probs; `padded`, those amid meaningless tokens, as demonstrations
             are then, too.
@@ -94,9 +109,15 @@ def steady(subject: Subject) -> dict[str, Any]:
     """Return the subject's options with an optimizer that does not make steps of rounding errors.
 
     AdamW divides a gradient by its own size, so that one of 1e-9 moves a weight as far as one of 1. With eps = 1 it
-    moves about in proportion to the gradient: rounding stays small, and a gradient twice too large shows.
+    moves about in proportion to the gradient: rounding stays small, and a gradient twice too large shows. One that
+    takes no eps, as SGD, is left as it is.
     """
-    return _with_optimizer(subject, merge(subject.options, {"optimizer": {"lr": 0.1, "eps": 1.0}}))
+    changed = merge(subject.options, {"optimizer": {"lr": 0.1}})
+    declared = getattr(subject.config(), "optimizer", None)
+    if isinstance(declared, OptimizerConfig):
+        takes = parameters_of(Optimizers().get(declared).optimizer)
+        changed = merge(changed, {"optimizer": {"eps": 1.0}} if takes is None or "eps" in takes else {})
+    return _with_optimizer(subject, changed)
 
 
 def eager(subject: Subject) -> dict[str, Any]:
@@ -126,9 +147,9 @@ def run(tiny: Tiny) -> Ran:
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
-    model = make_llama() if tiny.model == "llama" else make_gpt2()
+    model = MODELS[tiny.model]()
     for part in model.modules():
-        if isinstance(part, nn.Dropout):
+        if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
             part.p = DROPOUT
     path = {"path": model, **tiny.sections.get("model", {})}
     defaults: dict[str, Any] = {

@@ -6,17 +6,18 @@ import torch
 
 from rlcore.testing.laws import Subject, law, require
 from rlcore.testing.plainly import chosen_logprobs
-from rlcore.testing.policies import CLOSE, build, examples, make_dialogues, require_close, say, takes_decoders
+from rlcore.testing.policies import CLOSE, build, examples, make_dialogues, require_close, say
 from rlcore.testing.small import make_tokenizer
 
 ARCHITECTURES = "architectures"
 
 
-@law(ARCHITECTURES, when=takes_decoders)
+@law(ARCHITECTURES)
 def scores_are_those_of_plain_transformers(subject: Subject) -> None:
     """`score` says of each chosen token what a plain forward pass over its sequence alone says, and zero of all others.
 
-    Sequences are padded on either side, and with EOS too; in one of them others speak in between.
+    Sequences are padded on either side, and with EOS too; in one of them others speak in between. The encoder of an
+    encoder-decoder reads what lies before the first chosen token, its decoder begins with `decoder_start_token_id`.
     """
     for make in examples(subject):
         for side, pad_is_eos in (("left", False), ("right", True), ("both", False)):

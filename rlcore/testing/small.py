@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .!?"
 EOS, PAD = 30, 31
@@ -59,6 +70,40 @@ def make_llama(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, see
             num_hidden_layers=layers, hidden_size=width, intermediate_size=2 * width, num_attention_heads=4,
             num_key_value_heads=2, vocab_size=vocab, max_position_embeddings=64, bos_token_id=EOS, eos_token_id=EOS,
             pad_token_id=PAD, initializer_range=0.3, tie_word_embeddings=False,
+        )
+    )  # fmt: skip
+    model.eval()
+    return model
+
+
+def make_t5(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0) -> T5ForConditionalGeneration:
+    """Make a T5, an encoder-decoder with relative positions, whose one embedding is also its head.
+
+    Its encoder has a layer more than its decoder, `layers`, so that nothing can take the one's number for the other's.
+    """
+    begins: dict[str, Any] = {"decoder_start_token_id": PAD}
+    torch.manual_seed(seed)
+    model: T5ForConditionalGeneration = T5ForConditionalGeneration(
+        T5Config(
+            num_layers=layers + 1, num_decoder_layers=layers, d_model=width, d_kv=8, d_ff=2 * width, num_heads=2,
+            vocab_size=vocab, eos_token_id=EOS, pad_token_id=PAD, dropout_rate=0.0, **begins,
+        )
+    )  # fmt: skip
+    model.eval()
+    return model
+
+
+def make_bart(
+    *, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0
+) -> BartForConditionalGeneration:
+    """Make a BART, an encoder-decoder that knows 64 positions on either side; `layers` is as in `make_t5`."""
+    torch.manual_seed(seed)
+    model: BartForConditionalGeneration = BartForConditionalGeneration(
+        BartConfig(
+            encoder_layers=layers + 1, decoder_layers=layers, d_model=width, encoder_ffn_dim=2 * width,
+            decoder_ffn_dim=2 * width, encoder_attention_heads=2, decoder_attention_heads=2, vocab_size=vocab,
+            max_position_embeddings=64, decoder_start_token_id=EOS, bos_token_id=EOS, eos_token_id=EOS,
+            pad_token_id=PAD, forced_eos_token_id=None, dropout=0.0, init_std=0.3,
         )
     )  # fmt: skip
     model.eval()

@@ -15,6 +15,7 @@ from rlcore.errors import ModelError
 from rlcore.models.blocks import decoder_blocks, freeze_below, frozen_copy, runs_before
 from rlcore.models.forward import predict
 from rlcore.models.packing import longest_packed
+from rlcore.models.reading import CausalReader
 
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),
@@ -168,8 +169,8 @@ def test_the_reference_of_a_packed_policy_packs() -> None:
     kept = frozen_copy(model)
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
     chosen = mask & (torch.arange(6) > 0)
-    expected, _ = predict(model, TOKENS, mask, chosen, longest=longest)
-    got, _ = predict(kept, TOKENS, mask, chosen, longest=longest)
+    expected, _ = predict(model, CausalReader(longest), TOKENS, mask, chosen)
+    got, _ = predict(kept, CausalReader(longest), TOKENS, mask, chosen)
     assert torch.equal(got, expected)
 
 

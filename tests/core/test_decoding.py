@@ -92,7 +92,7 @@ def test_logits_and_values_are_those_of_a_full_forward(name: str) -> None:
     def value(hidden: Tensor) -> Tensor:
         return head(hidden)[:, 0]
 
-    decoder = CausalDecoder(model, RAGGED, max_new_tokens=12, value_head=value, pad_id=PAD)
+    decoder = CausalDecoder(model, RAGGED, max_new_tokens=12, heads=lambda hidden: (value(hidden), None), pad_id=PAD)
     said, rows = decoder.start(), [list(prompt) for prompt in RAGGED]
     for step in range(12):
         for i, row in enumerate(rows):
@@ -111,7 +111,7 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
     def broken(hidden: Tensor) -> Tensor:
         raise ArithmeticError
 
-    decoder = CausalDecoder(model, RAGGED, max_new_tokens=4, value_head=broken, pad_id=PAD)
+    decoder = CausalDecoder(model, RAGGED, max_new_tokens=4, heads=broken, pad_id=PAD)
     with pytest.raises(ArithmeticError):
         decoder.start()
     assert not model.get_output_embeddings()._forward_pre_hooks

@@ -24,9 +24,9 @@ from rlcore.models.loading import (
     disable_dropout,
     eos_token_ids,
     load_model,
-    load_tokenizer,
 )
 from rlcore.models.settings import CausalLMConfig
+from rlcore.models.tokenizers import load_tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": 30,

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models.blocks import decoder_blocks
-from rlcore.models.causal import CausalPolicy, build_causal_lm
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
@@ -22,7 +23,7 @@ from rlcore.types import Prompt, Trajectories
 LENGTHS = (5, 11, 3, 8)
 
 
-def build(spec: Any, tokenizer: Any, *, value_head: bool = True, **options: Any) -> CausalPolicy:
+def build(spec: Any, tokenizer: Any, *, value_head: bool = True, **options: Any) -> ModelPolicy:
     return build_causal_lm(spec, CausalLMConfig(**options), tokenizer=tokenizer, value_head=value_head, reference=True)
 
 
@@ -151,7 +152,7 @@ def test_bfloat16_scores_are_float32_and_near(packing: bool, tiny_llama: PreTrai
     said = policy.score(batch, entropy=True)
     assert (said.logprobs.dtype, said.values.dtype, said.entropy.dtype) == (torch.float32,) * 3
     assert float((said.logprobs - exact).detach().abs().mean()) < 0.03
-    assert policy.module.longest > 0 or not packing
+    assert policy.module.reader.longest > 0 or not packing
 
 
 def test_the_dtype_asked_for_is_the_one_built(tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:

@@ -118,12 +118,12 @@ def test_splitting_and_concatenating_gives_the_batch_back() -> None:
     assert torch.equal(batch.action_mask, ragged().action_mask)
 
 
-def test_one_more_token_is_chosen_behind_the_last_real_one() -> None:
+def test_one_more_token_is_chosen_behind_the_last_real_one_and_the_first_stays_so() -> None:
     longer = ragged().extended()
     assert longer.action_mask.tolist() == [
-        [F, F, F, T, F, F],
-        [F, F, T, F, F, F],
-        [F, F, F, F, F, T],
+        [F, T, F, T, F, F],
+        [F, T, T, F, F, F],
+        [F, F, T, F, F, T],
     ]
     assert longer.tokens[:, :5].tolist() == ragged().tokens.tolist()
     assert longer.ended.tolist() == [T, F, T]

@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models.blocks import decoder_blocks
-from rlcore.models.causal import CausalPolicy, build_causal_lm
+from rlcore.models.causal import build_causal_lm
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead
+from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
@@ -59,11 +60,11 @@ def by_hand(trunk: nn.Module, head: nn.Module, batch: Trajectories) -> Tensor:
     return torch.cat(values).reshape(-1)
 
 
-def build(spec: Any, tokenizer: Any, **options: Any) -> CausalPolicy:
+def build(spec: Any, tokenizer: Any, **options: Any) -> ModelPolicy:
     return build_causal_lm(spec, CausalLMConfig(**options), tokenizer=tokenizer, value_head=True)
 
 
-def values(policy: CausalPolicy, batch: Trajectories) -> Tensor:
+def values(policy: ModelPolicy, batch: Trajectories) -> Tensor:
     found = policy.score(batch).values
     assert found is not None
     assert not found[~batch.action_mask].any()
@@ -157,7 +158,7 @@ def test_sampling_in_between_leaves_nothing_behind(char_tokenizer: Any) -> None:
     assert all(part.training for part in policy.module.modules())
     assert torch.equal(values(policy, batch), expected)
     with pytest.raises(RuntimeError, match="recording"):
-        policy.module.value.top({"input_ids": batch.tokens})
+        policy.module.value.top()
 
 
 def test_a_failed_pass_is_not_remembered(char_tokenizer: Any) -> None:
@@ -178,7 +179,7 @@ def test_a_copied_policy_stands_alone(char_tokenizer: Any) -> None:
     with torch.no_grad():
         for parameter in policy.module.parameters():
             parameter.zero_()
-    _, found = twin(batch.tokens, batch.mask, batch.action_mask)
+    found = twin(batch.tokens, batch.mask, batch.action_mask).values
     assert torch.equal(found, expected)
 
 
@@ -241,7 +242,7 @@ def test_a_reward_model_brings_its_score(
     policy_name: str, critic_name: str, reward_models: dict[str, Path], char_tokenizer: Any
 ) -> None:
     policy = build(make(policy_name), char_tokenizer, critic=str(reward_models[critic_name]))
-    assert (policy.module.longest > 0) == (policy_name != "bloom")
+    assert (policy.module.reader.longest > 0) == (policy_name != "bloom")
     judge = hf.AutoModelForSequenceClassification.from_pretrained(reward_models[critic_name]).eval()
     for side in ("left", "right"):
         batch = trajectories(side)

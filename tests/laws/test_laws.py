@@ -46,7 +46,7 @@ def build(make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, **ar
         inputs = {"prompts": PROMPTS, "reward_fn": letters}
     sections = {"model": architecture, "gen": {"max_new_tokens": 6, "eos_token_ids": ENDS}}
     trainer = make(name, model, sections=sections, inputs=inputs, **options)
-    assert (trainer.policy().module.longest > 0) == architecture.get("packing", True)
+    assert (trainer.policy().module.reader.longest > 0) == architecture.get("packing", True)
     return trainer
 
 

@@ -17,6 +17,7 @@ BACK, PLACE = "loading_brings_everything_back", "loading_changes_parameters_in_p
 ASKED, VALUES = "what_is_asked_for_is_given", "values_come_with_a_value_head"
 GRADIENTS, FROZEN = "gradients_reach_everything_that_trains", "unfrozen_layers_are_the_top_ones"
 FORWARD, DECODER = "score_goes_through_forward", "a_decoder_says_what_scoring_says"
+SYNCED = "targets_follow_the_q_heads_when_synced"
 LIMITS, MOVING = "limits_and_ends_are_told", "moving_moves_everything"
 WRONG = [
     Wrong(FOLDER, "FolderAnew", "logprobs of a policy built from a folder was to be"),
@@ -58,6 +59,13 @@ WRONG = [
     Wrong(LIMITS, "OtherTokenizer", "policy.tokenizer was to be the one given"),
     Wrong(MOVING, "ReferenceLeft", "the reference was to move with the policy; it stayed"),
     Wrong(MOVING, "ModuleLeft", "everything was to move; value.head"),
+    Wrong("q_values_come_with_q_heads", "QHeadsNever", "policy.num_q_heads was to be 2; it is 0"),
+    Wrong("q_values_come_with_q_heads", "QEverywhere", "`score(...).q_values` elsewhere was to be 0.0"),
+    Wrong(SYNCED, "TargetsAnew", "the targets at first was to be"),
+    Wrong(SYNCED, "TargetsStale", "the targets after sync_targets(1) was to be"),
+    Wrong(SYNCED, "TargetsAhead", "sync_targets(0) was to leave the targets behind"),
+    Wrong("q_heads_and_targets_are_saved", "TargetsUnsaved", "`score(...).target_q_values` after load_pretrained"),
+    Wrong("advantages_are_the_lowest_targets_less_the_value", "HighestAdvantage", "a decoder's advantage of token 0"),
 ]
 OPTIONS: dict[str, dict[str, Any]] = {
     "top layers": {"unfrozen_layers": 1, "value_layers": 1},
@@ -83,6 +91,17 @@ def test_causal_lm_keeps_the_law(law: Law) -> None:
     assert_kept(law, installed("architectures", "rlcore:causal_lm"))
 
 
+@pytest.mark.parametrize("law", laws_in(architectures), ids=law_name)
+def test_seq2seq_lm_keeps_the_law(law: Law) -> None:
+    assert_kept(law, installed("architectures", "rlcore:seq2seq_lm"), but=[FROZEN])
+
+
+@pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "packing" not in OPTIONS[name]])
+def test_seq2seq_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
+    assert_kept(law, installed("architectures", "rlcore:seq2seq_lm", **OPTIONS[name]), but=[FROZEN])
+
+
 @pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_causal_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
@@ -90,13 +109,7 @@ def test_causal_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
 
 
 @pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
+@pytest.mark.parametrize("name", ["mistral", "t5"])
 @pytest.mark.usefixtures("wrong_site")
-def test_an_architecture_is_tried_with_the_model_it_names(law: Law) -> None:
-    assert_kept(law, wrong("architectures", "mistral"), but=["unfrozen_layers_are_the_top_ones"])
-
-
-@pytest.mark.usefixtures("wrong_site")
-def test_plain_decoders_have_no_say_in_encoder_decoders() -> None:
-    subject = wrong("architectures", "t5")
-    left = {law.name for law in laws_in(architectures) if not law.when(subject)}
-    assert left == {PLAIN, FROZEN, "scores_are_those_of_plain_transformers"}
+def test_an_architecture_is_tried_with_the_model_it_names(name: str, law: Law) -> None:
+    assert_kept(law, wrong("architectures", name), but=["unfrozen_layers_are_the_top_ones"])

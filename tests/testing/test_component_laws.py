@@ -47,6 +47,9 @@ SUBJECTS = {
     "hidden_architecture": some(
         kind="architectures", target=OPTIONS + "architecture", config=OPTIONS + "HiddenFromArchitectures"
     ),
+    "hidden_optimizer": some(kind="optimizers", target=OPTIONS + "optimizer", config=OPTIONS + "HiddenFromOptimizers"),
+    "optimizer_by_position": some(kind="optimizers", target=OPTIONS + "takes_one", config=None),
+    "schedule_without_options": some(kind="schedulers", target=OPTIONS + "optimizer"),
     "mistyped": some(config=OPTIONS + "Mistyped"),
     "nan": some(config=OPTIONS + "OutOfRange"),
     "functions": some(config=OPTIONS + "Functions"),
@@ -64,6 +67,8 @@ WRONG = [
     Wrong("the_target_takes_what_it_is_given", "run_alone", "called with (config, run), and takes (run)"),
     Wrong("the_target_takes_what_it_is_given", "store_of_a_run", "called with (config), and takes (config, run)"),
     Wrong("the_target_takes_what_it_is_given", "sampler_by_position", "(policy, prompts, sampling, generator=...)"),
+    Wrong("the_target_takes_what_it_is_given", "optimizer_by_position", "(groups, lr=...), and takes (run)"),
+    Wrong("the_target_takes_what_it_is_given", "schedule_without_options", "(optimizer, width=..., names=...)"),
     Wrong("the_target_pickles", "unpicklable", "does not pickle: no process but this one may have me"),
     Wrong("the_target_pickles", "nameless", "does not pickle: Can't pickle"),
     Wrong("the_summary_is_one_line", "silent", "its summary is ' '"),
@@ -75,6 +80,7 @@ WRONG = [
     Wrong("every_option_has_a_meaning", "meaningless", "option 'width' means ''"),
     Wrong("no_option_has_a_key_of_the_core", "hidden", "nobody can set the option 'name'"),
     Wrong("no_option_has_a_key_of_the_core", "hidden_architecture", "nobody can set the option 'tokenizer'"),
+    Wrong("no_option_has_a_key_of_the_core", "hidden_optimizer", "nobody can set the option 'eps'"),
     Wrong("defaults_are_valid", "mistyped", "its defaults: width = 2.5: must be a whole number (how wide)"),
     Wrong("defaults_are_valid", "nan", "width = nan: must be a number"),
     Wrong("options_round_trip", "functions", "comes back as Functions(score='builtins:len')"),
@@ -95,6 +101,7 @@ def test_every_law_is_seen_to_fail() -> None:
 @pytest.mark.parametrize("law", laws_in(components), ids=law_name)
 def test_a_right_component_keeps_the_law(law: Law) -> None:
     assert_kept(law, some())
+    assert_kept(law, some(kind="schedulers", target=OPTIONS + "schedule"))
 
 
 FOLLOWING = {

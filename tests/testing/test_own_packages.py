@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
-from rlcore.testing import Case, conformance
+from rlcore.testing import Case, conformance, optimizers
+from rlcore.testing.laws import laws_in
+
+NEEDED = {
+    "cosine_with_min_lr": {"min_lr_rate": 0.1},
+    "warmup_stable_decay": {"num_decay_steps": 5},
+    "step": {"step_size": 10},
+    "exponential": {"gamma": 0.9},
+}
+"""What some components cannot do without."""
+MISSING = (
+    {}
+    if importlib.util.find_spec("bitsandbytes")
+    else {f"optimizer-adamw_8bit-{law.name}": "bitsandbytes is not installed" for law in laws_in(optimizers)}
+)
 
 
-@pytest.mark.parametrize("law", conformance("rlcore"))
+@pytest.mark.parametrize("law", conformance("rlcore", options=NEEDED, expected_failures=MISSING))
 def test_the_core_keeps_the_law(law: Case) -> None:
+    law()
+
+
+@pytest.mark.parametrize("law", conformance("rlcore-ilql", options={"ilql": {"batch_size": 4}}))
+def test_ilql_keeps_the_law(law: Case) -> None:
     law()
 
 

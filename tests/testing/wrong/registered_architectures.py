@@ -4,6 +4,7 @@ NAMES = (
     "FolderAnew", "TokenizerLess", "ReferenceAside", "ReferenceShared", "ReferenceRecording", "ReferenceReloaded",
     "HeadsLost", "LoadsCopies", "Thawing", "SavesStart", "HeadsInside", "TokenizerUnsaved", "ReferenceInside",
     "Unseeded", "Shifted", "PaddingRead", "LogitsAlways", "EntropyInBits", "ValuesEverywhere", "ValuesNever",
+    "QHeadsNever", "QEverywhere", "TargetsAnew", "TargetsStale", "TargetsAhead", "TargetsUnsaved", "HighestAdvantage",
     "ValuesMoveLogprobs", "RowsByPlace", "Unused", "Recording", "FreezesNothing", "FreezesAll", "OwnModule",
     "ForwardWrapped", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
     "OtherTokenizer", "ReferenceLeft", "ModuleLeft",

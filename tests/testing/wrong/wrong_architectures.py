@@ -10,17 +10,21 @@ from torch import nn
 from transformers import AutoConfig, MistralConfig, MistralForCausalLM, T5Config, T5ForConditionalGeneration
 
 from rlcore.config import evolve
-from rlcore.models.causal import CausalPolicy, build_causal_lm
+from rlcore.models.causal import build_causal_lm
 from rlcore.models.decoding import CausalDecoder
 from rlcore.models.folders import HEADS_FILE
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.seq2seq import build_seq2seq_lm
+from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.testing.small import make_tokenizer
 
 
-class Wrong(CausalPolicy):
+class Wrong(ModelPolicy):
     @classmethod
-    def build(cls, spec, config, *, tokenizer=None, value_head=False, reference=False):
-        policy = build_causal_lm(spec, config, tokenizer=tokenizer, value_head=value_head, reference=reference)
+    def build(cls, spec, config, *, tokenizer=None, value_head=False, reference=False, q_heads=0):
+        policy = build_causal_lm(
+            spec, config, tokenizer=tokenizer, value_head=value_head, reference=reference, q_heads=q_heads
+        )
         policy.__class__ = cls
         policy.spoil()
         return policy
@@ -241,7 +245,7 @@ class ForwardWrapped(Wrong):
 class OutsideAutocast(Wrong):
     """Decode in full precision, whatever the run's is."""
 
-    def decoder(self, prompts, *, max_new_tokens):
+    def decoder(self, prompts, *, max_new_tokens, advantages=False):
         given, self.autocast = self.autocast, nullcontext
         decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
         self.autocast = given
@@ -251,7 +255,7 @@ class OutsideAutocast(Wrong):
 class PaddingDecoded(Wrong):
     """Fill up shorter prompts with a token that the decoder takes for real."""
 
-    def decoder(self, prompts, *, max_new_tokens):
+    def decoder(self, prompts, *, max_new_tokens, advantages=False):
         longest = max(map(len, prompts))
         padded = [[7] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         return super().decoder(padded, max_new_tokens=max_new_tokens)
@@ -264,17 +268,17 @@ class KeepsOthers(Wrong):
         def keep(self, rows):
             super().keep(torch.arange(len(rows)))
 
-    def decoder(self, prompts, *, max_new_tokens):
+    def decoder(self, prompts, *, max_new_tokens, advantages=False):
         decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
         decoder.__class__ = self.Decoder
         return decoder
 
 
 class DecodesOtherValues(Wrong):
-    def decoder(self, prompts, *, max_new_tokens):
+    def decoder(self, prompts, *, max_new_tokens, advantages=False):
         decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
-        head = decoder._value_head
-        decoder._value_head = lambda hidden: head(hidden) + 1.0
+        heads = decoder._heads
+        decoder._heads = lambda hidden: (heads(hidden)[0] + 1.0, None)
         return decoder
 
 
@@ -304,11 +308,67 @@ class ModuleLeft(Wrong):
         self.model.to(device)
 
 
-def build_mistral(spec, config, *, tokenizer=None, value_head=False, reference=False):
+class QHeadsNever(Wrong):
+    @classmethod
+    def build(cls, spec, config, *, q_heads=0, **wanted):
+        return super().build(spec, config, **wanted)
+
+
+class QEverywhere(Wrong):
+    def score(self, batch, *, entropy=False, logits=False):
+        said = super().score(batch, entropy=entropy, logits=logits)
+        return said if said.q_values is None else attrs.evolve(said, q_values=said.q_values + 1.0)
+
+
+class TargetsAnew(Wrong):
+    """Begin the targets with weights of their own."""
+
+    @torch.no_grad()
+    def spoil(self):
+        if self.module.q_heads is not None:
+            for weight in self.module.q_heads.targets.parameters():
+                weight.mul_(1.1)
+
+
+class TargetsStale(Wrong):
+    def sync_targets(self, rate):
+        pass
+
+
+class TargetsAhead(Wrong):
+    """Move the whole way, whatever the rate."""
+
+    def sync_targets(self, rate):
+        super().sync_targets(1.0)
+
+
+class TargetsUnsaved(Wrong):
+    def save_pretrained(self, folder):
+        super().save_pretrained(folder)
+        if self.module.q_heads is not None:
+            heads = load_file(folder / HEADS_FILE)
+            save_file({name: weight + float("targets" in name) for name, weight in heads.items()}, folder / HEADS_FILE)
+
+
+class HighestAdvantage(Wrong):
+    def decoder(self, prompts, *, max_new_tokens, advantages=False):
+        decoder = super().decoder(prompts, max_new_tokens=max_new_tokens, advantages=advantages)
+        if advantages:
+            targets = self.module.q_heads.targets
+
+            def highest(hidden):
+                values = self.module.value.head(hidden)
+                return values, torch.stack([head(hidden) for head in targets]).amax(0) - values[:, None]
+
+            decoder._heads = highest
+        return decoder
+
+
+def build_mistral(spec, config, *, tokenizer=None, **wanted):
     """Take one family only, and say so; keeps every law."""
     known = isinstance(spec, (str, MistralConfig, MistralForCausalLM))
     assert known, f"{type(spec).__name__} is no Mistral"
-    return build_causal_lm(spec, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head, reference=reference)
+    return build_causal_lm(spec, CausalLMConfig(), tokenizer=tokenizer, **wanted)
 
 
 def make_mistral():
@@ -323,15 +383,16 @@ def make_mistral():
 build_mistral.example_model = make_mistral
 
 
-def build_t5(spec, config, *, tokenizer=None, value_head=False, reference=False):
-    """Stand for an architecture of encoder-decoders, of which only what it declares is looked at."""
-    raise AssertionError("no law that is held against it builds anything")
+def build_t5(spec, config, *, tokenizer=None, **wanted):
+    """Take T5 only, which is no decoder alone, and say so; keeps every law."""
+    return build_seq2seq_lm(spec, Seq2SeqLMConfig(), tokenizer=tokenizer, **wanted)
 
 
 def make_t5():
+    torch.manual_seed(0)
     return T5ForConditionalGeneration(
         T5Config(vocab_size=32, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
-    )
+    ).eval()
 
 
 build_t5.example_model = make_t5

@@ -60,6 +60,13 @@ class HiddenFromArchitectures:
 
 
 @config
+class HiddenFromOptimizers:
+    """Has one that an optimizer cannot have."""
+
+    eps: float = option(0.5, "another one")
+
+
+@config
 class Mistyped:
     """Has a default of another type."""
 
@@ -110,6 +117,14 @@ def algorithm(config, run):
 
 def architecture(spec, config, *, tokenizer, value_head, reference):
     """Be the right target of some architecture."""
+
+
+def optimizer(groups, lr, eps=0.1):
+    """Be the right target of some optimizer."""
+
+
+def schedule(optimizer, num_warmup_steps, num_training_steps, width, names):
+    """Be the right target of some schedule."""
 
 
 def takes_one(run):

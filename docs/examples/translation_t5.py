@@ -1,0 +1,212 @@
+"""Teach a small T5 to translate English number words into German ones from scratch, then improve it by PPO.
+
+    python translation_t5.py [--seed 0] [--epochs 6] [--steps 60] [--out runs]
+
+    two hundred seventy three thousand forty one  ->  zwei hundert drei und siebzig tausend ein und vierzig
+
+German says the ones before the tens, with `und` between, so that no word-by-word translation is right. A T5 of 0.43 M
+parameters sees 4000 pairs (SFT), is stopped while it still makes mistakes, and then goes on without pairs: PPO samples
+translations of other numbers and is told how similar each is to the right one, word by word. What is measured is the
+share of wholly right translations, the likeliest each time, of 500 numbers that neither saw:
+
+    seed   after SFT   after 60 rounds of PPO
+    0      .648        .900
+    1      .882        .954
+    2      .698        .944
+
+PPO took 64 to 67 CPU seconds each time, with OMP_NUM_THREADS=1. With a learning rate of 1e-3 it unlearns in its first
+rounds, when the value head knows nothing yet, more than it learns later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, T5Config
+
+import rlcore
+
+ENGLISH = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+ENGLISH_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+GERMAN = [
+    "null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf",
+    "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
+]  # fmt: skip
+GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
+SFT = {"name": "sft", "batch_size": 64, "optimizer": {"lr": 2e-3}}
+PPO = {
+    "name": "ppo",
+    "rollouts": 256,
+    "batch_size": 128,
+    "epochs": 4,
+    "kl_coef": 0.0,  # a translation is right or wrong, whatever the policy was before
+    "lam": 1.0,  # outputs are short, and at first the value head knows nothing
+    "value_coef": 0.5,
+    "optimizer": {"lr": 2e-4, "scheduler": "linear"},
+}
+GEN = {"max_new_tokens": 16}
+EVAL = {"gen": {"temperature": 0}, "batch_size": 500, "show": 0}
+NUM_HELD_OUT, NUM_PAIRS, NUM_PROMPTS = 500, 4000, 8000
+
+
+def main() -> None:
+    """Train twice and show what came of it."""
+    options = parse_options()
+    chance = random.Random(options.seed)  # noqa: S311 (nothing here is a secret)
+    numbers = chance.sample(range(1, 1_000_000), NUM_HELD_OUT + NUM_PAIRS + NUM_PROMPTS)
+    held_out, pairs = numbers[:NUM_HELD_OUT], numbers[NUM_HELD_OUT:][:NUM_PAIRS]
+    prompts = numbers[NUM_HELD_OUT + NUM_PAIRS :]
+    imitation = rlcore.train(
+        model_config(),
+        tokenizer=tokenizer(),
+        trainer=SFT,
+        samples=[[english(number), german(number)] for number in pairs],
+        eval_prompts=rows(held_out),
+        metric_fn=metric_fn,
+        gen=GEN,
+        eval=EVAL,
+        run={"epochs": options.epochs, "seed": options.seed, **folder_of(options.out, "translation-sft")},
+    )
+    examples = held_out[:8]
+    before = imitation.generate([english(number) for number in examples], temperature=0, **GEN)
+    improved = rlcore.train(
+        str(imitation.run_dir / "model"),
+        trainer=PPO,
+        reward_fn=reward_fn,
+        prompts=rows(prompts),
+        eval_prompts=rows(held_out),
+        metric_fn=metric_fn,
+        gen=GEN,
+        eval=EVAL,
+        run={"steps": options.steps, "seed": options.seed, **folder_of(options.out, "translation-ppo")},
+    )
+    after = improved.generate([english(number) for number in examples], temperature=0, **GEN)
+
+    console = Console()
+    console.print(translations_table(examples, before, after))
+    shares = [result.metrics["eval/right"] for result in (imitation, improved)]
+    console.print(
+        f"right of {NUM_HELD_OUT} held-out numbers: {shares[0]:.3f} before PPO, [bold]{shares[1]:.3f}[/] after"
+    )
+    console.print(
+        f"the run:  {improved.run_dir}  (config.yaml, metrics.jsonl, completions.jsonl, checkpoints/)", soft_wrap=True
+    )
+    console.print(f'the model:  AutoModelForSeq2SeqLM.from_pretrained("{improved.run_dir / "model"}")', soft_wrap=True)
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="of the numbers and of both trainings")
+    parser.add_argument("--epochs", type=float, default=6, help="passes over the pairs before PPO")
+    parser.add_argument("--steps", type=int, default=60, help="rounds of PPO")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
+    return parser.parse_args()
+
+
+def folder_of(out: Path, name: str) -> dict[str, object]:
+    """Say where a run lies; a former run of the same name gives way."""
+    return {"root": str(out), "name": name, "overwrite": True}
+
+
+def rows(numbers: list[int]) -> list[dict[str, object]]:
+    """Make prompts with a column that reward and metric functions get beside the outputs."""
+    return [{"prompt": english(number), "number": number} for number in numbers]
+
+
+def reward_fn(outputs: list[str], number: list[int]) -> list[float]:
+    """Say how similar each translation is to the right one."""
+    return [similarity(output, german(each)) for output, each in zip(outputs, number, strict=True)]
+
+
+def metric_fn(outputs: list[str], number: list[int]) -> dict[str, list[float]]:
+    """Say which translations are wholly right."""
+    return {"right": [float(reward == 1.0) for reward in reward_fn(outputs, number)]}
+
+
+def translations_table(numbers: list[int], before: list[str], after: list[str]) -> Table:
+    """Set translations before and after PPO side by side."""
+    table = Table("", "number", "after SFT", "after PPO", title="Held-out numbers", show_lines=True)
+    for number, old, new in zip(numbers, before, after, strict=True):
+        table.add_row(str(number), english(number), *(text.strip() + _mark(text, number) for text in (old, new)))
+    return table
+
+
+def _mark(text: str, number: int) -> str:
+    return "" if similarity(text, german(number)) == 1.0 else "  [red](wrong)[/]"
+
+
+def english(number: int) -> str:
+    """Spell a number below a million."""
+    if number >= 1000:
+        return _joined(english(number // 1000), "thousand", number % 1000, english)
+    if number >= 100:
+        return _joined(ENGLISH[number // 100], "hundred", number % 100, english)
+    if number < 20:
+        return ENGLISH[number]
+    ones = number % 10
+    return f"{ENGLISH_TENS[number // 10 - 2]} {ENGLISH[ones]}" if ones else ENGLISH_TENS[number // 10 - 2]
+
+
+def german(number: int) -> str:
+    """Spell a number below a million, a space between the parts that are one word in print."""
+    words = _german_parts(number)
+    return f"{words}s" if words.split()[-1] == "ein" else words
+
+
+def _german_parts(number: int) -> str:
+    if number >= 1000:
+        return _joined(_german_parts(number // 1000), "tausend", number % 1000, _german_parts)
+    if number >= 100:
+        return _joined(GERMAN[number // 100], "hundert", number % 100, _german_parts)
+    if number < 20:
+        return GERMAN[number]
+    ones, tens = number % 10, GERMAN_TENS[number // 10 - 2]
+    return f"{GERMAN[ones]} und {tens}" if ones else tens
+
+
+def _joined(count: str, unit: str, rest: int, spell: Callable[[int], str]) -> str:
+    return f"{count} {unit} {spell(rest)}" if rest else f"{count} {unit}"
+
+
+def similarity(output: str, target: str) -> float:
+    """Return 1 for a right translation, less for each word that has to be put in, left out or changed, 0 at least."""
+    said, right = output.split(), target.split()
+    row = list(range(len(right) + 1))
+    for i, word in enumerate(said, start=1):
+        above, row[0] = row[0], i
+        for j, due in enumerate(right, start=1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (word != due))
+    return max(0.0, 1.0 - row[-1] / len(right))
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer of whole words that ends every text with </s>, as T5's does."""
+    words = [*ENGLISH, *ENGLISH_TENS, "hundred", "thousand", *GERMAN, *GERMAN_TENS, "hundert", "tausend", "und", "eins"]
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "</s>", "<unk>", *words])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 (no password but a token)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def model_config() -> T5Config:
+    """Describe a T5 of two layers on either side."""
+    return T5Config(
+        vocab_size=len(tokenizer()), d_model=96, d_kv=24, d_ff=256, num_heads=4, num_layers=2, num_decoder_layers=2,
+        dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

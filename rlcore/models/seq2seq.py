@@ -1,0 +1,103 @@
+"""The architecture `seq2seq_lm`: any `AutoModelForSeq2SeqLM` as a policy, with heads and a reference where asked for.
+
+What lies before a sequence's first chosen token is what the encoder reads, ended as the tokenizer ends texts; what
+follows is the decoder's, begun as the model begins. None of these tokens is in the trajectories: an algorithm sees the
+same prompts and continuations as of a decoder-only model.
+"""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.data.tokens import closing_tokens, opening_tokens
+from rlcore.errors import ModelError
+from rlcore.models import loading
+from rlcore.models.adapters import keep_reference
+from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, recompute
+from rlcore.models.folders import load_heads
+from rlcore.models.forward import ActorCritic
+from rlcore.models.kinds import ENCODER_DECODER
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.q_heads import QHeads
+from rlcore.models.seq2seq_reading import Seq2SeqReader
+from rlcore.models.settings import Seq2SeqLMConfig
+from rlcore.models.tokenizers import load_tokenizer
+
+
+def build_seq2seq_lm(
+    spec: loading.ModelSpec,
+    config: Seq2SeqLMConfig,
+    *,
+    tokenizer: object = None,
+    value_head: bool = False,
+    reference: bool = False,
+    q_heads: int = 0,
+) -> ModelPolicy:
+    """Build a policy from a model specification; the arguments are those of `rlcore.models.causal.build_causal_lm`.
+
+    Raises:
+        ModelError: the model, tokenizer or options do not fit.
+    """
+    model = loading.load_model(spec, config, ENCODER_DECODER)
+    loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
+    check_vocabulary(model, loaded_tokenizer)
+    prepare(model, config)
+    critic = load_critic(model, config) if value_head and config.critic else None
+    reader = _make_reader(model, loaded_tokenizer)
+    kept = keep_reference(model, reader) if reference else None
+    value = make_value(model, config, critic) if value_head else None
+    if config.gradient_checkpointing:
+        recompute(model, value)
+    module = ActorCritic(model, reader, value=value, q_heads=QHeads(model, q_heads) if q_heads else None)
+    for place in (spec, config.peft):
+        load_heads(place, module)
+    return ModelPolicy(
+        module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length
+    )
+
+
+def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqReader:
+    """Return the way `model` reads: how texts begin and end on either side, and how much it takes.
+
+    Raises:
+        ModelError: it does not say what its decoder begins with.
+    """
+    return Seq2SeqReader(
+        opening=_decoder_opening(model, tokenizer),
+        closing=closing_tokens(tokenizer),
+        encoder_length=_bound(model.config, "encoder"),
+        decoder_length=_bound(model.config, "decoder"),
+        pad_id=int(tokenizer.pad_token_id or 0),
+    )
+
+
+def _decoder_opening(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return what the decoder reads first: the start token, then the forced BOS or else what begins the outputs."""
+    start = _generation_option(model, "decoder_start_token_id")
+    if start is None:
+        start = _generation_option(model, "bos_token_id")
+    if start is None:
+        raise ModelError(
+            f"{type(model).__name__} does not say what its decoder begins with: set decoder_start_token_id in its "
+            "configuration (for T5 the padding token's id, for BART EOS's)"
+        )
+    forced = _generation_option(model, "forced_bos_token_id")
+    return (start, *(opening_tokens(tokenizer, None) if forced is None else (forced,)))
+
+
+def _generation_option(model: PreTrainedModel, name: str) -> int | None:
+    for source in (model.generation_config, model.config):
+        found = getattr(source, name, None)
+        if isinstance(found, (list, tuple)) and found:
+            found = found[0]
+        if isinstance(found, int):
+            return found
+    return None
+
+
+def _bound(config: PretrainedConfig, side: str) -> int:
+    """Count the positions that the encoder or the decoder knows; 0 where it names no bound."""
+    for name in (f"max_{side}_position_embeddings", "max_position_embeddings"):
+        if found := getattr(config, name, None):
+            return int(found)
+    return 0

@@ -1,0 +1,40 @@
+"""Algorithms that know of no encoder keep the laws of trainers on encoder-decoders too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from laws_held import assert_kept, law_name
+from sites import installed
+
+from rlcore.testing import Law, runs, trainers
+from rlcore.testing.laws import laws_in
+
+TRAINERS: dict[str, dict[str, Any]] = {
+    "rlcore-ppo:ppo": {"rollouts": 8, "batch_size": 4, "bootstrap_truncated": True},
+    "rlcore-sft:sft": {"batch_size": 4},
+    "rlcore-ilql:ilql": {"batch_size": 4},
+}
+SLOW = {"two_processes_equal_one", "it_learns"}
+READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_parameter_meant_to_train_moves"}
+"""Laws about how batches are read, which families do in ways of their own."""
+HELD = [
+    (model, law)
+    for law in laws_in(trainers)
+    for model in ("t5", "bart")
+    if law.name not in SLOW and (model == "t5" or law.name in READING)
+]
+
+
+@pytest.mark.parametrize(("model", "law"), HELD, ids=lambda each: each if isinstance(each, str) else law_name(each))
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_law_is_kept(trainer: str, model: str, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = runs.Tiny.of
+
+    def of_model(*args: Any, **changes: Any) -> runs.Tiny:
+        drops = changes.get("model") in runs.DROPPING
+        return described(*args, **{**changes, "model": f"dropping_{model}" if drops else model})
+
+    monkeypatch.setattr(runs.Tiny, "of", of_model)
+    assert_kept(law, installed("trainers", trainer, **TRAINERS[trainer]))
