@@ -13,14 +13,16 @@ from pathlib import Path
 
 from rlcore import __version__
 from rlcore.errors import RLCoreError
+from rlcore.rollouts import command as rollouts
 from rlcore.scaffold.kinds import KINDS
+from rlcore.verbosity import FORMATS, LEVELS
 
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 well, 1 an error that was said, 2 wrong usage, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # what plugins say of themselves may be in letters it cannot write
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -40,6 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the words of a command; argparse itself takes no key=value that follows a switch which follows another."""
+    parser = _parser()
+    arguments, left = parser.parse_known_args(argv)
+    if left and (arguments.command is not _train or any(word.startswith("-") for word in left)):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        arguments.overrides += left
+    return arguments
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rlcore",
@@ -54,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as trainer.clip=0.1"
     )
+    train.add_argument("--log-level", choices=list(LEVELS), help="say events of this level and above")
+    train.add_argument("--log-format", choices=list(FORMATS), help="explicit: begin each with its file, line and rank")
+    train.add_argument("--no-progress", action="store_true", help="show no progress bar")
     train.set_defaults(command=_train)
 
     listing = commands.add_parser(
@@ -82,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="print JSON, with a schema number")
     show.set_defaults(command=_show, usage=show)
 
+    rollouts.add_command(commands)
+
     doctor = commands.add_parser(
         "doctor",
         help="print what a bug report needs: versions, machine, plugins, and what is wrong",
@@ -105,8 +123,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from rlcore import logging
     from rlcore.config import load_yaml, merge, parse_overrides
 
+    if arguments.log_level is not None:
+        logging.set_verbosity(arguments.log_level)
+    if arguments.log_format is not None:
+        formats = {"plain": logging.reset_format, "explicit": logging.enable_explicit_format}
+        formats[arguments.log_format]()
+    if arguments.no_progress:
+        logging.disable_progress_bar()
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
     from rlcore.door import train_from_config

@@ -73,6 +73,7 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     metrics["time/step_s"] = time.perf_counter() - begun
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
+    run.rollouts.write(run.step)
     run.observers.on_step(run, metrics)
     broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
     if broken:
@@ -103,7 +104,8 @@ def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
     """Evaluate; where that fails, as a user's metric may, what was learned until then is saved before the run ends."""
     begun = time.perf_counter()
     try:
-        metrics, rows = evaluate(run)
+        with run.rollouts.paused():
+            metrics, rows = evaluate(run)
         if not metrics:  # nothing was given to evaluate on
             return
         metrics["eval/time_s"] = time.perf_counter() - begun

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
 import attrs
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rlcore import __version__
@@ -19,6 +16,7 @@ from rlcore.components import KINDS, Component, describe_error
 from rlcore.discovery import Discovery, Plugin, State
 from rlcore.errors import UnknownComponent
 from rlcore.registry import all_registries
+from rlcore.screen import make_console, make_list
 from rlcore.wrapping import Layer, ask
 
 SCHEMA = 1
@@ -38,7 +36,7 @@ class Options:
 
 def print_plugins(discovery: Discovery) -> None:
     """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
-    console, table = _console(), _table("plugin", "version", "state", "components")
+    console, table = make_console(), make_list("plugin", "version", "state", "components")
     for plugin in discovery.plugins:
         brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
@@ -77,6 +75,8 @@ NAMING = {
     "loggers": "loggers",
     "sampler": "samplers",
     "store": "rollout_stores",
+    "optimizer": "optimizers",
+    "scheduler": "schedulers",
 }
 """Parts of the configuration that name a component, each with the registry it is looked up in."""
 
@@ -124,12 +124,12 @@ def print_options(options: Options) -> None:
     """Print one component's options: default, range, unit, meaning, source."""
     from rlcore.describe import describe
 
-    console = _console()
+    console = make_console()
     console.print(Text(options.what, style="bold") + Text(f": {options.summary}" if options.summary else ""))
     if options.config is None:
         console.print("it has no options")
         return
-    table = _table("option", "type", "default", "range", "unit", "meaning", "source")
+    table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
     for row in describe(options.config):
         default = row.default if isinstance(row.default, str) else json.dumps(row.default)
         cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
@@ -167,7 +167,7 @@ def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
 
 def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
     """Print a line for each component: who wraps what it builds, from the innermost outwards."""
-    console = _console()
+    console = make_console()
     if len(found) > 1 and not any(layers for _, layers in found):
         console.print("no installed plugin wraps anything")
         return
@@ -199,14 +199,16 @@ def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
 
 
 def _sections() -> dict[str, Options]:
+    from rlcore.models.settings import TokenizerConfig
     from rlcore.settings import TrainConfig
     from rlcore.wording import fields, section_class
 
-    return {
+    sections = {
         name: Options(name, f"section '{name}'", field.metadata["help"], section_class(tp))
         for name, (field, tp) in fields(TrainConfig).items()
         if section_class(tp)
     }
+    return {**sections, "tokenizer": Options("tokenizer", "mapping 'model.tokenizer'", "tokenizer", TokenizerConfig)}
 
 
 def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
@@ -214,23 +216,3 @@ def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
     for component in plugin.components:
         names[component.kind].append(component.name)
     return dict(names)
-
-
-class _Console(Console):
-    """A console that lets a reader that has gone, such as head, be no error."""
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command line, where rich would exit with 1."""
-        raise BrokenPipeError
-
-
-def _console() -> Console:
-    """Make a console that wraps for a person only: in a pipe a row stays a line."""
-    return _Console(highlight=False) if sys.stdout.isatty() else _Console(highlight=False, width=10_000, no_color=True)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -1,4 +1,4 @@
-"""Say what happens, as structlog events on stderr; `RLCORE_LOG_LEVEL` sets how much.
+"""Say what happens, as structlog events on stderr; `rlcore.logging` and three environment variables set how much.
 
 The host program's logging is left alone: nothing is configured globally, and a program that has configured structlog
 gets our events through its own processors.
@@ -6,28 +6,26 @@ gets our events through its own processors.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
-from typing import Any, TextIO
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO, TypeVar
 
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-}
-DEFAULT_LEVEL = "info"
+from rlcore.errors import ConfigError
+from rlcore.verbosity import FORMAT, LEVEL, LEVELS, Switch
 
-_misspelt: set[str] = set()
+T = TypeVar("T")
+
+_misspelt: set[tuple[str, str]] = set()
 
 
 class Log:
     """Name the part of the program that speaks, with fields that go with all it says.
 
-    structlog is imported, and the level and stderr looked up, when something is said and not before.
+    structlog is imported, and level, format and stderr looked up, when something is said and not before.
     """
 
     def __init__(self, name: str, fields: dict[str, Any] | None = None) -> None:
@@ -55,8 +53,13 @@ class Log:
         self._say("error", event, fields)
 
     def _say(self, method: str, event: str, fields: dict[str, Any]) -> None:
-        if LEVELS[method] >= current_level():
-            getattr(_structlog(self.name), method)(event, **{**self.fields, **fields})
+        if LEVELS[method] < current_level():
+            return
+        # The caller of info() and its like is two frames up; structlog's own search knows modules by their prefix only,
+        # and would take rlcore.loggers for a part of rlcore.log.
+        site = _call_site(sys._getframe(2)) if heeded(FORMAT) == "explicit" else {}  # noqa: SLF001  as logging does
+        with suppress(OSError):  # stderr may lie on a disk that is full, which is no reason to end a run
+            getattr(_structlog(self.name, site), method)(event, **{**self.fields, **fields})
 
 
 def get_logger(name: str) -> Log:
@@ -65,30 +68,48 @@ def get_logger(name: str) -> Log:
 
 
 def current_level() -> int:
-    """Return the lowest level that is said, from `RLCORE_LOG_LEVEL`; on ranks other than 0, errors only."""
-    word = os.environ.get("RLCORE_LOG_LEVEL", "").strip().lower() or DEFAULT_LEVEL
-    level = LEVELS.get(word)
-    if level is None:
-        level = LEVELS[DEFAULT_LEVEL]
-        if word not in _misspelt:
-            _misspelt.add(word)
-            near = difflib.get_close_matches(word, LEVELS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it may be {', '.join(LEVELS)}"
-            get_logger("rlcore.log").warning(f"RLCORE_LOG_LEVEL is '{word}', which is no level: {hint}")
-    return level if os.environ.get("RANK", "0") in {"", "0"} else max(level, logging.ERROR)
+    """Return the lowest level that is said here: what is set, and on ranks other than 0 errors only."""
+    level = heeded(LEVEL)
+    return level if _rank() == "0" else max(level, logging.ERROR)
 
 
-def _structlog(name: str) -> Any:
+def heeded(switch: Switch[T]) -> T:
+    """Return what a switch says; where that means nothing it is told once, for what is in progress must go on."""
+    try:
+        return switch.read()
+    except ConfigError as error:
+        if (switch.name, switch.word) not in _misspelt:
+            _misspelt.add((switch.name, switch.word))
+            get_logger("rlcore.log").warning(str(error))
+        return switch.default
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", "") or "0"
+
+
+def _call_site(frame: FrameType) -> dict[str, Any]:
+    return {"pathname": frame.f_code.co_filename, "lineno": frame.f_lineno, "rank": _rank()}
+
+
+def _structlog(name: str, site: dict[str, Any]) -> Any:
     import structlog
 
     if structlog.is_configured():
-        return structlog.get_logger().bind(logger=name)
+        return structlog.get_logger().bind(logger=name, **site)
     stream = sys.stderr
+
+    def put_site_first(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        place = "/".join(Path(site["pathname"]).parts[-2:])  # there is a trainer.py in more than one package
+        event["timestamp"] += f" {place}:{site['lineno']} rank {site['rank']}"
+        return event
+
     return structlog.wrap_logger(
         structlog.PrintLogger(stream),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f" if site else "%H:%M:%S", utc=False),
+            *([put_site_first] if site else []),
             structlog.dev.ConsoleRenderer(
                 colors=_wants_colours(stream), exception_formatter=structlog.dev.plain_traceback
             ),

@@ -3,6 +3,7 @@
 <root>/<name>/config.yaml        the resolved configuration; also what marks the folder as a run
 <root>/<name>/metrics.jsonl      one object a line, each with its `step`
 <root>/<name>/completions.jsonl  evaluation samples, likewise
+<root>/<name>/rollouts.jsonl     what training sampled, likewise, as much of it as `run.rollouts` says
 <root>/<name>/checkpoints/       see `rlcore.checkpoints`
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
 """
@@ -101,6 +102,11 @@ class RunDir:
         return self.path / "completions.jsonl"
 
     @property
+    def rollouts(self) -> Path:
+        """Return the file of what training sampled."""
+        return self.path / "rollouts.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
@@ -124,12 +130,12 @@ class RunDir:
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])
 
     def rewind(self, step: int | None) -> None:
-        """Drop what metrics.jsonl and completions.jsonl say of later steps, and a last line that was cut short.
+        """Drop what metrics, completions and rollouts say of later steps, and a last line that was cut short.
 
         Args:
             step: number of steps done at the checkpoint that is resumed; None begins again, with empty files.
         """
-        for file in (self.metrics, self.completions):
+        for file in (self.metrics, self.completions, self.rollouts):
             if file.exists():
                 _replace(file, _lines_until(file, step))
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.progress import Progress
 from rich.text import Text
 
 from rlcore.loggers import LoggedRun
 from rlcore.loggers.progress import make_progress
 from rlcore.loggers.settings import ConsoleConfig
+from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number, visible
+from rlcore.logging import is_progress_bar_enabled
 
 USUAL = (
     "reward/mean",
@@ -27,11 +30,8 @@ USUAL = (
     "lr",
 )
 """What a step's line shows of the metrics that are there, in this order."""
-MAX_CELLS = 5
-NUMBER_WIDTH = 9
 TIME_KEYS = ("time/step_s", "time/total_s")
 SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
-PROMPT_CHARS, OUTPUT_CHARS = 200, 400
 
 
 class ConsoleLogger:
@@ -50,8 +50,7 @@ class ConsoleLogger:
         self._last: dict[str, float] = {}
         self._started = time.monotonic()
         self._first_step = run.step
-        self._progress = make_progress(self._console) if config.progress and self._console.is_terminal else None
-        self._task = None if self._progress is None else self._progress.add_task("", total=None)
+        self._progress: Progress | None = None
         self._advance(run.step)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -72,31 +71,12 @@ class ConsoleLogger:
         show = self._run.config.eval.show if self._config.show is None else self._config.show
         if not rows or not show:
             return
-        scores = [key for key, value in rows[0].items() if key not in ("prompt", "output") and _is_number(value)]
-        sampled = ["sampling"] if "sampling" in rows[0] else []
-        table = Table(
-            title=f"completions after step {step}, {min(show, len(rows))} of {len(rows)}", title_justify="left"
-        )
-        table.add_column("prompt", overflow="fold", ratio=1)
-        table.add_column("output", overflow="fold", ratio=2)
-        for key in sampled:
-            table.add_column(key)
-        for key in scores[:MAX_CELLS]:
-            table.add_column(_label(key), justify="right", no_wrap=True)
-        for row in rows[:show]:
-            numbers = [_cell(row.get(key)) for key in scores[:MAX_CELLS]]
-            prompt, output = _visible(row.get("prompt", "")), _visible(row.get("output", ""))
-            prompt = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
-            output = output if len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
-            how = [str(row.get(key, "")) for key in sampled]
-            table.add_row(Text(prompt, style="dim"), Text(output), *how, *numbers)
-        self._console.print(table)
+        title = f"completions after step {step}, {min(show, len(rows))} of {len(rows)}"
+        self._console.print(make_table(rows[:show], title=title))
 
     def close(self, error: BaseException | None) -> None:
         """End the progress bar and sum the run up: what it reached, where it lies, how to load it or go on."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        self._end_progress()
         run, steps = self._run, self._run.step - self._first_step
         took = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
         if error is None:
@@ -106,29 +86,28 @@ class ConsoleLogger:
         elif isinstance(error, KeyboardInterrupt):
             self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {took}"))
         else:
-            cause = f"{type(error).__name__}: {_visible(str(error))}"
+            cause = f"{type(error).__name__}: {visible(str(error))}"
             self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {took}\n  {cause}"))
         evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
         cells = _evaluation_cells(evaluation) or self._cells(self._last)
         if cells:
-            numbers = "   ".join(f"{label} {_number(value).strip()}" for label, value in cells)
+            numbers = "   ".join(f"{label} {show_number(value).strip()}" for label, value in cells)
             self._print(Text(f"  {'last eval' if evaluation else 'last step'}  {numbers}"))
         self._print(Text(f"  run        {run.dir}"))
         if error is None and (run.dir / "model").is_dir():
-            path = (run.dir / "model").as_posix()
-            self._print(Text(f'  load       transformers.AutoModelForCausalLM.from_pretrained("{path}")'))
+            self._print(Text(f"  load       {_loading(run.dir / 'model')}"))
         elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
             self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
         for dropped in run.observers.untold():
-            self._print(Text(f"  dropped    {_visible(dropped)}", style="yellow"))
+            self._print(Text(f"  dropped    {visible(dropped)}", style="yellow"))
 
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         if self._config.metrics:
-            return [(_label(key), metrics[key]) for key in self._config.metrics if key in metrics]
+            return [(short_name(key), metrics[key]) for key in self._config.metrics if key in metrics]
         chosen = [key for key in USUAL if key in metrics]
         others = [key for key in metrics if key not in chosen and not key.endswith(SIDE_STATISTICS)]
         keys = chosen or others
-        return [(_label(key), metrics[key]) for key in keys[:MAX_CELLS]]
+        return [(short_name(key), metrics[key]) for key in keys[:MAX_CELLS]]
 
     def _print_line(
         self, kind: str, step: int, cells: Sequence[tuple[str, float]], metrics: Mapping[str, float]
@@ -140,7 +119,7 @@ class ConsoleLogger:
         seconds = next((metrics[key] for key in TIME_KEYS if key in metrics), None)
         end = "" if seconds is None else f"   {seconds:8.2f} s"
         for label, value in cells:
-            cell = Text.assemble("   ", (label, "dim"), " ", _number(value))
+            cell = Text.assemble("   ", (label, "dim"), " ", show_number(value))
             if self._console.is_terminal and len(line) + len(cell) + len(end) > self._console.width:
                 break
             line.append(cell)
@@ -153,52 +132,25 @@ class ConsoleLogger:
     def _advance(self, step: int) -> None:
         """Show the bar where the end is known; before, there is nothing to show progress towards."""
         total = self._run.total_steps
-        if self._progress is not None and self._task is not None and total is not None:
-            self._progress.update(self._task, completed=step, total=total)
+        if not (self._config.progress and self._console.is_terminal and is_progress_bar_enabled()):
+            self._end_progress()
+        elif total is not None:
+            if self._progress is None:
+                self._progress = make_progress(self._console)
+                self._progress.add_task("", total=total)
+            self._progress.update(self._progress.task_ids[0], completed=step, total=total)
             self._progress.start()
+
+    def _end_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
 
 def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
     keys = [key for key in metrics if not key.partition("@")[0].endswith(SIDE_STATISTICS)]
     keys.sort(key=lambda key: not key.startswith("eval/reward/mean"))
-    return [(_label(key.removeprefix("eval/")), metrics[key]) for key in keys[:MAX_CELLS]]
-
-
-def _label(key: str) -> str:
-    """Shorten a key where nothing is lost: `reward/mean` to `reward`, `response/length_mean` to `length`."""
-    name, at, sampling = key.partition("@")
-    short = name.removesuffix("/mean").removesuffix("/total").removeprefix("response/").removesuffix("_mean")
-    return short + at + sampling
-
-
-def _number(value: float) -> str:
-    value = float(value)
-    size = abs(value)
-    if not math.isfinite(value) or value == 0:
-        text = f"{value:g}"
-    elif 10 <= size < 1e6 and value.is_integer():
-        text = f"{value:.0f}"
-    elif size < 1e-3 or size >= 1e5:
-        text = f"{value:.2e}"
-    else:
-        text = f"{value:.4f}" if size < 10 else f"{value:.2f}"
-    return f"{text:>{NUMBER_WIDTH}}"
-
-
-def _cell(value: Any) -> str:
-    """Write a number of a table: a count as it is, anything else like the metrics, nothing for what is no number."""
-    if not _is_number(value):
-        return ""
-    return str(value) if isinstance(value, int) else _number(value).strip()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _visible(text: object) -> str:
-    """Spell out control characters: a model may write escape sequences, and a terminal would obey them."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
+    return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in keys[:MAX_CELLS]]
 
 
 def _duration(seconds: float) -> str:
@@ -207,3 +159,11 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _loading(folder: Path) -> str:
+    """Write how plain transformers loads a folder."""
+    with suppress(OSError, ValueError):
+        if json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder"):
+            return f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{folder.as_posix()}")'
+    return f'transformers.AutoModelForCausalLM.from_pretrained("{folder.as_posix()}")'

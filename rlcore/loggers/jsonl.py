@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,16 @@ class JsonlLogger:
     """
 
     def __init__(self, config: None, run: LoggedRun) -> None:  # noqa: ARG002  a logger's signature; it has no options
-        self._metrics = _Lines(run.dir / "metrics.jsonl")
-        self._completions = _Lines(run.dir / "completions.jsonl")
+        self._metrics = JsonLines(run.dir / "metrics.jsonl")
+        self._completions = JsonLines(run.dir / "completions.jsonl")
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line: `step`, then the metrics."""
-        self._metrics.add([_with_step(step, metrics)])
+        self._metrics.add(step, [metrics])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write one line a row: `step`, then what the row holds."""
-        self._completions.add([_with_step(step, row) for row in rows])
+        self._completions.add(step, rows)
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002 (a logger's signature)
         """Write what is still waiting.
@@ -45,17 +45,17 @@ class JsonlLogger:
         self._completions.flush()
 
 
-class _Lines:
-    """Append whole lines to a file: a line that did not fit is taken back and kept."""
+class JsonLines:
+    """Append records to a file, one JSON object a line: a line that did not fit is taken back and kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.waiting: deque[bytes] = deque()
 
-    def add(self, lines: Sequence[bytes]) -> None:
-        """Write `lines` after those still waiting."""
+    def add(self, step: int, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write a line for each record, `step` first, after those still waiting."""
         had_waited = bool(self.waiting)
-        self.waiting += lines
+        self.waiting += [_with_step(step, record) for record in records]
         try:
             self.flush()
         except OSError as error:
@@ -63,7 +63,11 @@ class _Lines:
                 log.warning("lines wait until they can be written", file=str(self.path), error=str(error))
 
     def flush(self) -> None:
-        """Write every line that waits."""
+        """Write every line that waits.
+
+        Raises:
+            OSError: it cannot be written; it still waits.
+        """
         if not self.waiting:
             return
         with self.path.open("ab", buffering=0) as file:

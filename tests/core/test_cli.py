@@ -26,6 +26,7 @@ LIGHT_COMMANDS = [
     ["--version"],
     ["list-plugins"],
     ["list-plugins", "--json", "--check"],
+    ["rollouts"],
     ["show", "gen"],
     ["show", "ppo"],
     ["show", "sft", "--json"],
@@ -127,7 +128,7 @@ def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Pyth
     done = run("show", "poo")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("UnknownComponent: nothing is called 'poo'. Did you mean 'ppo'?\n")
-    assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins$", done.stderr, re.MULTILINE)
+    assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins, tokenizer$", done.stderr, re.MULTILINE)
 
 
 def test_an_error_is_one_message_and_the_traceback_is_there_for_who_asks(run: Python, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import attrs
 import pytest
 from rich.console import Console
 
+from rlcore import logging
 from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.settings import ConsoleConfig
 from rlcore.observers import Observers
@@ -158,6 +160,36 @@ def test_a_bar_appears_once_the_end_becomes_known_and_starts_where_the_run_resum
     assert "2 steps in" in screen.text
 
 
+def test_a_bar_that_is_switched_off_leaves_lines_and_no_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLCORE_PROGRESS", "0")
+    screen = make_screen(tmp_path, terminal=True, total_steps=4)
+    for step in (1, 2):
+        screen.run.step = step
+        screen.logger.metrics(step, PPO)
+    screen.logger.close(None)
+    plain = re.sub(rf"{ESCAPE}\[[0-9;]*m", "", screen.text)  # colours
+    assert all(letter.isprintable() or letter == "\n" for letter in plain)
+    assert [line.split()[:2] for line in plain.splitlines()[:2]] == [["step", "1/4"], ["step", "2/4"]]
+    assert "training" not in plain
+
+
+def test_a_bar_goes_and_comes_back_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLCORE_PROGRESS", "")
+    screen = make_screen(tmp_path, terminal=True, total_steps=9)
+    shown = []
+    for step, change in enumerate([logging.enable_progress_bar, logging.disable_progress_bar] * 2, start=1):
+        change()
+        screen.run.step = step
+        screen.logger.metrics(step, PPO)
+        before = len(screen.text)
+        screen.logger.metrics(step, PPO)
+        shown.append("training" in screen.text[before:])
+    screen.logger.close(None)
+    assert shown == [True, False, True, False]
+
+
 def test_no_color_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("x")
     coloured = make_screen(tmp_path, terminal=True)
@@ -271,3 +303,11 @@ def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -
     assert done.stdout.splitlines()[0] == "step 1/3   reward    0.5000"
     assert ESCAPE not in done.stdout
     assert done.stderr == ""
+
+
+def test_an_encoder_decoder_is_loaded_as_one(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"is_encoder_decoder": true}')
+    screen.logger.close(None)
+    assert f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{tmp_path}/model")' in screen.text

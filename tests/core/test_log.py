@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from rlcore.log import get_logger
+from rlcore.loggers.jsonl import JsonlLogger
 
 
 @pytest.fixture(autouse=True)
-def _own_setup(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RLCORE_LOG_LEVEL", "RANK"):
+def _own_setup(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RLCORE_LOG_LEVEL", "RLCORE_LOG_FORMAT", "RANK"):
         monkeypatch.delenv(name, raising=False)
+    structlog.reset_defaults()
+    yield
     structlog.reset_defaults()
 
 
@@ -98,9 +108,63 @@ def test_nothing_of_the_hosts_logging_changes() -> None:
     assert not structlog.is_configured()
 
 
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_event_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    with pytest.raises(OSError, match="No space"):
+        print("anything", file=sys.stderr)
+    get_logger("rlcore.test").warning("the disk is full")
+
+
 def test_structlog_is_imported_only_when_something_is_said() -> None:
     program = (
         "import sys; from rlcore.log import get_logger; log = get_logger('x'); log.debug('quiet')\n"
         "assert 'structlog' not in sys.modules; log.info('said'); assert 'structlog' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def line_of_next() -> int:
+    """Return the number of the line after the one that calls this."""
+    return sys._getframe(1).f_lineno + 1
+
+
+def test_in_the_explicit_format_an_event_says_where_when_and_on_which_rank_it_was_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLCORE_LOG_FORMAT", "explicit")
+    log = get_logger("rlcore.test")
+    at = line_of_next()
+    log.warning("disk is nearly full", free_mb=1.5)
+    log.bind(rank=7).info("bound")
+    monkeypatch.setenv("RANK", "3")
+    log.error("failed")
+    first, second, third = capsys.readouterr().err.splitlines()
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
+    assert re.match(rf"{when} core/test_log\.py:{at} rank 0 \[warning *\] disk is nearly full .*free_mb=1\.5$", first)
+    assert re.match(rf"{when} core/test_log\.py:{at + 1} rank 0 \[info *\] bound .*rank=7$", second)
+    assert re.match(rf"{when} core/test_log\.py:{at + 3} rank 3 \[error *\] failed", third)
+
+
+def test_the_call_site_is_that_of_the_module_that_speaks_however_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # rlcore.loggers begins as rlcore.log does, which is the machinery.
+    monkeypatch.setenv("RLCORE_LOG_FORMAT", "explicit")
+    JsonlLogger(None, SimpleNamespace(dir=tmp_path / "not there")).metrics(1, {})
+    assert re.search(r" loggers/jsonl\.py:\d+ rank 0 ", capsys.readouterr().err)
+
+
+def test_a_host_that_configured_structlog_gets_the_call_site_in_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLCORE_LOG_FORMAT", "explicit")
+    with structlog.testing.capture_logs() as events:
+        at = line_of_next()
+        get_logger("rlcore.test").warning("event", step=1)
+    assert events == [
+        {"event": "event", "step": 1, "logger": "rlcore.test", "log_level": "warning", "pathname": __file__,
+         "lineno": at, "rank": "0"}
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlcore.errors import ConfigError, RunExists
-from rlcore.loggers.jsonl import JsonlLogger
+from rlcore.loggers.jsonl import JsonLines, JsonlLogger
 from rlcore.rundir import RunDir, is_run
 
 
@@ -149,9 +149,10 @@ def test_the_config_reads_back_as_options_with_plugins_in_comments(tmp_path: Pat
 
 def test_after_a_rewind_the_files_read_like_an_uninterrupted_run(tmp_path: Path) -> None:
     def record(path: Path, first: int, last: int) -> None:
-        logger = JsonlLogger(None, SimpleNamespace(dir=path))
+        logger, rollouts = JsonlLogger(None, SimpleNamespace(dir=path)), JsonLines(path / "rollouts.jsonl")
         for step in range(first, last + 1):
             logger.metrics(step, {"loss/total": 1 / step, "text": float("nan")})
+            rollouts.add(step, [{"output": "x" * step}] * 3)
             if step % 2 == 0:
                 logger.metrics(step, {"eval/reward/mean": float(step)})
                 logger.completions(step, [{"prompt": "pé\n", "output": str(i), "reward": i / 3} for i in range(2)])
@@ -168,7 +169,8 @@ def test_after_a_rewind_the_files_read_like_an_uninterrupted_run(tmp_path: Path)
     record(broken.path, 5, 9)
     assert broken.metrics.read_bytes() == whole.metrics.read_bytes()
     assert broken.completions.read_bytes() == whole.completions.read_bytes()
-    assert {path.name for path in broken.path.iterdir()} == {"metrics.jsonl", "completions.jsonl"}
+    assert broken.rollouts.read_bytes() == whole.rollouts.read_bytes()
+    assert {path.name for path in broken.path.iterdir()} == {"metrics.jsonl", "completions.jsonl", "rollouts.jsonl"}
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,10 @@ def make_gpt2(sitting: Sitting) -> None:
 def limit_to_one_step(sitting: Sitting) -> None:
     from rlcore_ppo.trainer import PPOTrainer
     from rlcore_reinforce.trainer import ReinforceTrainer
+    from rlcore_rft.trainer import RFTTrainer
     from rlcore_sft.trainer import SFTTrainer
 
-    for trainer in (PPOTrainer, ReinforceTrainer, SFTTrainer):
+    for trainer in (PPOTrainer, ReinforceTrainer, RFTTrainer, SFTTrainer):
         sitting.monkeypatch.setattr(trainer, "default_budget", {"steps": 1})
 
 

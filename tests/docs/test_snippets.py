@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,10 @@ PROSE = {"", "text"}
 
 @pytest.fixture
 def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sitting]:
+    environment = dict(os.environ)
     yield Sitting(tmp_path, monkeypatch)
+    os.environ.clear()  # rlcore.logging keeps in it what a page sets
+    os.environ.update(environment)
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):
             del sys.modules[name]

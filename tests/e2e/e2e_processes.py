@@ -48,8 +48,10 @@ def assert_same_run(one: Path, other: Path) -> None:
     """Check that two runs left the same to the last bit, clocks aside."""
     from rlcore.state import load_state
 
-    for name in ("metrics.jsonl", "completions.jsonl"):
-        assert lines(one / name) == lines(other / name)
+    for name in ("metrics.jsonl", "completions.jsonl", "rollouts.jsonl"):
+        assert (one / name).exists() is (other / name).exists()
+        if (one / name).exists():
+            assert lines(one / name) == lines(other / name)
     weights = sorted(path.relative_to(one) for path in one.rglob("model*/*.safetensors"))
     assert len(weights) >= 2
     for name in weights:

@@ -104,6 +104,13 @@ NOT_BEGUN = [
     ("ppo run.name=a/b", "ConfigError", ["'a/b'", "plain folder name"]),
     ("ppo run.name=null run.resume=auto", "ConfigError", ["needs run.name"]),
     ("ppo run.resume=gone", "CheckpointError", ["gone: there is no checkpoint here"]),
+    ("ppo eval.gen={temperature: [1, 1]}", "ConfigError", ["eval.gen.temperature = [1, 1]", "holds 1 twice"]),
+    ("ppo eval.gen={beta: [0, 4]}", "ConfigError", ["eval.gen.beta = 4", "trainer 'ilql' gives its policies Q-heads"]),
+    ("ppo gen.beta=4", "ConfigError", ["gen.beta = 4", "this policy has none"]),
+    ("ppo data.logit_mask=gone.npy", "DataError", ["logit_mask = 'gone.npy': there is no such file"]),
+    ("ppo data.logit_mask=[[true]]", "DataError", ["has 1 rows and 1 columns", "chooses among 32 tokens"]),
+    ("ppo data.logit_mask=<Tensor>", "InputsError", ["data.logit_mask = '<Tensor>'", "from Python"]),
+    ("ppo model.tokenizer={paddingside: left}", "ConfigError", ["did you mean 'padding_side'"]),
     ("ppo checkpoint.keep_best=1", "ConfigError", ["checkpoint.keep_best = 1", "eval.every"]),
 ]
 
@@ -182,11 +189,20 @@ def test_a_run_folder_is_not_overwritten_unasked(here: Path, capsys: pytest.Capt
     assert not list((here / "runs/r").glob(".*"))
 
 
-def test_a_metric_nobody_yields_is_said_at_the_first_evaluation(here: Path) -> None:
+def test_a_metric_nobody_yields_is_said_before_the_first_step_or_at_the_first_evaluation(here: Path) -> None:
+    best = {"keep_best": 1, "metric": "eval/rewrd/mean"}
     with pytest.raises(errors.ConfigError, match=r"'eval/rewrd/mean'.*eval/reward/mean") as raised:
-        rlcore.train(config="ppo.yaml", eval={"every": 1}, checkpoint={"keep_best": 1, "metric": "eval/rewrd/mean"})
+        rlcore.train(config="ppo.yaml", eval={"every": 1}, checkpoint=best)
+    assert "\n" not in str(raised.value)
+    assert not (here / "runs/r").exists()
+    with pytest.raises(errors.ConfigError, match=r"'eval/rewrd/mean'.*eval/chars, .*eval/reward/mean") as raised:
+        rlcore.train(config="ppo.yaml", eval={"every": 1}, checkpoint=best, metric_fn=count_characters)
     assert "\n" not in str(raised.value)
     assert [json.loads(line)["step"] for line in (here / "runs/r/metrics.jsonl").open()] == [1, 1]
+
+
+def count_characters(outputs: list[str]) -> dict[str, list[float]]:
+    return {"chars": [float(len(output)) for output in outputs]}
 
 
 def test_another_trainer_cannot_go_on(here: Path) -> None:

@@ -47,6 +47,16 @@ def test_two_ranks_learn_from_a_store_as_one_does(two_ranks: Callable, tmp_path:
     assert exchanges == updates > 1  # once an update, however many micro-batches it has
 
 
+def test_two_ranks_keep_the_rollouts_of_both_in_the_prompts_order(two_ranks: Callable, tmp_path: Path) -> None:
+    # A step deals the same prompts to one process and to two, whatever the policy says to them.
+    changes = {"run": {"steps": 2, "rollouts": 7}}
+    train("ppo_plain", tmp_path, "one", changes)
+    done = two_ranks("ppo_plain", "two", changes)
+    one, two = (lines(tmp_path / run / "rollouts.jsonl") for run in ("one", "two"))
+    assert [(row["step"], row["prompt"]) for row in one] == [(row["step"], row["prompt"]) for row in two], done.stderr
+    assert [row["step"] for row in one] == [1] * 7 + [2] * 7
+
+
 def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) -> None:
     stopped = two_ranks("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
     assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr

@@ -225,14 +225,14 @@ def test_a_config_object_names_its_trainer(base: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"samples": ["ab"], "rewards": [1.0]}, r"calls for trainer 'ilql', and none was named: no trainer is called"),
+        ({"samples": ["ab"], "rewards": [1.0]}, r"(?s)calls for trainer 'ilql'.* is installed, but disabled.*names it"),
         ({"prompts": ["ab"], "reward_fn": len}, r"(?s)calls for trainer 'ppo'.* is installed, but disabled.*names it"),
     ],
-    ids=["nowhere", "switched off"],
+    ids=["ilql", "ppo"],
 )
 def test_where_what_was_given_calls_for_a_trainer_that_is_not_there_it_says_why(
     inputs: dict[str, Any], said: str, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-ppo")
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-ppo,rlcore-ilql")
     with pytest.raises(InputsError, match=said):
         rlcore.train(base, **inputs, loggers=[])
