@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -12,16 +13,20 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.agreement import agree_on_plugins
-from rlcore.choosing import Chosen, choose
+from rlcore.choosing import Chooser, Chosen, choose
 from rlcore.claiming import Claim, claim
+from rlcore.components import Component
 from rlcore.config import evolve, unstructure
 from rlcore.conforming import check_built, check_declared
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, ModelError
 from rlcore.evaluation import check_evaluation
 from rlcore.inputs import DATA_INPUTS, Inputs
 from rlcore.loggers import Loggers
-from rlcore.models.quiet import quiet_transformers
+from rlcore.models.attaching import unwrapped
+from rlcore.models.folders import load_start
+from rlcore.models.policy import ModelPolicy
 from rlcore.observers import Observers
+from rlcore.optimization import Optimizers
 from rlcore.protocols import Architecture, Policy, Trainer
 from rlcore.provenance import advised, versions_of
 from rlcore.ranks import Ranks
@@ -59,10 +64,12 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
 
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
+    inputs = attrs.evolve(inputs, model=unwrapped(inputs.model))
     observers = Observers()
     wrapping = Wrapping(fence=observers.fence)
     chosen = choose(settings, inputs, where, wrapping)
-    plugins = chosen.plugins | versions_of(observers.plugins | wrapping.plugins)
+    optimizers = Optimizers(chosen.trainer.options, Chooser(where, wrapping))
+    plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
     check_declared(chosen.trainer.component, trainer_type)
     inputs.require(chosen.trainer.component.name, trainer_type.needs)
@@ -70,14 +77,14 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
     resolved = _resolve(settings, inputs, chosen)
     with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:
         seed_everything(settings.run.seed)
-        run = _build_run(resolved, inputs, chosen, ranks, place, observers)
+        run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
         trainer: Trainer = chosen.trainer.wrapped(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         if settings.run.epochs is not None and run.total_steps is None:
             name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
-        inputs.check_rewards(len(run.samples) if inputs.samples is not None else 0)
+        _ = run.sample_rewards  # which a trainer need not have read
         saver = Saver(run, plugins)
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
@@ -90,20 +97,33 @@ def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
     for choice in chosen.loggers:
         logger = choice.wrapped(choice.component.target()(choice.options, run))
         run.loggers.add(logger, choice.component.qualified)
+    run.loggers.add(run.rollouts, "rlcore:rollouts")
 
 
 def _build_run(
-    config: TrainConfig, inputs: Inputs, chosen: Chosen, ranks: Ranks, place: Claim, observers: Observers
+    config: TrainConfig,
+    inputs: Inputs,
+    chosen: Chosen,
+    optimizers: Optimizers,
+    ranks: Ranks,
+    place: Claim,
+    observers: Observers,
 ) -> Run:
     spec = _starting_point(inputs.model, place)
     architecture = chosen.architecture
 
-    def make_policy(*, value_head: bool, reference: bool) -> Policy:
+    def make_policy(*, value_head: bool, reference: bool, q_heads: int) -> Policy:
         build: Architecture = architecture.component.target()
-        policy = build(
-            spec, architecture.options, tokenizer=inputs.tokenizer, value_head=value_head, reference=reference
-        )
-        if reference and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
+        if q_heads:
+            _check_q_heads(architecture.component, build)
+        asked: dict[str, Any] = {
+            "value_head": value_head,
+            "reference": reference,
+            **({"q_heads": q_heads} if q_heads else {}),
+        }
+        policy = build(spec, architecture.options, tokenizer=inputs.tokenizer, **asked)
+        part = isinstance(policy, ModelPolicy) and policy.saves_part
+        if (reference or part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
         wrapped: Policy = architecture.wrapped(policy)
         return wrapped
@@ -112,8 +132,18 @@ def _build_run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
         loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
         build_samples=chosen.samples.made(), make_store=chosen.store.maker(), make_policy=make_policy,
-        make_rewards=lambda: Rewards.load(chosen.rewards), total_steps=config.run.steps,
+        make_rewards=lambda: Rewards.load(chosen.rewards), optimizers=optimizers, total_steps=config.run.steps,
     )  # fmt: skip
+
+
+def _check_q_heads(component: Component[Any], build: Any) -> None:
+    """Check that an architecture knows of Q-heads; those written before there were any need not."""
+    parameters = inspect.signature(build).parameters.values()
+    if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ModelError(
+            f"model.architecture = '{component.name}' ({component.dist} {component.version}): makes no Q-heads, which "
+            "this trainer needs; take another architecture, such as causal_lm"
+        )
 
 
 def seed_everything(seed: int) -> None:
@@ -148,22 +178,23 @@ def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConf
 
 
 def _starting_point(model: Any, place: Claim) -> Any:
-    """Return the model before training, which a resumed run needs as its reference: kept on disk if not had by name."""
+    """Return the model before training, which a resumed run needs, as its reference or beneath an adapter."""
     if place.start is None:
         return model
     if isinstance(model, PreTrainedModel):
-        with quiet_transformers():
-            model.load_state_dict(type(model).from_pretrained(place.start, dtype=model.dtype).state_dict())
+        load_start(place.start, model)
         return model
     return place.start if isinstance(model, PretrainedConfig) else model
 
 
 def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
-    """Keep the starting model where it cannot be had again by name: resuming needs it as the reference."""
+    """Keep the starting model where it cannot be had again by name: a resumed run could not be built without."""
     kept = place.path / "start"
 
     def keep() -> None:
         if place.checkpoint is None or not kept.exists():
-            save_beside(policy.save_pretrained, kept)
+            save_beside(policy.save_start if isinstance(policy, ModelPolicy) else policy.save_pretrained, kept)
 
     ranks.on_main(keep)
+    if isinstance(policy, ModelPolicy):
+        policy.note_start(kept)

@@ -21,6 +21,7 @@ from rlcore.run import Run
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.switches import configured
 from rlcore.types import Metrics
+from rlcore.verbosity import check_environment
 
 
 @attrs.frozen(eq=False)
@@ -55,15 +56,13 @@ class Result:
             gen["stop_sequences"] = [gen["stop_sequences"]]
         sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
         source = [prompts] if isinstance(prompts, str) else prompts
-        rows = run.build_prompts(
-            source, self.policy.tokenizer, run.config.data, max_length=self.policy.max_length, what="prompts"
-        )
+        rows = run.read_prompts(source, "prompts")
         batch = run.sample(rows, sampling)
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`."""
-        self.policy.save_pretrained(Path(folder))
+        self.policy.export(Path(folder))
 
 
 def train(
@@ -77,6 +76,7 @@ def train(
     eval_prompts: Any = None,
     eval_samples: Any = None,
     metric_fn: Callable[..., Any] | str | None = None,
+    logit_mask: Any = None,
     stop_sequences: Sequence[str] | None = None,
     tokenizer: Any = None,
     config: Any = None,
@@ -105,8 +105,11 @@ def train(
         eval_prompts: prompts of the evaluations; the first training prompts when left out.
         eval_samples: demonstrations held out for the validation loss.
         metric_fn: like `reward_fn`, returning named lists of numbers, reported at evaluations.
+        logit_mask: which token may come next: bool[V, V], row = the last token read; tensor, array, nested lists,
+            `module:function` or the path of a .json or .npy file.
         stop_sequences: strings that end a continuation.
-        tokenizer: object, folder or hub id; the model's own when left out.
+        tokenizer: object, folder or hub id, or a mapping with `path` and other options (`rlcore show tokenizer`); the
+            model's own when left out.
         config: YAML file, mapping or `TrainConfig` that the other arguments are laid over.
         data: mapping or `DataConfig` laid over that section of `config`.
         gen: mapping or `SamplingConfig`, likewise.
@@ -134,7 +137,7 @@ def train(
         )
     given = {
         "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
-        "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn,
+        "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
     }  # fmt: skip
     return _train(base, where, given=given, tokenizer=tokenizer)
 
@@ -145,6 +148,7 @@ def train_from_config(values: Mapping[str, Any], where: str) -> Result:
 
 
 def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any) -> Result:
+    check_environment()
     settings = structure(TrainConfig, values, where=where)
     inputs = Inputs(
         model=settings.model.get("path"),

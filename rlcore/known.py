@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 KNOWN = {
-    "trainers": {"ppo": "rlcore-ppo", "sft": "rlcore-sft", "reinforce": "rlcore-reinforce"},
+    "trainers": {
+        "ppo": "rlcore-ppo",
+        "sft": "rlcore-sft",
+        "ilql": "rlcore-ilql",
+        "reinforce": "rlcore-reinforce",
+        "rft": "rlcore-rft",
+    },
     "loggers": {"tensorboard": "rlcore-tensorboard", "wandb": "rlcore-wandb"},
     "rollout_stores": {"disk": "rlcore-disk-store"},
 }

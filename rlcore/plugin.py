@@ -70,16 +70,16 @@ def register_pipelines(register: Register) -> None:
 def register_architectures(register: Register) -> None:
     """Register the language models of transformers."""
     register(
-        "seq2seq_lm",
-        "rlcore.models.seq2seq:build_seq2seq_lm",
-        config="rlcore.models.settings:Seq2SeqLMConfig",
-        summary="any AutoModelForSeq2SeqLM: the encoder reads the prompt, the decoder what follows",
-    )
-    register(
         "causal_lm",
         "rlcore.models.causal:build_causal_lm",
         config="rlcore.models.settings:CausalLMConfig",
         summary="any AutoModelForCausalLM, with a value head and a reference where the algorithm asks for them",
+    )
+    register(
+        "seq2seq_lm",
+        "rlcore.models.seq2seq:build_seq2seq_lm",
+        config="rlcore.models.settings:Seq2SeqLMConfig",
+        summary="any AutoModelForSeq2SeqLM: the encoder reads the prompt, the decoder what follows",
     )
 
 

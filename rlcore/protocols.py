@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from rlcore.model_protocols import Architecture, Decoder, DecodeStep, Policy
+from rlcore.model_protocols import Architecture, Decoder, DecodeStep, Policy, QPolicy
+from rlcore.optim_protocols import OptimizerBuilder, SchedulerBuilder
 from rlcore.types import Metrics, Prompt, Trajectories
 
 if TYPE_CHECKING:
@@ -21,11 +22,14 @@ __all__ = [
     "DecodeStep",
     "Decoder",
     "Logger",
+    "OptimizerBuilder",
     "Policy",
     "PromptPipeline",
+    "QPolicy",
     "RolloutStore",
     "SamplePipeline",
     "Sampler",
+    "SchedulerBuilder",
     "Trainer",
 ]
 
@@ -137,14 +141,17 @@ class Sampler(Protocol):
         sampling: SamplingConfig,
         *,
         generator: torch.Generator | None = None,
+        logit_mask: torch.Tensor | None = None,
     ) -> Trajectories:
         """Continue each prompt once, with the policy as it is now.
 
         Args:
             policy: what draws; `policy.decoder` reads prompts and gives logits.
             prompts: B prompts, those of this rank.
-            sampling: temperature, truncation, limits and stop sequences.
+            sampling: temperature, truncation, weight of advantages, limits and stop sequences.
             generator: where every random number must come from, so that a run can be repeated; on the CPU.
+            logit_mask: bool[V, V] on the policy's device, in row i True where a token may come next after token i.
+                Given only in runs that have one, so a sampler may do without this argument; such a run then refuses it.
 
         Returns:
             B sequences on the policy's device, row i belonging to prompt i. `ended` is True only where EOS or a stop

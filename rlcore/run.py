@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore import ops
+from rlcore.data.logit_masks import load_logit_mask
+from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.samples import Sample
 from rlcore.data.sources import load_reference
 from rlcore.data.text import render_outputs
@@ -23,9 +25,11 @@ from rlcore.inputs import Inputs
 from rlcore.loggers import Loggers
 from rlcore.observers import Observers
 from rlcore.optim import Updater
+from rlcore.optimization import Optimizers
 from rlcore.protocols import Policy, PromptPipeline, RolloutStore, SamplePipeline, Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards import Rewards
+from rlcore.rollouts.keeping import Rollouts
 from rlcore.settings import OptimizerConfig, SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
 
@@ -61,6 +65,7 @@ class Run:
         build_samples: the pipeline that turns a source into demonstrations.
         make_store: builds the chosen rollout store.
         make_rewards: loads the reward functions.
+        optimizers: the optimizers and schedules that the trainer's options name.
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
         metrics: the last value of every metric so far.
@@ -78,6 +83,7 @@ class Run:
     make_store: Callable[[], RolloutStore]
     make_policy: Callable[..., Policy]
     make_rewards: Callable[[], Rewards]
+    optimizers: Optimizers
     step: int = 0
     total_steps: int | None = None
     started: float = attrs.field(factory=time.monotonic)
@@ -91,14 +97,18 @@ class Run:
         """Return the source of this process's sampling randomness; its state is part of every checkpoint."""
         return torch.Generator().manual_seed(self.config.run.seed * 1009 + self.ranks.rank)
 
-    def build_policy(self, *, value_head: bool = False, reference: bool = False) -> Policy:
+    def build_policy(self, *, value_head: bool = False, reference: bool = False, q_heads: int = 0) -> Policy:
         """Build the policy the user asked for, on this process's device.
 
         Args:
             value_head: give it a value function.
             reference: keep it as it is now to compare with later.
+            q_heads: give it so many Q-heads, and a value function; it is a `QPolicy` then.
+
+        Raises:
+            ModelError: the model cannot be used, or the architecture makes no Q-heads.
         """
-        policy = self.make_policy(value_head=value_head, reference=reference)
+        policy = self.make_policy(value_head=value_head or q_heads > 0, reference=reference, q_heads=q_heads)
         policy.to(self.ranks.device)
         self.policy = policy
         return policy
@@ -132,13 +142,24 @@ class Run:
         return self._samples("samples")
 
     @cached_property
+    def sample_rewards(self) -> list[SampleReward]:
+        """Return what each demonstration is worth, token by token; none where no rewards were given."""
+        samples = self.samples if self.inputs.samples is not None else []
+        return build_sample_rewards(self.inputs.rewards, samples) if self.inputs.rewards is not None else []
+
+    @cached_property
     def eval_samples(self) -> list[Sample]:
         """Return the held-out demonstrations, tokenised; none where none were given."""
         return self._samples("eval_samples") if self.inputs.eval_samples is not None else []
 
     def _prompts(self, name: str) -> list[Prompt]:
-        source, longest = getattr(self.inputs, name), self._built.max_length
-        return self.build_prompts(source, self.tokenizer, self.config.data, max_length=longest, what=name)
+        return self.read_prompts(getattr(self.inputs, name), name)
+
+    def read_prompts(self, source: Any, what: str) -> list[Prompt]:
+        """Tokenise prompts of any form for the policy; `what` is the option they were given in."""
+        longest = self._built.max_prompt_length
+        bound = longest + 1 if longest else 0
+        return self.build_prompts(source, self.tokenizer, self.config.data, max_length=bound, what=what)
 
     def _samples(self, name: str) -> list[Sample]:
         source, longest = getattr(self.inputs, name), self._built.max_length
@@ -159,7 +180,8 @@ class Run:
     def updater(self, policy: Policy, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
         """Return the optimizer of `policy`; `updates_per_step` scales its schedule to optimizer steps."""
         total = None if self.total_steps is None else self.total_steps * updates_per_step
-        return Updater(policy, config, self.ranks, total_updates=total)
+        chosen = self.optimizers.get(config)
+        return Updater(policy, config, self.ranks, total_updates=total, optimization=chosen)
 
     def sample(
         self,
@@ -169,13 +191,27 @@ class Run:
         generator: torch.Generator | None = None,
     ) -> Trajectories:
         """Continue each prompt once with the policy as it is now; the result lies on this process's device."""
-        return self.sampler(self._built, prompts, sampling or self.config.gen, generator=generator or self.generator)
+        options = {} if self.logit_mask is None else {"logit_mask": self.logit_mask}
+        return self.sampler(
+            self._built, prompts, sampling or self.config.gen, generator=generator or self.generator, **options
+        )
+
+    @cached_property
+    def logit_mask(self) -> Tensor | None:
+        """Return which token may come next, bool[V, V] on this process's device; None where any may."""
+        given = self.inputs.logit_mask
+        return None if given is None else load_logit_mask(given).to(self._built.device)
 
     @cached_property
     def metric_fn(self) -> Callable[..., Any] | None:
         """Return the function that turns completions into metrics, None where none was given."""
         given = self.inputs.metric_fn
         return load_reference(given, what="metric_fn") if isinstance(given, str) else given
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        """Return what training samples, on its way to the disk."""
+        return Rollouts(self.config.run.rollouts, self.ranks, self.dir)
 
     def score(
         self,
@@ -185,7 +221,7 @@ class Run:
         stop_sequences: Sequence[str] | None = None,
         where: str = "",
     ) -> Scored:
-        """Ask the reward functions about sampled continuations.
+        """Ask the reward functions about sampled continuations, and keep some in rollouts.jsonl (`run.rollouts`).
 
         Args:
             prompts: B prompts.
@@ -205,7 +241,9 @@ class Run:
         stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
         outputs = render_outputs(policy.tokenizer, batch, prompts, stops)
         if self.reward_fn is None:
-            return Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
+            scored = Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
+            self.rollouts.add(prompts, batch, scored)
+            return scored
         given = self.reward_fn(
             prompts, outputs, tokenizer=policy.tokenizer, output_tokens=batch.action_tokens,
             where=where or f"step {self.step + 1}",
@@ -215,15 +253,19 @@ class Run:
             flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)
             dense = ops.spread(flat.to(batch.tokens.device), batch.action_mask)
         scores = torch.tensor(given.totals, dtype=torch.float32, device=batch.tokens.device)
-        return Scored(outputs, scores, dense, given.by_name)
+        scored = Scored(outputs, scores, dense, given.by_name)
+        self.rollouts.add(prompts, batch, scored)
+        return scored
 
     @property
     def samples_exactly(self) -> bool:
-        """Tell whether a sampler's log-probs can stand for the learner's: untempered, untruncated, in full precision.
+        """Tell whether a sampler's log-probs can stand for the learner's: of the policy itself, in full precision.
 
         In a narrower precision two ways to compute the same number differ by more than ratios may.
         """
         weights = next(self._built.module.parameters())
+        if self.logit_mask is not None:
+            return False
         return self.config.gen.is_plain and self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
 
     def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:

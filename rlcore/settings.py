@@ -27,6 +27,14 @@ class SamplingConfig:
         le=1,
         source="arXiv:1904.09751",
     )
+    beta: float = option(
+        0.0,
+        "the advantages that Q-heads give the next tokens are added to its log-probs with this weight before all else; "
+        "needs a policy with Q-heads, such as ilql trains",
+        gt=-INFINITE,
+        lt=INFINITE,
+        source="arXiv:2206.11871",
+    )
     stop_sequences: tuple[str, ...] = option(
         (), "strings that end a continuation; the text handed to reward functions is trimmed of them"
     )
@@ -37,25 +45,32 @@ class SamplingConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether tokens are drawn from the policy itself: untempered and untruncated."""
-        return self.temperature == 1.0 and self.top_k == 0 and self.top_p == 1.0 and self.min_new_tokens == 0
+        """Tell whether tokens are drawn from the policy itself: untempered, untruncated and unsteered."""
+        return (self.temperature, self.top_k, self.top_p, self.min_new_tokens, self.beta) == (1.0, 0, 1.0, 0, 0.0)
 
 
 @config
 class OptimizerConfig:
-    """AdamW, its learning-rate schedule, and the bound on gradients."""
+    """The optimizer, its learning-rate schedule, and the bound on gradients."""
 
+    name: str = option("adamw", "registered optimizer")
     lr: float = option(3e-5, "learning rate after warm-up", gt=0, lt=INFINITE)
-    betas: tuple[float, float] = option((0.9, 0.95), "decay of the running moments of the gradient", ge=0, lt=1)
-    eps: float = option(1e-8, "added to the root of the second moment", gt=0)
-    weight_decay: float = option(1e-6, "decoupled weight decay", ge=0, source="arXiv:1711.05101")
+    betas: tuple[float, float] | None = option(
+        None, "decay of the running moments of the gradient; the optimizer's own when left out", ge=0, lt=1
+    )
+    eps: float | None = option(
+        None, "added to the root of the second moment; the optimizer's own when left out", gt=0, lt=INFINITE
+    )
+    weight_decay: float | None = option(
+        None, "weight decay, of matrices only; the optimizer's own when left out", ge=0, lt=INFINITE
+    )
+    options: Mapping[str, Any] = option({}, "what only this optimizer takes; `rlcore show` and its name list it")
     max_grad_norm: float = option(
         0.0, "gradients are scaled down to this Euclidean norm over all parameters; 0 leaves them alone", ge=0
     )
-    scheduler: Literal["constant", "linear", "cosine"] = option(
-        "constant", "course of the learning rate after warm-up; linear and cosine end at 0 with the last step"
-    )
+    scheduler: str = option("constant", "registered course of the learning rate")
     warmup_steps: int = option(0, "optimizer steps in which the learning rate rises from 0", ge=0, unit="steps")
+    scheduler_options: Mapping[str, Any] = option({}, "what only this schedule takes, likewise")
 
 
 @config
@@ -73,6 +88,9 @@ class RunConfig:
         "`auto` goes on from the newest whole checkpoint of the run, or starts; a path names the checkpoint; `never`",
     )
     overwrite: bool = option(False, "delete what the run's folder holds, instead of refusing to start")
+    rollouts: int | Literal["none", "all"] = option(
+        8, "rollouts of each step kept in rollouts.jsonl, the first ones; or none, or all", ge=0
+    )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; what accelerate launch says, else no, when left out"
     )
@@ -90,7 +108,9 @@ class EvalConfig:
     samples: int = option(1, "continuations of each evaluation prompt", ge=1)
     show: int = option(5, "completions shown on the console; all of them are written to completions.jsonl", ge=0)
     gen: Mapping[str, Any] = option(
-        {}, "sampling options that differ at evaluation; one of them may be a list, which evaluates once for each value"
+        {},
+        "sampling options that differ at evaluation; any of them may be a list, and what is evaluated is then each "
+        "combination of the lists' values",
     )
 
 
@@ -104,7 +124,11 @@ class CheckpointConfig:
     keep_best: int = option(
         0, "best checkpoints kept besides, judged by `metric`; one is then written after every evaluation too", ge=0
     )
-    metric: str = option("eval/reward/mean", "metric that tells the best checkpoint")
+    metric: str = option(
+        "eval/reward/mean",
+        "metric of evaluations that tells the best checkpoint; where eval.gen holds lists, the best of the values it "
+        "takes, or that of one combination, as in `eval/reward/mean@temperature=1`",
+    )
     mode: Literal["max", "min"] = option("max", "whether more or less of `metric` is better")
 
 
@@ -118,15 +142,27 @@ class DataConfig:
     samples: Any = option(None, "demonstrations, in the same forms")
     eval_prompts: Any = option(None, "prompts of evaluations, in the same forms; the first training prompts if absent")
     eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
-    rewards: Any = option(None, "one number for each sample, in the same forms")
+    rewards: Any = option(
+        None, "for each sample a number, one for each of its outputs, or one for each chosen token; in the same forms"
+    )
     reward_fn: Any = option(
         None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight, name, options})"
     )
     metric_fn: Any = option(None, "`module:function` that turns completions into metrics")
+    logit_mask: Any = option(
+        None,
+        "which token may come next: a V x V table of booleans, row = the last token read; `module:function`, or the "
+        "path of a .json or .npy file",
+    )
     prompt_pipeline: Any = option("prompts", "registered pipeline that tokenises prompts, or {name, options}")
     sample_pipeline: Any = option("samples", "registered pipeline that tokenises demonstrations, or {name, options}")
     prompt_column: str = option("prompt", "key of a row's prompt")
-    max_prompt_tokens: int = option(0, "longer prompts lose tokens on the left; 0 refuses what does not fit", ge=0)
+    max_prompt_tokens: int = option(
+        0, "longer prompts lose tokens at `truncation_side`; 0 refuses what does not fit", ge=0, unit="tokens"
+    )
+    truncation_side: Literal["left", "right"] = option(
+        "left", "end at which prompts lose tokens; BOS stays in either case"
+    )
     max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
     add_bos: bool | None = option(None, "put BOS before every prompt and sample; the tokenizer's habit when left out")
     append_eos: bool = option(True, "end every demonstration with EOS, so that the policy learns to stop")

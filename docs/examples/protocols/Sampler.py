@@ -9,8 +9,8 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 
 
-def better_of_two(policy, prompts, sampling, *, generator=None):
-    pair = [sample(policy, prompts, sampling, generator=generator) for _ in range(2)]
+def better_of_two(policy, prompts, sampling, *, generator=None, logit_mask=None):
+    pair = [sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask) for _ in range(2)]
     both = Trajectories.concat(pair)
     first, second = both["logprobs"].sum(1).view(2, -1)
     row = torch.arange(len(prompts), device=first.device)
