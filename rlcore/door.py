@@ -61,8 +61,12 @@ class Result:
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`."""
-        self.policy.export(Path(folder))
+        """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
+
+        Of several processes that call this, the first one writes.
+        """
+        if self.run.ranks.is_main:
+            self.policy.export(Path(folder))
 
 
 def train(
