@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.batching import micro_batches
-from rlcore.data.samples import Sample
+from rlcore.data.samples import stack_samples
 from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
 from rlcore.order import Order
@@ -46,7 +46,7 @@ class ILQLTrainer:
         """Yield after each optimizer step, and the sync of the targets where one is due."""
         while True:
             dealt = self.order.take_within_pass(self.config.batch_size)
-            batch = self._stack([self.run.samples[i] for i in dealt])
+            batch = stack_samples([self.run.samples[i] for i in dealt]).to(self.run.ranks.device)
             flat = [reward for i in dealt for reward in self._chosen_rewards(i)]
             rewards = torch.tensor(flat, dtype=torch.float32, device=batch.tokens.device)
             batch = batch.with_columns(rewards=ops.spread(rewards, batch.action_mask))
@@ -100,15 +100,11 @@ class ILQLTrainer:
         meter = Meter(self.run.ranks)
         with evaluating(self._policy.module):
             for start in range(0, len(samples), size):
-                batch = self._stack(samples[start : start + size])
+                batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
                 for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
                     terms, seen = self._terms(part)
                     meter.add(part.action_mask, {f"loss/{name}": term for name, term in terms.items()} | seen)
         return meter.means()
-
-    def _stack(self, samples: Sequence[Sample]) -> Trajectories:
-        rows = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
-        return Trajectories.stack(*rows).to(self.run.ranks.device)
 
     def _chosen_rewards(self, i: int) -> list[float]:
         marked = zip(self.returns.rewards[i], self.run.samples[i].action_mask, strict=True)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 
 from rlcore.batching import micro_batches
-from rlcore.data.samples import Sample
+from rlcore.data.samples import stack_samples
 from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
 from rlcore.order import Order
 from rlcore.protocols import Policy
 from rlcore.run import Run
 from rlcore.sampling.loop import evaluating
-from rlcore.types import Metrics, Trajectories
+from rlcore.types import Metrics
 from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll
 
@@ -42,7 +42,7 @@ class SFTTrainer:
         """Yield after each optimizer step."""
         while True:
             dealt = self.order.take_within_pass(self.config.batch_size)
-            batch = self._stack([self.run.samples[i] for i in dealt])
+            batch = stack_samples([self.run.samples[i] for i in dealt]).to(self.run.ranks.device)
             total = batch.num_actions.sum()
             meter = Meter(self.run.ranks)
             for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
@@ -66,14 +66,10 @@ class SFTTrainer:
         meter = Meter(self.run.ranks)
         with evaluating(self._policy.module):
             for start in range(0, len(samples), size):
-                batch = self._stack(samples[start : start + size])
+                batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
                 for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
                     meter.add(part.action_mask, {"loss": nll(self._policy.score(part).logprobs)})
         return meter.means()
-
-    def _stack(self, samples: Sequence[Sample]) -> Trajectories:
-        rows = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
-        return Trajectories.stack(*rows).to(self.run.ranks.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer and the order of samples."""

@@ -20,6 +20,7 @@ from rlcore.data.tokens import (
     special_ids,
 )
 from rlcore.errors import DataError
+from rlcore.types import Trajectories
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,6 +47,12 @@ class Sample:
     tokens: tuple[int, ...]
     action_mask: tuple[bool, ...]
     ended: bool = True
+
+
+def stack_samples(samples: Sequence[Sample]) -> Trajectories:
+    """Pad demonstrations into one batch, on the CPU, in their order."""
+    rows, chosen = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
+    return Trajectories.stack(rows, chosen, ended=[sample.ended for sample in samples])
 
 
 @attrs.frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from rlcore.data.samples import stack_samples
 from rlcore.types import Trajectories
 
 Make = Callable[..., Any]
@@ -53,8 +55,7 @@ def build(make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, **ar
 def data(trainer: Any) -> Trajectories:
     """Give what a trainer learns from in one step: a round of rollouts, or all demonstrations."""
     if not hasattr(trainer, "rollout"):
-        batch: Trajectories = trainer._stack(trainer.run.samples)
-        return batch
+        return stack_samples(trainer.run.samples)
     trainer.rollout()
     batch = trainer.store.take()
     # The policy of an epoch in its middle: ratios differ from 1, and some are clipped.
@@ -69,7 +70,7 @@ def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) ->
         if hasattr(trainer, "rollout"):
             metrics = trainer.update(batch)
         else:
-            patch.setattr(trainer, "_stack", lambda samples: batch)
+            patch.setattr(sys.modules[type(trainer).__module__], "stack_samples", lambda samples: batch)
             metrics = next(trainer.steps())
     module = trainer.policy().module
     gradients = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
