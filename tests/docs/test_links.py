@@ -15,7 +15,9 @@ PAGES = [
 ]  # fmt: skip
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
-NAMED = re.compile(r"((?:rlcore|rlcore_\w+|docs|tests)(?:/[\w.-]+)*/[\w-]+\.(?:py|md|yaml|toml))(?:::([\w.]+))?")
+NAMED = re.compile(
+    r"((?:rlcore|rlcore_\w+|plugins|docs|tests)(?:/[\w.-]+)*/[\w-]+\.(?:py|md|yaml|toml))(?:::([\w.]+))?"
+)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 REVIEWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "rt_polarity.jsonl"
@@ -31,6 +32,26 @@ def test_randomwalks_says_how_it_went_and_where_it_is(tmp_path: Path) -> None:
     assert "runs/randomwalks-ppo" in said
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "randomwalks-ppo" / "model")
     assert model.config.n_embd == 144
+
+
+def test_randomwalks_ilql_says_how_it_went_at_each_beta(tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs", cwd=tmp_path)
+    for beta in (0, 1, 100):
+        assert f"optimality at beta {beta} over 1000 samples: 0." in said
+    rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-ilql/metrics.jsonl").read_text().splitlines()]
+    assert [row["loss/total"] for row in rows if "loss/total" in row][1] > 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/randomwalks-ilql/model").config.n_embd == 144
+
+
+def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks_rft.py", "--epochs", "1", "--steps", "2", "--out", "runs", cwd=tmp_path)
+    assert re.search(r"optimality 0\.\d+ after \d+\.\d CPU seconds", said)
+    rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-rft/metrics.jsonl").read_text().splitlines()]
+    before, grown, improved, after = rows
+    assert (before["step"], grown["step"], improved["step"], after["step"]) == (0, 1, 2, 2)
+    assert "reward/mean" in grown
+    assert "reward/mean" not in improved
+    assert after["eval/cpu_s"] > before["eval/cpu_s"] > 0
 
 
 def test_the_configuration_files_do_the_same(tmp_path: Path) -> None:
@@ -67,3 +88,9 @@ def test_reviews_go_from_a_file_to_a_trained_model(source: str, tmp_path: Path) 
     assert "held-out reviews judged rightly" in said
     assert "mean reward on" in said
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
+
+
+def test_translation_goes_from_nothing_to_a_trained_t5(tmp_path: Path) -> None:
+    said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs", cwd=tmp_path)
+    assert "right of 500 held-out numbers: 0.000 before PPO" in said
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96

@@ -1,0 +1,58 @@
+"""The options of RFT; light, so that `rlcore show rft` needs no torch."""
+
+from __future__ import annotations
+
+from rlcore.config import config, option
+from rlcore.errors import ConfigError
+from rlcore.settings import OptimizerConfig
+
+REST = "Gulcehre et al. 2023, arXiv:2308.08998"
+
+
+@config
+class RFTConfig:
+    """Reward-ranked fine-tuning: imitate the responses that scored best among those to the same prompt."""
+
+    generations: int = option(32, "responses to each prompt of a round", ge=1, unit="sequences", source="trlX")
+    prompts: int = option(0, "prompts of a round; 0 takes all there are, which is right for a few hundred", ge=0)
+    history: int = option(
+        4, "rounds whose responses are compared and learned from, the present one included", ge=1, unit="rounds"
+    )
+    improve_steps: int = option(4, "passes over the best of the history in each round", ge=1, source=REST)
+    start_percentile: float = option(
+        0.7, "share of a prompt's responses that the first improve step leaves out", ge=0, le=1, source="trlX"
+    )
+    end_percentile: float = option(
+        0.95, "share of a prompt's responses that the last improve step leaves out", ge=0, le=1, source="trlX"
+    )
+    batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
+    micro_batch_size: int = option(
+        0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
+    )
+    optimizer: OptimizerConfig = option(
+        OptimizerConfig(lr=5e-5), "AdamW; a schedule falls by as much in each improve step"
+    )
+    dropout: bool = option(True, "drop out as the model's configuration says; False trains without")
+
+
+def check(config: RFTConfig, num_prompts: int, world: int) -> None:
+    """Refuse options that are each in range and make no sense together.
+
+    Args:
+        config: the options.
+        num_prompts: prompts of a round.
+        world: number of processes.
+
+    Raises:
+        ConfigError: naming the option to change.
+    """
+    if config.start_percentile > config.end_percentile:
+        raise ConfigError(
+            f"trainer.start_percentile = {config.start_percentile}: is above end_percentile = "
+            f"{config.end_percentile}; thresholds rise from the first improve step to the last: exchange them"
+        )
+    if num_prompts * config.generations < world:
+        raise ConfigError(
+            f"trainer.generations = {config.generations}: with {num_prompts} prompts in a round, fewer responses than "
+            f"the {world} processes, which each need one"
+        )

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rlcore.state import load_state, save_state
+from rlcore.types import Trajectories
+from rlcore_rft.history import History, distinct
+
+Row = tuple[int, Sequence[int], float]
+
+
+def rounds(rows: Sequence[Row], *, left: int = 0) -> Trajectories:
+    """Make a batch of (prompt, outputs, score) rows; prompt p is the one token p, put behind `left` padding tokens."""
+    batch = Trajectories.stack(
+        [[9] * left + [prompt, *output] for prompt, output, _ in rows],
+        [[False] * (left + 1) + [True] * len(output) for _, output, _ in rows],
+    )
+    batch.mask[:, :left] = False
+    scores = torch.tensor([score for *_, score in rows])
+    return batch.with_columns(scores=scores, prompts=torch.tensor([p for p, *_ in rows]), logprobs=batch.tokens * 0.5)
+
+
+def held(history: History) -> list[tuple[int, list[int], float, int]]:
+    batch = history.responses
+    columns = (batch[name].tolist() for name in ("prompts", "scores", "counts"))
+    return [(p, tokens, s, n) for tokens, p, s, n in zip(batch.action_tokens, *columns, strict=True)]
+
+
+def test_a_response_that_came_again_is_held_once_and_counted() -> None:
+    history = History(1)
+    history.add(rounds([(0, [5, 6], 1.0), (1, [5, 6], 1.0), (0, [5, 6], 1.0), (0, [5], 1.0), (0, [5, 6], 2.0)]))
+    assert held(history) == [(0, [5, 6], 1.0, 2), (1, [5, 6], 1.0, 1), (0, [5], 1.0, 1), (0, [5, 6], 2.0, 1)]
+    assert set(history.responses.columns) == {"prompts", "scores", "counts"}
+
+
+def test_prompts_of_one_text_keep_responses_of_their_own() -> None:
+    history = History(1)
+    batch = rounds([(0, [5], 1.0), (0, [5], 1.0), (0, [5], 1.0)])
+    history.add(batch.with_columns(prompts=torch.tensor([0, 4, 0])))
+    assert held(history) == [(0, [5], 1.0, 2), (4, [5], 1.0, 1)]
+
+
+def test_padding_tells_no_responses_apart() -> None:
+    rows = [(0, [5, 6], 1.0), (0, [5], 1.0)]
+    both = Trajectories.concat([rounds(rows), rounds(rows, left=3)])
+    assert len(distinct(both)) == 2
+    history = History(1)
+    history.add(both)
+    assert [count for *_, count in held(history)] == [2, 2]
+
+
+def test_what_was_chosen_tells_responses_apart() -> None:
+    batch = rounds([(0, [5, 6], 1.0), (0, [5, 6], 1.0)])
+    batch.action_mask[1, 1] = False  # here 5 belongs to the prompt
+    assert len(distinct(batch)) == 2
+
+
+def test_what_is_learned_from_is_there_once_though_scores_and_rounds_differ() -> None:
+    batch = rounds([(0, [5, 6], 1.0), (0, [7], 3.0), (0, [5, 6], 2.0)])
+    assert distinct(batch).action_tokens == [[5, 6], [7]]
+    assert len(distinct(batch.rows(torch.zeros(3, dtype=torch.bool)))) == 0
+
+
+def test_old_rounds_are_forgotten() -> None:
+    history = History(2)
+    for number in (1, 2, 3):
+        history.add(rounds([(0, [number], float(number))]))
+    assert held(history) == [(0, [2], 2.0, 1), (0, [3], 3.0, 1)]
+
+
+def test_the_history_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
+    history, again, shorter = History(2), History(2), History(1)
+    for number in (1, 2):
+        history.add(rounds([(0, [number, 8], 0.1 * number), (1, [number], 1.0), (1, [number], 1.0)]))
+    save_state(tmp_path / "state.safetensors", history.state_dict())
+    for each in (again, shorter):
+        each.load_state_dict(load_state(tmp_path / "state.safetensors"))
+    assert held(again) == held(history)
+    assert held(shorter) == held(history)[2:]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore_rft.loss import first_places, nll, percentile, thresholds
+
+
+def limits(rows: list[tuple[int, float, int]], share: float) -> list[float]:
+    """Ask for thresholds of (prompt, score, count) rows."""
+    prompts, scores, counts = zip(*rows, strict=True)
+    found = thresholds(torch.tensor(scores), torch.tensor(counts), torch.tensor(prompts), percentile=share)
+    return [round(limit, 6) for limit in found.tolist()]
+
+
+def test_percentiles_rise_from_start_to_end() -> None:
+    shares = [percentile(k, 4, start=0.7, end=0.95) for k in range(4)]
+    assert shares == pytest.approx([0.7, 0.7 + 0.25 / 3, 0.7 + 0.5 / 3, 0.95])
+    assert percentile(0, 1, start=0.7, end=0.95) == 0.7
+    assert [percentile(k, 2, start=0.9, end=0.95) for k in range(2)] == pytest.approx([0.9, 0.95])
+
+
+def test_a_threshold_is_the_quantile_of_the_prompts_own_scores() -> None:
+    # Prompt 0: place 0.7 * 4 = 2.8 among 1 2 3 4 5 is 3.8. Prompt 1: place 0.7 * 1 among 0 and 10 is 7.
+    rows = [(0, 4.0, 1), (1, 10.0, 1), (0, 1.0, 1), (0, 5.0, 1), (0, 3.0, 1), (1, 0.0, 1), (0, 2.0, 1)]
+    assert limits(rows, 0.7) == [3.8, 7.0]
+
+
+def test_a_response_counts_as_often_as_it_came() -> None:
+    # 1 1 1 5: place 0.75 * 3 = 2.25 lies a quarter of the way from 1 to 5. The other prompt leaves room at the bottom.
+    assert limits([(0, 1.0, 3), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [2.0, -0.999]
+    assert limits([(0, 1.0, 1), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [4.0, -0.999]
+
+
+def test_bounds_are_those_of_all_prompts() -> None:
+    # Constant prompts: the worst lies below its bound and is left out, the best above it and kept, another is kept.
+    rows = [(0, 0.0, 4), (1, 1.0, 4), (2, 0.5, 4)]
+    assert limits(rows, 0.9) == [0.001, 0.999, 0.5]
+    passing = [score >= limit for (_, score, _), limit in zip(rows, limits(rows, 0.9), strict=True)]
+    assert passing == [False, True, True]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_best_of_all_passes_and_the_worst_never(share: float) -> None:
+    rows = [(0, 0.0, 1), (0, 2.0, 1), (1, 1.0, 1), (1, 3.0, 1)]
+    low, high = limits(rows, share)
+    assert high <= 3.0
+    assert low > 0.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.0005])
+def test_nothing_passes_where_no_score_is_better(spread: float) -> None:
+    rows = [(0, 7.0, 2), (0, 7.0 + spread, 1), (1, 7.0, 3)]
+    assert all(limit > 7.0 + spread for limit in limits(rows, 0.7))
+
+
+def test_large_scores_leave_room_for_the_margin() -> None:
+    assert limits([(0, 2.0**20, 3), (1, 2.0**21, 3)], 0.5) == [2.0**20 + 0.001, 2.0**21 - 0.001]
+
+
+def test_quantiles_agree_with_numpy() -> None:
+    random = np.random.default_rng(3)
+    prompts, counts = random.integers(0, 5, 60), random.integers(1, 4, 60)
+    prompts[:5] = range(5)
+    scores = random.normal(size=60).astype(np.float32)
+    found = thresholds(torch.tensor(scores), torch.tensor(counts), torch.tensor(prompts), percentile=0.83)
+    for prompt in range(5):
+        own = np.repeat(scores[prompts == prompt], counts[prompts == prompt]).astype(np.float64)
+        assert float(found[prompt]) == pytest.approx(np.quantile(own, 0.83), abs=1e-12)
+
+
+def test_each_key_has_its_first_place_and_its_count() -> None:
+    places, counts = first_places(["b", "a", "b", "c", "a", "b"])
+    assert places.tolist() == [0, 1, 3]
+    assert counts.tolist() == [3, 2, 1]
+    assert first_places([])[0].dtype == torch.long
+
+
+def test_the_loss_is_one_number_a_token() -> None:
+    assert nll(torch.tensor([[0.0, -1.5], [-0.5, 0.0]])).tolist() == [[0.0, 1.5], [0.5, 0.0]]

@@ -1,0 +1,157 @@
+"""The loop of RFT: sample a round into the history, then imitate its best, one pass over them and one yield a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from rlcore.batching import micro_batches, minibatches
+from rlcore.log import get_logger
+from rlcore.meter import Meter
+from rlcore.models.loading import disable_dropout
+from rlcore.order import Order
+from rlcore.protocols import Policy
+from rlcore.run import Run
+from rlcore.types import Metrics, Trajectories
+from rlcore_rft.config import RFTConfig, check
+from rlcore_rft.history import History, distinct
+from rlcore_rft.loss import nll, percentile, thresholds
+
+
+class RFTTrainer:
+    """Reward-ranked fine-tuning (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("reward_fn", "prompts")
+    default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+
+    def __init__(self, config: RFTConfig, run: Run) -> None:
+        self.config, self.run = config, run
+        self._policy = run.build_policy()
+        if not config.dropout:
+            disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.num_prompts = min(config.prompts or len(run.prompts), len(run.prompts))
+        check(config, self.num_prompts, run.ranks.world)
+        self.order = Order(len(run.prompts), run.config.run.seed)
+        self.history = History(config.history)
+        self.num_rounds, self.num_improved = 0, config.improve_steps
+        run.plan_steps(-(-len(run.prompts) // self.num_prompts) * config.improve_steps)
+        most = self.num_prompts * config.generations * config.history
+        self.updates_per_step = -(-most // config.batch_size)
+        self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_step)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each improve step; the first of a round has grown the history too."""
+        while True:
+            metrics: Metrics = {}
+            if self.num_improved >= self.config.improve_steps:
+                metrics = self.grow()
+                self.num_rounds, self.num_improved = self.num_rounds + 1, 0
+            chosen, selected = self.select()
+            metrics |= selected
+            if len(chosen):
+                metrics |= self.imitate(chosen)
+            self.num_improved += 1
+            yield metrics | {"rft/round": float(self.num_rounds), "progress/epoch": self.order.epoch}
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    def grow(self) -> Metrics:
+        """Sample and score `generations` responses to each prompt of a round; every rank then holds all of them."""
+        run, clock = self.run, time.perf_counter
+        dealt = self.order.take_within_pass(self.num_prompts)
+        numbers = [number for number in dealt for _ in range(self.config.generations)]
+        mine = [numbers[i] for i in run.ranks.share(len(numbers))]
+        prompts = [run.prompts[number] for number in mine]
+        begun = clock()
+        batch = run.sample(prompts)
+        sampled = clock()
+        scored = run.score(prompts, batch)
+        batch = batch.with_columns(scores=scored.scores, prompts=torch.tensor(mine, device=batch.tokens.device))
+        batch = run.ranks.gather_batch(batch)
+        self.history.add(batch)
+        run.observers.on_rollout(run, batch)
+        scores = batch["scores"]
+        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
+        return {
+            "reward/mean": float(scores.mean()),
+            "reward/std": float(scores.std(correction=0)),
+            "reward/min": float(scores.min()),
+            "reward/max": float(scores.max()),
+            "response/length_mean": float(batch.num_actions.float().mean()),
+            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+            **{f"reward/{name}": mean for name, mean in by_name.items()},
+            "time/sample_s": sampled - begun,
+            "time/score_s": clock() - sampled,
+        }
+
+    def select(self) -> tuple[Trajectories, Metrics]:
+        """Return the best of the history, without duplicates; every rank selects the same, and nothing random."""
+        config, responses = self.config, self.history.responses
+        scores, counts = responses["scores"], responses["counts"]
+        prompts = responses["prompts"].unique(return_inverse=True)[1]
+        share = percentile(
+            self.num_improved, config.improve_steps, start=config.start_percentile, end=config.end_percentile
+        )
+        limits = thresholds(scores, counts, prompts, percentile=share)
+        passed = scores.double() >= limits[prompts]
+        chosen = distinct(responses.rows(passed))
+        if not len(chosen):
+            get_logger("rft").warning(
+                "nothing to imitate, so this step learns nothing: all scores are equal, or within 0.001 of each other; "
+                "give a reward that tells responses apart",
+                lowest=float(scores.min()), highest=float(scores.max()), round=self.num_rounds,
+            )  # fmt: skip
+        kept = int(counts[passed].sum())
+        return chosen, {
+            "rft/percentile": share,
+            "rft/threshold_mean": float(limits.mean()),
+            "rft/kept": float(kept),
+            "rft/kept_fraction": kept / int(counts.sum()),
+            "rft/unique": float(len(chosen)),
+        }
+
+    def imitate(self, chosen: Trajectories) -> Metrics:
+        """Make one pass over the chosen responses, as supervised fine-tuning does over demonstrations."""
+        begun, meter, norms = time.perf_counter(), Meter(self.run.ranks), []
+        step, num_left = self.num_rounds * self.config.improve_steps + self.num_improved, self.updates_per_step
+        seed = self.run.config.run.seed * 1_000_003 + step
+        for minibatch in minibatches(chosen.to(self.run.ranks.device), self.config.batch_size, seed=seed):
+            total = minibatch.num_actions.sum()
+            for part, last in micro_batches(minibatch, self.config.micro_batch_size, self.run.ranks):
+                # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
+                with self.updater.exchanging(last):
+                    losses = nll(self._policy.score(part).logprobs)
+                    self.updater.backward((losses * part.action_mask).sum() / total)
+                meter.add(part.action_mask, {"loss/total": losses.detach()})
+            norm = self.updater.step()
+            num_left -= 1
+            if norm is not None:
+                norms.append(float(norm))
+        # The schedule was planned for passes over everything; it goes on by as much after a pass over the best.
+        for _ in range(num_left):
+            self.updater.scheduler.step()
+        metrics = meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
+        return metrics | ({"grad/norm": sum(norms) / len(norms)} if norms else {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer, the order of prompts, the history, and how far the present round is."""
+        return {
+            "updater": self.updater.state_dict(),
+            "order": self.order.state_dict(),
+            "history": self.history.state_dict(),
+            "num_rounds": self.num_rounds,
+            "num_improved": self.num_improved,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
+        self.history.load_state_dict(state["history"])
+        self.num_rounds, self.num_improved = state["num_rounds"], state["num_improved"]
