@@ -19,6 +19,7 @@ from rlcore.protocols import Policy
 from rlcore.registry import all_registries
 from rlcore.run import Run
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
+from rlcore.sweeps import refuse_sweeps
 from rlcore.switches import configured
 from rlcore.types import Metrics
 from rlcore.verbosity import check_environment
@@ -58,7 +59,8 @@ class Result:
         source = [prompts] if isinstance(prompts, str) else prompts
         rows = run.read_prompts(source, "prompts")
         batch = run.sample(rows, sampling)
-        return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences)
+        alone = bool(run.data.outputs_begin_text)
+        return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences, alone=alone)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
@@ -153,6 +155,7 @@ def train_from_config(values: Mapping[str, Any], where: str) -> Result:
 
 def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any) -> Result:
     check_environment()
+    refuse_sweeps(values.get("gen"), where)
     settings = structure(TrainConfig, values, where=where)
     inputs = Inputs(
         model=settings.model.get("path"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rlcore.errors import ConfigError, RewardError
+from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.log import get_logger
 from rlcore.rewards import call_metric
 from rlcore.run import Run
@@ -60,6 +60,12 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
     ending = [token for token in (policy.eos_token_ids if given is None else given) if 0 <= token < vocabulary]
     if not bool(mask[:, ending].any()):
         log.warning("logit_mask lets EOS follow no token: sequences end by stop sequences and limits only")
+    for i, prompt in enumerate(run.eval_prompts):
+        if not bool(mask[prompt.tokens[-1]].any()):
+            raise DataError(
+                f"logit_mask[{prompt.tokens[-1]}]: lets nothing follow the last token of evaluation prompt {i}, "
+                f"{prompt.text[-60:]!r}; let some token follow, or leave the prompt out"
+            )
     dead_ends = mask.any(0) & ~mask.any(1)
     dead_ends[ending] = False
     if bool(dead_ends.any()):

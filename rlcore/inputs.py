@@ -72,8 +72,10 @@ class Inputs:
             log.warning("rewards are of no use to this trainer", trainer=trainer, needs=", ".join(needs))
         missing = [name for name in needs if getattr(self, name) is None]
         if missing:
+            other = None if self.samples is None else "sft" if self.rewards is None else "ilql"
+            hint = f", or name trainer '{other}', which learns from what is given" if other else ""
             raise InputsError(
                 f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
                 f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "
-                "in the configuration file"
+                f"in the configuration file{hint}"
             )

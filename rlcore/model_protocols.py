@@ -79,6 +79,8 @@ class Policy(Protocol):
     """Tokens a sequence may have, prompt and continuation together; 0 where there is no bound."""
     max_prompt_length: int
     """Tokens a prompt may have that is to be continued by one at least; 0 where there is no bound."""
+    outputs_begin_text: bool
+    """Whether what it writes begins a text of its own, as with an encoder-decoder, and does not go on the prompt's."""
     num_q_heads: int
     """Q-heads the policy has; with any, it is a `QPolicy`."""
 

@@ -142,7 +142,8 @@ class Ranks:
     def take_share(self, batch: Trajectories) -> Trajectories:
         """Return this process's rows of a batch that all hold, as many as every other process's.
 
-        Where rows are short, the first ones stand in with no chosen token: they weigh nothing in any sum.
+        Where rows are short, the first row's prompt stands in, with no chosen token: it weighs nothing in any sum. The
+        rest of that row is left out, because without choices nothing tells where the prompt ended.
         """
         if self.world == 1:
             return batch
@@ -151,6 +152,7 @@ class Ranks:
         mine = batch.rows(index)
         real = len(self.share(len(batch)))
         if real < size:
+            mine.mask[real:] &= mine.action_mask[real:].cumsum(1) == 0
             mine.action_mask[real:] = False
         return mine
 

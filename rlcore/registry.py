@@ -100,7 +100,9 @@ class Registry(Generic[T]):
         elsewhere = {other: dist for short, dist in known.items() for other in (short, f"{dist}:{short}")}
         dist, colon, short = name.rpartition(":")
         exact = f"{normalise(dist)}{colon}{short}"
-        near = difflib.get_close_matches(name, {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(
+            name.lower(), {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5
+        )
         said = ""
         if near and near[0] in here:
             said = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"

@@ -149,8 +149,8 @@ def _arguments(function: UserFunction, occasion: Occasion) -> tuple[list[Any], d
     if lacking:
         name = lacking[0].name
         near = _near(name, given)
-        hint = f"did you mean '{near}'? " if near else ""
-        occasion.fail(function, f"asks for '{name}', which is not there; {hint}There are {', '.join(given)}")
+        hint = f"did you mean '{near}'? There" if near else "there"
+        occasion.fail(function, f"asks for '{name}', which is not there; {hint} are {', '.join(given)}")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return args, {name: value for name, value in given.items() if name not in {p.name for p in by_position}}
     return args, {p.name: given[p.name] for p in by_name if p.name in given}

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlcore import ops
+from rlcore.config import evolve
 from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.samples import Sample
 from rlcore.data.sources import load_reference
-from rlcore.data.text import render_outputs
-from rlcore.errors import ConfigError, DataError
+from rlcore.errors import ConfigError
 from rlcore.inputs import Inputs
 from rlcore.loggers import Loggers
 from rlcore.observers import Observers
@@ -30,25 +29,9 @@ from rlcore.protocols import Policy, PromptPipeline, RolloutStore, SamplePipelin
 from rlcore.ranks import Ranks
 from rlcore.rewards import Rewards
 from rlcore.rollouts.keeping import Rollouts
-from rlcore.settings import OptimizerConfig, SamplingConfig, TrainConfig
+from rlcore.scoring import Scored, ask_rewards
+from rlcore.settings import DataConfig, OptimizerConfig, SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
-
-
-@attrs.frozen(eq=False)
-class Scored:
-    """Hold what the reward functions said of a batch.
-
-    Attributes:
-        outputs: B strings, the text of the chosen tokens.
-        scores: float32[B], the score of each sequence; the sum of its dense rewards where those were given.
-        dense: float32[B, T] or None, rewards token by token.
-        by_name: the scores of each reward function, before weighting.
-    """
-
-    outputs: list[str]
-    scores: Tensor
-    dense: Tensor | None
-    by_name: dict[str, list[float | None]]
 
 
 @attrs.define(eq=False)
@@ -152,6 +135,13 @@ class Run:
         """Return the held-out demonstrations, tokenised; none where none were given."""
         return self._samples("eval_samples") if self.inputs.eval_samples is not None else []
 
+    @cached_property
+    def data(self) -> DataConfig:
+        """Return the section `data`, with what only the policy can tell filled in."""
+        given = self.config.data
+        begins = self._built.outputs_begin_text if given.outputs_begin_text is None else given.outputs_begin_text
+        return evolve(given, outputs_begin_text=begins)
+
     def _prompts(self, name: str) -> list[Prompt]:
         return self.read_prompts(getattr(self.inputs, name), name)
 
@@ -159,11 +149,11 @@ class Run:
         """Tokenise prompts of any form for the policy; `what` is the option they were given in."""
         longest = self._built.max_prompt_length
         bound = longest + 1 if longest else 0
-        return self.build_prompts(source, self.tokenizer, self.config.data, max_length=bound, what=what)
+        return self.build_prompts(source, self.tokenizer, self.data, max_length=bound, what=what)
 
     def _samples(self, name: str) -> list[Sample]:
         source, longest = getattr(self.inputs, name), self._built.max_length
-        return self.build_samples(source, self.tokenizer, self.config.data, max_length=longest, what=name)
+        return self.build_samples(source, self.tokenizer, self.data, max_length=longest, what=name)
 
     @cached_property
     def reward_fn(self) -> Rewards | None:
@@ -233,27 +223,12 @@ class Run:
             RewardError: a reward function raised, or returned what cannot be used.
             DataError: a sequence without a chosen token.
         """
-        policy = self._built
-        counts = batch.num_actions.tolist()
-        if 0 in counts:
-            row = counts.index(0)
-            raise DataError(f"sample {row} of the batch has no chosen token: {prompts[row].text[:80]!r}")
         stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
-        outputs = render_outputs(policy.tokenizer, batch, prompts, stops)
-        if self.reward_fn is None:
-            scored = Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
-            self.rollouts.add(prompts, batch, scored)
-            return scored
-        given = self.reward_fn(
-            prompts, outputs, tokenizer=policy.tokenizer, output_tokens=batch.action_tokens,
-            where=where or f"step {self.step + 1}",
+        where = where or f"step {self.step + 1}"
+        scored = ask_rewards(
+            self.reward_fn, self.tokenizer, prompts, batch, stop_sequences=stops,
+            outputs_begin_text=bool(self.data.outputs_begin_text), where=where,
         )  # fmt: skip
-        dense = None
-        if given.dense is not None:
-            flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)
-            dense = ops.spread(flat.to(batch.tokens.device), batch.action_mask)
-        scores = torch.tensor(given.totals, dtype=torch.float32, device=batch.tokens.device)
-        scored = Scored(outputs, scores, dense, given.by_name)
         self.rollouts.add(prompts, batch, scored)
         return scored
 
@@ -263,10 +238,13 @@ class Run:
 
         In a narrower precision two ways to compute the same number differ by more than ratios may.
         """
+        return self.config.gen.is_plain and self.logit_mask is None and self.is_full_precision
+
+    @property
+    def is_full_precision(self) -> bool:
+        """Tell whether forward passes run in float32 throughout."""
         weights = next(self._built.module.parameters())
-        if self.logit_mask is not None:
-            return False
-        return self.config.gen.is_plain and self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
+        return self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
 
     def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:
         """Have `evaluation` called at each evaluation; its metrics are logged under `eval/`."""

@@ -165,6 +165,10 @@ class DataConfig:
     )
     max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
     add_bos: bool | None = option(None, "put BOS before every prompt and sample; the tokenizer's habit when left out")
+    outputs_begin_text: bool | None = option(
+        None, "spell a sample's first output as the beginning of a text, as a translation is, and not as what goes on "
+        "its prompt; as suits the architecture when left out",
+    )  # fmt: skip
     append_eos: bool = option(True, "end every demonstration with EOS, so that the policy learns to stop")
 
 

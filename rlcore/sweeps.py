@@ -42,6 +42,22 @@ def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator
         yield suffix, structure(SamplingConfig, {**plain, **changes, **chosen}, where="eval.gen")
 
 
+def refuse_sweeps(gen: Any, where: str) -> None:
+    """Refuse a list of values in `gen`, where older libraries had it, and say where it belongs.
+
+    Raises:
+        ConfigError: an option that takes one value is given a list.
+    """
+    given = gen if isinstance(gen, Mapping) else {}
+    for name in unstructure(SamplingConfig()):
+        value = given.get(name)
+        if name not in LISTS and isinstance(value, (list, tuple)):
+            raise ConfigError(
+                f"{where}: gen.{name} = {list(value)}: training samples in one way; a list sweeps evaluations: set "
+                f"eval.gen.{name} to it, and gen.{name} to one value or to none"
+            )
+
+
 def find_score(metrics: Metrics, metric: str, suffixes: Sequence[str], mode: Literal["max", "min"]) -> float | None:
     """Return what the metric that tells the best checkpoint says; of a sweep, the best of its values.
 

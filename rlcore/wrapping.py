@@ -15,7 +15,7 @@ from rlcore.registry import registries
 HOOK = "wrap_component"
 METHODS = {
     "trainers": ("steps", "policy", "state_dict", "load_state_dict"),
-    "architectures": ("to", "score", "reference_score", "decoder", "save_pretrained", "load_pretrained"),
+    "architectures": ("to", "score", "reference_score", "decoder", "save_pretrained", "load_pretrained", "export"),
     "rollout_stores": ("append", "take", "__len__", "state_dict", "load_state_dict"),
     "loggers": ("metrics", "completions", "close"),
 }

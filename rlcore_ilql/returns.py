@@ -11,6 +11,9 @@ from rlcore.data.sample_rewards import SampleReward
 from rlcore.data.samples import Sample
 from rlcore.log import get_logger
 
+ROUNDING = 1e-12
+"""Returns this close, as a share of the largest, are one number that was added up in different ways."""
+
 
 @attrs.frozen
 class Returns:
@@ -19,7 +22,7 @@ class Returns:
     Attributes:
         rewards: for each sample one number for each of its tokens.
         mean: of the samples' undiscounted returns, as they were given.
-        std: their unbiased deviation; 0 where all are equal.
+        std: their unbiased deviation; 0 where all are equal but for rounding.
     """
 
     rewards: list[tuple[float, ...]]
@@ -34,7 +37,7 @@ def read_returns(given: Sequence[SampleReward], samples: Sequence[Sample], *, st
     have to come off some token, and so say that another one had earned it.
     """
     totals = torch.tensor([each.total for each in given], dtype=torch.float64)
-    differ = bool(totals.max() > totals.min())
+    differ = float(totals.max() - totals.min()) > ROUNDING * float(totals.abs().max())
     mean, std = float(totals.mean()), float(totals.std()) if differ else 0.0
     rewards = [each.tokens for each in given]
     if standardise and not differ:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ def first_places(keys: Sequence[Hashable]) -> tuple[Tensor, Tensor]:
         places.setdefault(key, place)
         counts[key] = counts.get(key, 0) + 1
     return torch.tensor(list(places.values()), dtype=torch.long), torch.tensor(list(counts.values()), dtype=torch.long)
+
+
+def judged(by_name: Mapping[str, Sequence[float | None]]) -> list[bool]:
+    """Tell of each response whether any reward function gave it a number; one of which none did is no bad one."""
+    return [any(score is not None for score in scores) for scores in zip(*by_name.values(), strict=True)]
 
 
 def nll(logprobs: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from rlcore.batching import micro_batches, minibatches
+from rlcore.errors import RewardError
 from rlcore.log import get_logger
 from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
@@ -18,7 +19,7 @@ from rlcore.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_rft.config import RFTConfig, check
 from rlcore_rft.history import History, distinct
-from rlcore_rft.loss import nll, percentile, thresholds
+from rlcore_rft.loss import judged, nll, percentile, thresholds
 
 
 class RFTTrainer:
@@ -72,8 +73,18 @@ class RFTTrainer:
         batch = run.sample(prompts)
         sampled = clock()
         scored = run.score(prompts, batch)
-        batch = batch.with_columns(scores=scored.scores, prompts=torch.tensor(mine, device=batch.tokens.device))
+        batch = batch.with_columns(
+            scores=scored.scores,
+            prompts=torch.tensor(mine, device=batch.tokens.device),
+            judged=torch.tensor(judged(scored.by_name), device=batch.tokens.device),
+        )
         batch = run.ranks.gather_batch(batch)
+        if not bool(batch["judged"].any()):
+            raise RewardError(
+                f"round {self.num_rounds + 1}: the reward functions gave None for all of {len(batch)} responses; rft "
+                "learns from scores, so give some a number"
+            )
+        batch = batch.rows(batch["judged"])
         self.history.add(batch)
         run.observers.on_rollout(run, batch)
         scores = batch["scores"]

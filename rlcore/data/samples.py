@@ -64,6 +64,10 @@ class _Draft:
     rendered: bool = False
     marked: tuple[list[int], list[bool]] | None = None
 
+    def beginnings(self, *, outputs: bool) -> set[int]:
+        """Tell which texts begin one: the first, and the first output where `outputs` do and no template wrote it."""
+        return {0, self.chosen.index(True)} if outputs and not self.rendered and True in self.chosen else {0}
+
 
 def build_samples(
     source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
@@ -97,7 +101,7 @@ def build_samples(
     drafts = [_read(row, tokenizer, data, f"{what}[{i}]") for i, row in enumerate(rows)]
     eos = eos_id(tokenizer, data.append_eos)
     samples = []
-    for i, (tokens, mask) in enumerate(_tokenise(tokenizer, drafts, data.add_bos, eos, what)):
+    for i, (tokens, mask) in enumerate(_tokenise(tokenizer, drafts, data, eos, what)):
         mask[:1] = [False] * len(mask[:1])
         samples.append(_fit(tokens, mask, data.max_sample_tokens, max_length, f"{what}[{i}]"))
     return samples
@@ -164,16 +168,18 @@ def _read_conversation(
 
 
 def _tokenise(
-    tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], add_bos: bool | None, eos: int | None, what: str
+    tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], data: DataConfig, eos: int | None, what: str
 ) -> list[tuple[list[int], list[bool]]]:
-    plain = opening_tokens(tokenizer, add_bos)
-    chat = rendered_opening(tokenizer, add_bos) if any(draft.rendered for draft in drafts) else ()
-    firsts = iter(encode(tokenizer, [text for draft in drafts for text in draft.texts[:1]]))
-    others = iter(encode_continuations(tokenizer, [text for draft in drafts for text in draft.texts[1:]]))
+    plain = opening_tokens(tokenizer, data.add_bos)
+    chat = rendered_opening(tokenizer, data.add_bos) if any(draft.rendered for draft in drafts) else ()
+    begins = [draft.beginnings(outputs=bool(data.outputs_begin_text)) for draft in drafts]
+    marked = [(k in own, text) for draft, own in zip(drafts, begins, strict=True) for k, text in enumerate(draft.texts)]
+    firsts = iter(encode(tokenizer, [text for is_first, text in marked if is_first]))
+    others = iter(encode_continuations(tokenizer, [text for is_first, text in marked if not is_first]))
     special = special_ids(tokenizer)
     built = []
     for i, draft in enumerate(drafts):
-        pieces = [next(firsts if k == 0 else others) for k in range(len(draft.texts))]
+        pieces = [next(firsts if k in begins[i] else others) for k in range(len(draft.texts))]
         if draft.rendered:
             tokens, mask = draft.marked or _join_rendered(tokenizer, draft, pieces, special)
             built.append(_end_rendered(*_open(tokens, mask, chat), special, eos))

@@ -17,6 +17,8 @@ def render_outputs(
     batch: Trajectories,
     prompts: Sequence[Prompt],
     stop_sequences: Sequence[str] = (),
+    *,
+    alone: bool = False,
 ) -> list[str]:
     """Return the text each sequence's chosen tokens add to its prompt, cut before the first stop sequence in it.
 
@@ -28,11 +30,14 @@ def render_outputs(
         batch: B sequences; padding may stand on either side.
         prompts: B prompts, that of each sequence.
         stop_sequences: strings the text ends before, wherever in it they stand.
+        alone: spell outputs as texts of their own, whatever their prompts.
 
     Raises:
         ValueError: there are not as many prompts as sequences.
     """
     outputs = batch.action_tokens
+    if alone:
+        return [_trim(text, stop_sequences) for text in decode(tokenizer, outputs, skip_special_tokens=True)]
     read = [prompt.tokens for prompt in prompts]
     together = [(*prompt, *output) for prompt, output in zip(read, outputs, strict=True)]
     # A batch often holds the same prompt many times.

@@ -67,12 +67,16 @@ class ConsoleLogger:
             self._print_line("eval", step, _evaluation_cells(evaluation), {})
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print a table of the first rows: prompt, output and scores."""
+        """Print a table of the first rows, of a sweep as many from each way of sampling: prompt, output and scores."""
         show = self._run.config.eval.show if self._config.show is None else self._config.show
         if not rows or not show:
             return
-        title = f"completions after step {step}, {min(show, len(rows))} of {len(rows)}"
-        self._console.print(make_table(rows[:show], title=title))
+        ways: dict[Any, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            ways.setdefault(row.get("sampling"), []).append(row)
+        shown = [row for way in ways.values() for row in way[: -(-show // len(ways))]][:show]
+        title = f"completions after step {step}, {len(shown)} of {len(rows)}"
+        self._console.print(make_table(shown, title=title))
 
     def close(self, error: BaseException | None) -> None:
         """End the progress bar and sum the run up: what it reached, where it lies, how to load it or go on."""
@@ -148,9 +152,24 @@ class ConsoleLogger:
 
 
 def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    keys = [key for key in metrics if not key.partition("@")[0].endswith(SIDE_STATISTICS)]
-    keys.sort(key=lambda key: not key.startswith("eval/reward/mean"))
-    return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in keys[:MAX_CELLS]]
+    """Choose what an evaluation's line shows: of a sweep all values of one metric before any of the next."""
+    keys: dict[str, list[str]] = {}
+    for key in metrics:
+        name = key.removeprefix("eval/").partition("@")[0]
+        if not name.endswith(SIDE_STATISTICS):
+            keys.setdefault(name, []).append(key)
+    shown: list[str] = []
+    for name in sorted(keys, key=_distance_from_purpose):
+        if len(shown) < MAX_CELLS:
+            shown += keys[name]
+    return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in shown]
+
+
+def _distance_from_purpose(name: str) -> int:
+    """Rank rewards first, then what a metric function says (and the one loss), the form of responses last."""
+    if name == "reward/mean":
+        return 0
+    return 1 if "/" not in name else 3 if name.startswith("response/") else 2
 
 
 def _duration(seconds: float) -> str:

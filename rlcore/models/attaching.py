@@ -23,6 +23,7 @@ from rlcore.models.adapted_layers import take_out
 from rlcore.models.adapter_folders import WEIGHTS_FILE
 from rlcore.models.adapters import Adapters, carried
 from rlcore.models.kinds import DECODER_ONLY, kind_of
+from rlcore.models.quiet import first_line
 
 GIVEN = "peft_given_to_rlcore"
 """Names the attribute of a model that says which option put its adapter there."""
@@ -130,7 +131,7 @@ def _configured(given: Any) -> Any:
     try:
         return cls(**options)
     except PROBLEMS as error:
-        raise ModelError(f"model.peft = {dict(given)}: peft refuses it: {_first_line(error)}") from error
+        raise ModelError(f"model.peft = {dict(given)}: peft refuses it: {first_line(error)}") from error
 
 
 def _read_config(name: str) -> Any:
@@ -139,7 +140,7 @@ def _read_config(name: str) -> Any:
         return peft.PeftConfig.from_pretrained(_place(name))
     except PROBLEMS as error:
         raise ModelError(
-            f"model.peft = {name!r}: is neither a folder with an adapter nor the hub id of one: {_first_line(error)}"
+            f"model.peft = {name!r}: is neither a folder with an adapter nor the hub id of one: {first_line(error)}"
         ) from error
 
 
@@ -184,7 +185,7 @@ def _inject(model: PreTrainedModel, config: Any) -> Adapters:
     except PROBLEMS as error:
         take_out(model, merge=False)
         layers = f"; {_linear_layers(model)}" if "target" in str(error).lower() else ""
-        raise ModelError(f"model.peft: peft refuses it: {_first_line(error)}{layers}") from error
+        raise ModelError(f"model.peft: peft refuses it: {first_line(error)}{layers}") from error
     adapters = carried(model)
     if adapters is None:
         raise ModelError(f"model.peft: {config.peft_type} has put no layer into the model")
@@ -217,8 +218,3 @@ def _beginning(parameter: nn.Parameter) -> torch.Tensor:
 def _linear_layers(model: nn.Module) -> str:
     found = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, (nn.Linear, Conv1D))}
     return f"its linear layers are called {', '.join(sorted(found))}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

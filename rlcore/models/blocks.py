@@ -70,6 +70,8 @@ def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Paramet
             handle.remove()
     for module in called:
         yield from module.parameters(recurse=False)
+    if is_encoder_decoder(model):  # whole: there may be experts in it that no token of this pass was sent to
+        yield from model.get_encoder().parameters()
 
 
 def thaw(model: PreTrainedModel) -> None:

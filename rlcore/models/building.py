@@ -13,8 +13,12 @@ from rlcore.models.activations import checkpoint_activations
 from rlcore.models.adapters import carried
 from rlcore.models.attaching import attach
 from rlcore.models.blocks import Bare, beneath_adapter, freeze_below, is_encoder_decoder, thaw, vocabulary_size
+from rlcore.models.folders import load_heads
+from rlcore.models.forward import ActorCritic
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
 from rlcore.models.kinds import kind_of
+from rlcore.models.q_heads import QHeads
+from rlcore.models.reading import Reader
 from rlcore.models.settings import LanguageModelConfig
 
 
@@ -83,11 +87,33 @@ def make_value(
     return CriticValue(trunk, head)
 
 
-def recompute(model: PreTrainedModel, value: ValueSource | None) -> None:
-    """Have the model, and the critic where there is one, recompute activations in the backward pass."""
-    checkpoint_activations(model)
-    if isinstance(value, CriticValue):
-        checkpoint_activations(value.trunk)
+def put_heads(
+    spec: loading.ModelSpec,
+    model: PreTrainedModel,
+    reader: Reader,
+    config: LanguageModelConfig,
+    *,
+    value: ValueSource | None,
+    q_heads: int,
+) -> ActorCritic:
+    """Return the model with its heads: those that lie beside it, or beside its adapter, where they fit, else new ones.
+
+    Args:
+        spec: what the model was loaded from.
+        model: the language model.
+        reader: lays batches out for it.
+        config: options of the architecture.
+        value: where values come from; None without a value function.
+        q_heads: how many Q-heads to give it.
+    """
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
+        if isinstance(value, CriticValue):
+            checkpoint_activations(value.trunk)
+    module = ActorCritic(model, reader, value=value, q_heads=QHeads(model, q_heads) if q_heads else None)
+    for place in (spec, config.peft):
+        load_heads(place, module)
+    return module
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

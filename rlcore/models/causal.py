@@ -9,12 +9,10 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.adapters import keep_reference
-from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, recompute
-from rlcore.models.folders import load_heads
-from rlcore.models.forward import ActorCritic, looks_ahead
+from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.forward import looks_ahead
 from rlcore.models.packing import longest_packed
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.q_heads import QHeads
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
 from rlcore.models.tokenizers import load_tokenizer
@@ -57,10 +55,6 @@ def build_causal_lm(
     reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0))
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    if config.gradient_checkpointing:
-        recompute(model, value)
-    module = ActorCritic(model, reader, value=value, q_heads=QHeads(model, q_heads) if q_heads else None)
-    for place in (spec, config.peft):
-        load_heads(place, module)
+    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads)
     context = loading.context_length(model)
     return ModelPolicy(module, loaded_tokenizer, kept, max_length=context, max_prompt_length=max(context - 1, 0))

@@ -32,7 +32,7 @@ class ForwardPass:
 
 
 class ValueHead(nn.Module):
-    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's type.
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model runs in.
 
     Args:
         width: H.
@@ -47,8 +47,9 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return float32[N] for float[N, H]."""
-        out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
-        return out[..., 0].float()
+        with full_precision(hidden):
+            out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
+        return out[..., 0]
 
 
 class ScoreHead(nn.Module):
@@ -110,6 +111,11 @@ class CriticValue(nn.Module):
 
 
 ValueSource = TrunkValue | BranchValue | CriticValue
+
+
+def full_precision(hidden: Tensor) -> torch.autocast:
+    """Keep a run's mixed precision out of what is computed from `hidden`: a value is a number, no row of logits."""
+    return torch.autocast(hidden.device.type, enabled=False)
 
 
 def hidden_width(model: PreTrainedModel) -> int:

@@ -26,12 +26,13 @@ from rlcore.models.adapter_folders import base_of
 from rlcore.models.attaching import attach, unwrapped, wake
 from rlcore.models.blocks import vocabulary_size
 from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared, is_hub_id
-from rlcore.models.quiet import quiet_transformers
-from rlcore.models.tokenizers import first_line
+from rlcore.models.quiet import first_line, quiet_transformers
 
 if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig
 
+_NOISE = ("layerdrop", "jitter_noise", "input_jitter_noise")
+"""Attributes of layers that skip some of them, or blur what a mixture of experts is routed by, in training mode."""
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 
 
@@ -177,14 +178,14 @@ def context_length(model: PreTrainedModel) -> int:
 
 
 def disable_dropout(module: nn.Module) -> None:
-    """Set every dropout probability to 0, so that what learns is the distribution that was sampled from."""
+    """End dropout and its kin in training mode, so that what learns is the distribution that was sampled from."""
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):  # noqa: SLF001  the base of them all
             part.p = 0.0
         elif "Dropout" in type(part).__name__ and isinstance(vars(part).get("p"), float):  # some of peft's own
             vars(part)["p"] = 0.0
         for name, value in vars(part).items():
-            if "dropout" not in name and name != "layerdrop":
+            if "dropout" not in name and name not in _NOISE:
                 continue
             if isinstance(value, float):
                 setattr(part, name, 0.0)

@@ -32,6 +32,7 @@ class ModelPolicy:
         reference: the model as it was, or the adapter that it is without; None if nothing will be compared with it.
         max_length: tokens of prompt and continuation together; 0 where there is no bound.
         max_prompt_length: tokens of a prompt; 0 where there is no bound.
+        outputs_begin_text: what it writes begins a text of its own.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class ModelPolicy:
         *,
         max_length: int,
         max_prompt_length: int,
+        outputs_begin_text: bool = False,
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
+        self.outputs_begin_text = outputs_begin_text
         self.forward: Callable[..., Any] = module
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
@@ -93,7 +96,7 @@ class ModelPolicy:
         """Begin to continue `prompts`; values come with each token where the value head sits on the trunk.
 
         Raises:
-            ModelError: advantages of a policy without Q-heads, or whose values come from elsewhere than its trunk.
+            ModelError: advantages of a policy without Q-heads.
         """
         heads = self._read_heads(advantages=advantages)
         reader = self.module.reader
@@ -106,13 +109,9 @@ class ModelPolicy:
             return None if head is None else lambda hidden: (head(hidden), None)
         if q_heads is None:
             raise ModelError("this policy has no Q-heads, so it knows no advantages: build it with q_heads=2")
-        if head is None:
-            raise ModelError(
-                "advantages need values from the policy's own trunk: leave value_layers and critic at their defaults"
-            )
 
-        def read(hidden: Tensor) -> tuple[Tensor, Tensor]:
-            values = head(hidden)
+        def read(hidden: Tensor) -> tuple[Tensor | None, Tensor]:
+            values = None if head is None else head(hidden)
             return values, q_heads.advantages(hidden, values)
 
         return read

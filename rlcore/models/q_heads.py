@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore import ops
-from rlcore.models.heads import hidden_gain, hidden_width
+from rlcore.models.heads import full_precision, hidden_gain, hidden_width
 
 
 class QScores(NamedTuple):
@@ -29,7 +29,7 @@ class QScores(NamedTuple):
 
 
 class QHead(nn.Module):
-    """Map hidden states to Q-values: Linear(H, 2H), ReLU, Linear(2H, V); in float32 whatever the model's type.
+    """Map hidden states to Q-values: Linear(H, 2H), ReLU, Linear(2H, V); of float32 weights whatever the model's type.
 
     Args:
         width: H.
@@ -49,10 +49,11 @@ class QHead(nn.Module):
         return out.float()
 
     def at(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Return the Q-values of `tokens`, long[N], alone: float32[N] for float[N, H]."""
-        risen = torch.relu(self.rise(hidden.float() * self.gain))
-        picked = (risen * F.embedding(tokens, self.fall.weight)).sum(-1)
-        return (picked + self.fall.bias[tokens]).float()
+        """Return the Q-values of `tokens`, long[N], alone: float32[N] for float[N, H], in full precision."""
+        with full_precision(hidden):
+            risen = torch.relu(self.rise(hidden.float() * self.gain))
+            picked = (risen * F.embedding(tokens, self.fall.weight)).sum(-1)
+            return (picked + self.fall.bias[tokens]).float()
 
 
 class QHeads(nn.Module):
@@ -79,26 +80,30 @@ class QHeads(nn.Module):
             tokens: long[N].
         """
         values, logprobs = [], []
+        narrow = torch.is_autocast_enabled(hidden.device.type)
         for head in self.heads:
             every = head(hidden)
-            values.append(every.gather(1, tokens[:, None])[:, 0])
+            # What is compared with the targets is as exact as they are.
+            picked = cast("QHead", head).at(hidden, tokens) if narrow else every.gather(1, tokens[:, None])[:, 0]
+            values.append(picked)
             logprobs.append(ops.token_logprobs(every, tokens))
         with torch.no_grad():
             targets = [cast("QHead", head).at(hidden, tokens) for head in self.targets]
         return QScores(torch.stack(values), torch.stack(logprobs), torch.stack(targets))
 
-    def advantages(self, hidden: Tensor, values: Tensor) -> Tensor:
+    def advantages(self, hidden: Tensor, values: Tensor | None) -> Tensor:
         """Return min over target Q less V of every token that could come next.
 
         Args:
             hidden: float[B, H].
-            values: float[B].
+            values: float[B]; 0 if left out, which changes no draw, for it is the same for all tokens of a row.
 
         Returns:
             float32[B, V].
         """
-        lowest: Tensor = torch.stack([head(hidden) for head in self.targets]).amin(0)
-        return lowest - values[:, None]
+        with full_precision(hidden):  # sampling multiplies them, and their rounding errors, by gen.beta
+            lowest: Tensor = torch.stack([head(hidden) for head in self.targets]).amin(0)
+        return lowest if values is None else lowest - values[:, None]
 
     @torch.no_grad()
     def sync(self, rate: float) -> None:

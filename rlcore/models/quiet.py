@@ -1,4 +1,4 @@
-"""Keep `transformers` from talking while it works for us."""
+"""Keep `transformers` and `peft` from talking while they work for us, and short where they fail."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or what kind of error it is."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -13,12 +13,9 @@ from rlcore.data.tokens import closing_tokens, opening_tokens
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.adapters import keep_reference
-from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, recompute
-from rlcore.models.folders import load_heads
-from rlcore.models.forward import ActorCritic
+from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, put_heads
 from rlcore.models.kinds import ENCODER_DECODER
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.q_heads import QHeads
 from rlcore.models.seq2seq_reading import Seq2SeqReader
 from rlcore.models.settings import Seq2SeqLMConfig
 from rlcore.models.tokenizers import load_tokenizer
@@ -46,14 +43,11 @@ def build_seq2seq_lm(
     reader = _make_reader(model, loaded_tokenizer)
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    if config.gradient_checkpointing:
-        recompute(model, value)
-    module = ActorCritic(model, reader, value=value, q_heads=QHeads(model, q_heads) if q_heads else None)
-    for place in (spec, config.peft):
-        load_heads(place, module)
+    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads)
     return ModelPolicy(
-        module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length
-    )
+        module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length,
+        outputs_begin_text=True,
+    )  # fmt: skip
 
 
 def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqReader:

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
 
 from rlcore.models.cache import make_cache
 from rlcore.models.decoding import ReadHeads, read_by
@@ -46,7 +45,7 @@ class Seq2SeqDecoder:
         self._model, self._inputs, self._copies = model, inputs, copies
         self._heads, self._autocast = heads, autocast
         self._mask = inputs["attention_mask"]
-        self._encoded: Tensor | None = None
+        self._encoded: Any = None
         # The configuration as a whole may count the encoder's layers; the decoder's is asked for its own.
         config = model.get_decoder().config.get_text_config(decoder=True)
         capacity = inputs["decoder_input_ids"].shape[1] + max_new_tokens
@@ -57,8 +56,7 @@ class Seq2SeqDecoder:
         """Read the prompts, and what the decoder begins with."""
         with self._autocast():
             encoder = self._model.get_encoder()
-            read = encoder(input_ids=self._inputs["input_ids"], attention_mask=self._mask)
-            self._encoded = read.last_hidden_state
+            self._encoded = encoder(input_ids=self._inputs["input_ids"], attention_mask=self._mask)
             said = self._read(self._inputs["decoder_input_ids"])
         if self._copies is None:
             return said
@@ -79,12 +77,11 @@ class Seq2SeqDecoder:
     def _select(self, rows: Tensor) -> None:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._mask = self._mask[rows]
-        if self._encoded is not None:
-            self._encoded = self._encoded[rows]
+        self._encoded.last_hidden_state = self._encoded.last_hidden_state[rows]
 
     def _read(self, tokens: Tensor) -> DecodeStep:
         inputs: dict[str, Any] = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=cast("torch.FloatTensor", self._encoded)),
+            "encoder_outputs": self._encoded,
             "attention_mask": self._mask,
             "decoder_input_ids": tokens,
             "past_key_values": self._cache,

@@ -14,7 +14,7 @@ from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import ModelError
 from rlcore.log import get_logger
 from rlcore.models.adapter_folders import base_of
-from rlcore.models.quiet import quiet_transformers
+from rlcore.models.quiet import first_line, quiet_transformers
 from rlcore.models.settings import LanguageModelConfig, TokenizerConfig
 
 log = get_logger("models")
@@ -124,9 +124,3 @@ def _no_tokenizer(name: str, reason: str) -> ModelError:
         f"{name!r} holds no tokenizer that transformers can load ({reason}): pass tokenizer= "
         "(in a configuration file model.tokenizer), a folder or hub id"
     )
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or what kind of error it is."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -11,7 +11,7 @@ from rlcore.loggers.jsonl import JsonLines
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks
-    from rlcore.run import Scored
+    from rlcore.scoring import Scored
     from rlcore.types import Prompt, Trajectories
 
 Row = dict[str, Any]

@@ -31,6 +31,7 @@ CONFIGS = {
     "t5": hf.T5Config(**T5),
     "t5, version 1.1": hf.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "mt5": hf.MT5Config(**T5),
+    "switch": hf.SwitchTransformersConfig(**T5, num_experts=2),
     "bart": hf.BartConfig(**BART),
     "mbart": hf.MBartConfig(**BART),
     "pegasus": hf.PegasusConfig(**BART),

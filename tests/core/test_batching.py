@@ -44,3 +44,14 @@ def test_micro_batches_cover_the_batch_in_order_and_know_the_last() -> None:
 def test_zero_takes_all_at_once() -> None:
     parts = list(micro_batches(numbered(5), 0, Ranks()))
     assert [(len(part), last) for part, last in parts] == [(5, True)]
+
+
+def test_a_prompt_alone_stands_in_where_a_ranks_share_is_short() -> None:
+    ranks = Ranks()
+    ranks.rank, ranks.world = 1, 2
+    chosen = [[False, False, True, True], [False, True], [False, True, True]]
+    batch = Trajectories.stack([[1, 2, 3, 4], [5, 6], [7, 8, 9]], chosen)
+    share = ranks.take_share(batch)
+    assert [row[mask].tolist() for row, mask in zip(share.tokens, share.mask, strict=True)] == [[5, 6], [1, 2]]
+    assert share.action_tokens == [[6], []]
+    assert batch.num_actions.tolist() == [2, 1, 2]

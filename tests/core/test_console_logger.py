@@ -127,6 +127,18 @@ def test_an_evaluation_is_a_line_of_its_own_reward_first(tmp_path: Path) -> None
     assert screen.lines == ["eval      5   reward    0.5000   optimality    0.7500"]
 
 
+def test_of_a_sweep_every_value_of_a_metric_is_shown_before_the_next_and_a_users_own_before_lengths(
+    tmp_path: Path,
+) -> None:
+    screen = make_screen(tmp_path)
+    for_each = {"response/length_mean": 4.0, "response/truncated_fraction": 1.0, "optimality": 0.5}
+    swept = {f"eval/{name}@beta={beta}": value for beta in (0, 1, 100) for name, value in for_each.items()}
+    screen.logger.metrics(5, {"eval/loss/v": 2.0, **swept})
+    labels = re.findall(r"[a-z_]+(?:@beta=\d+)?(?=    )", screen.lines[0].removeprefix("eval      5"))
+    own = [f"optimality@beta={beta}" for beta in (0, 1, 100)]
+    assert labels == [*own, "v", *(label.replace("optimality", "length") for label in own)]
+
+
 def test_a_terminal_has_a_bar_with_the_time_left_and_a_file_has_none(tmp_path: Path) -> None:
     for terminal in (True, False):
         screen = make_screen(tmp_path, terminal=terminal, total_steps=4)
@@ -275,6 +287,16 @@ def test_completions_of_a_sweep_say_how_each_was_sampled(tmp_path: Path) -> None
     screen.logger.metrics(1, {"eval/reward/mean@temperature=0": 0.25, "eval/reward/std@temperature=0": 9.0})
     assert "reward@temperature=0    0.2500" in screen.text
     assert "9.0" not in screen.text
+
+
+def test_of_a_sweep_completions_of_each_way_are_shown(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path, ConsoleConfig(show=3))
+    ways = ("beta=0", "beta=100")
+    screen.logger.completions(
+        5, [{"sampling": way, "prompt": "p", "output": f"{way} no {i}"} for way in ways for i in range(9)]
+    )
+    assert "3 of 18" in screen.text
+    assert re.findall(r"beta=\d+ no \d", screen.text) == ["beta=0 no 0", "beta=0 no 1", "beta=100 no 0"]
 
 
 def test_the_summary_of_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -> None:

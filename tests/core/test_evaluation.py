@@ -144,6 +144,13 @@ def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest
     assert "lets EOS follow no token" in capsys.readouterr().err
 
 
+def test_a_prompt_that_nothing_may_follow_is_known_before_the_first_step(make_trainer: Make) -> None:
+    mask = torch.ones(32, 32)
+    mask[2] = 0.0  # c, with which the second prompt ends
+    with pytest.raises(DataError, match=r"logit_mask\[2\]: lets nothing follow .* evaluation prompt 1, 'bc'"):
+        sft_run(make_trainer, inputs={"logit_mask": mask})
+
+
 BEST = {"keep_best": 1}
 SWEPT = {"every": 1, "gen": {"temperature": [0, 1]}}
 

@@ -271,6 +271,10 @@ def test_fusing_changes_no_logits_and_can_be_left(tiny_gpt2: PreTrainedModel) ->
             vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
             attention_dropout=0.5, hidden_dropout=0.5,
         ),
+        hf.MixtralConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=2, num_local_experts=2, router_jitter_noise=0.5,
+        ),
     ],
 )  # fmt: skip
 def test_without_dropout_training_mode_says_what_evaluation_mode_says(config: hf.PretrainedConfig) -> None:

@@ -147,6 +147,8 @@ def test_all_that_has_no_use_is_told_at_once() -> None:
 def test_a_name_that_nobody_registered_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'adam_w'. Did you mean 'adamw'"):
         choose(name="adam_w")
+    with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'AdamW'. Did you mean 'adamw'"):
+        choose(name="AdamW")
     with pytest.raises(UnknownScheduler, match=r"no scheduler is called 'cosin'. Did you mean 'cosine'"):
         choose(scheduler="cosin")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,20 @@ def test_decoding_gives_the_lowest_targets_advantage(model: Any, char_tokenizer:
     assert policy.decoder(prompts, max_new_tokens=2).start().advantages is None
 
 
+def test_values_and_advantages_are_of_full_precision_where_the_model_runs_in_less(
+    model: Any, char_tokenizer: Any
+) -> None:
+    policy = build(model, char_tokenizer)
+    value, q_heads = policy.module.value.head, policy.module.q_heads
+    hidden = torch.randn(6, 16).bfloat16()
+    values = value(hidden)
+    advantages = q_heads.advantages(hidden, values)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+        assert torch.equal(value(hidden), values)
+        assert torch.equal(q_heads.advantages(hidden, values), advantages)
+
+
 def test_heads_and_targets_are_saved_and_come_back(model: Any, char_tokenizer: Any, tmp_path: Path) -> None:
     policy = build(model, char_tokenizer)
     with torch.no_grad():
@@ -155,7 +170,12 @@ def test_without_q_heads_there_are_no_advantages_and_nothing_to_sync(model: Any,
         policy.sync_targets(0.5)
 
 
-def test_advantages_need_values_on_the_trunk(model: Any, char_tokenizer: Any) -> None:
-    policy = build(model, char_tokenizer, value_layers=1)
-    with pytest.raises(ModelError, match="leave value_layers and critic at their defaults"):
-        policy.decoder([[3]], max_new_tokens=1, advantages=True)
+def test_advantages_of_values_from_elsewhere_differ_by_a_number_a_row(model: Any, char_tokenizer: Any) -> None:
+    """V comes from layers of its own, which are not decoded; the same for all tokens, it changes no draw."""
+    trunk, branch = build(copy.deepcopy(model), char_tokenizer), build(model, char_tokenizer, value_layers=1)
+    branch.module.q_heads.load_state_dict(trunk.module.q_heads.state_dict())
+    prompts = [[3, 5], [4]]
+    wanted = trunk.decoder(prompts, max_new_tokens=1, advantages=True).start()
+    said = branch.decoder(prompts, max_new_tokens=1, advantages=True).start()
+    assert said.values is None
+    torch.testing.assert_close(said.advantages - wanted.advantages, wanted.values[:, None].expand(2, 32))

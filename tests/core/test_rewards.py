@@ -228,7 +228,7 @@ async def raises_later(samples):
         ),
         (lambda completions: [], r"asks for 'completions', which is not there; did you mean 'outputs'\?"),
         (lambda lable: [], r"asks for 'lable', .*did you mean 'label'"),
-        (lambda samples, zzz: [], r"asks for 'zzz', which is not there; There are samples, prompts, outputs, token"),
+        (lambda samples, zzz: [], r"asks for 'zzz', which is not there; there are samples, prompts, outputs, token"),
         (lambda a, b, c, d, /: [], r"asks for 'd', which is not there"),
     ],
 )

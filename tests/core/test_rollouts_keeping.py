@@ -17,7 +17,7 @@ import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.rollouts.keeping import Rollouts, is_plain
-from rlcore.run import Scored
+from rlcore.scoring import Scored
 from rlcore.settings import RunConfig
 from rlcore.types import Prompt, Trajectories
 

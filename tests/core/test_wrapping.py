@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
 from rlcore.fence import Fence
+from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
 from rlcore.stores import MemoryStore
-from rlcore.wrapping import Wrapping
+from rlcore.wrapping import METHODS, Wrapping
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 SAMPLER: Component[Any] = Component("samplers", "fast", "acme", "0.3", "", "acme:sample", None)
@@ -218,3 +220,12 @@ def test_what_stands_in_for_an_object_has_its_methods() -> None:
     assert wrapping.wrapped(store, built) is built
     said = "TypeError: its function returned [], which has no take; it must return what is used in place of what it got"
     assert [dropped.error for dropped in fence.dropped] == [said]
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol"),
+    [("trainers", Trainer), ("architectures", Policy), ("rollout_stores", RolloutStore), ("loggers", Logger)],
+)
+def test_the_methods_are_those_of_the_protocol(kind: str, protocol: type) -> None:
+    functions = [name for name, member in vars(protocol).items() if inspect.isfunction(member)]
+    assert set(METHODS[kind]) == {name for name in functions if not name.startswith("_") or name == "__len__"}

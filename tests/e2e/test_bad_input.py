@@ -86,6 +86,8 @@ NOT_BEGUN = [
     ("missing", "ConfigError", ["missing.yaml: cannot be read"]),
     ("ppo data.reward_fn=null", "InputsError", ["'ppo' needs reward_fn and prompts; missing: reward_fn", "data:"]),
     ("ppo data.prompts=null", "InputsError", ["missing: prompts"]),
+    ("sft trainer.name=ppo data.reward_fn=bad_rewards:count", "InputsError", ["missing: prompts", "trainer 'sft'"]),
+    ("ppo gen.beta=[0,100]", "ConfigError", ["gen.beta = [0, 100]", "set eval.gen.beta"]),
     ("ppo trainer.name=null data.reward_fn=null", "InputsError", ["nothing to learn from", "given were prompts"]),
     ("ppo data.reward_fn=bad_rewards:nothing", "DataError", ["'bad_rewards:nothing'", "holds no 'nothing'", "'count'"]),
     ("ppo data.reward_fn=no_such_module:f", "DataError", ["no_such_module", "Modules are looked for"]),

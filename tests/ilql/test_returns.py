@@ -50,3 +50,10 @@ def test_returns_that_are_all_equal_have_no_scale(rewards: list[tuple[float, flo
     said = capsys.readouterr().err
     assert said.count("all returns are equal") == 1
     assert f"samples={len(rewards)}" in said
+
+
+def test_returns_that_differ_by_rounding_alone_are_equal() -> None:
+    returns = read((0, 0.1 + 0.2), (0, 0.3), (0, 0.3))
+    assert returns.std == 0
+    assert [row[2] for row in returns.rewards] == [0.1 + 0.2, 0.3, 0.3]
+    assert read((0, 1e6), (0, 1e6 + 0.01)).std == pytest.approx(0.01 / math.sqrt(2), rel=1e-6)

@@ -30,7 +30,7 @@ WRONG = [
     Wrong(PLACE, "LoadsCopies", "in load_pretrained; model.transformer.h.0.attn.c_attn.bias, model"),
     Wrong(PLACE, "Thawing", "with the same requires_grad, in load_pretrained; model.transformer.wte.weight did not"),
     Wrong(PLAIN, "SavesStart", "what plain transformers says after loading the saved folder was to be"),
-    Wrong(PLAIN, "HeadsInside", "unexpected weights in the saved folder: value.head.fall.bias"),
+    Wrong(PLAIN, "HeadsInside", "unexpected weights in the saved folder: value.value.head.fall.bias"),
     Wrong(PLAIN, "TokenizerUnsaved", "the saved tokenizer was to spell 'abz'"),
     Wrong("the_module_holds_nothing_of_the_reference", "ReferenceInside", "it differs in kept."),
     Wrong("the_seed_decides_what_is_random", "Unseeded", "values of a policy built again after the same seed"),

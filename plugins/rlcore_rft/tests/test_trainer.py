@@ -10,7 +10,7 @@ import torch
 import rlcore
 from rlcore.assembly import assemble
 from rlcore.config import structure
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RewardError
 from rlcore.inputs import Inputs
 from rlcore.settings import TrainConfig
 from rlcore.testing.small import EOS, PROMPTS, make_gpt2, make_llama, make_tokenizer
@@ -216,3 +216,25 @@ def test_it_learns_to_say_a(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(tmp_path, make_gpt2(), **options)
+
+
+def test_responses_of_which_no_reward_has_an_opinion_are_left_out(tmp_path: Path) -> None:
+    """Were they scored 0, they would pass for the best where other scores are negative."""
+
+    def grudging(outputs: list[str]) -> list[float | None]:
+        return [None if "a" in output else -1.0 - len(output) / 10 for output in outputs]
+
+    trainer = make(tmp_path, make_gpt2(), reward_fn=grudging)
+    trainer.grow()
+    scores = trainer.history.responses["scores"]
+    assert len(scores)
+    assert float(scores.max()) < 0
+    trainer.num_improved = 0
+    chosen, _ = trainer.select()
+    assert not any(0 in row for row in chosen.action_tokens)  # the token of "a"
+
+
+def test_a_round_that_nobody_has_an_opinion_of_is_an_error(tmp_path: Path) -> None:
+    trainer = make(tmp_path, make_gpt2(), reward_fn=lambda outputs: [None for _ in outputs])
+    with pytest.raises(RewardError, match="round 1: the reward functions gave None for all of"):
+        trainer.grow()
