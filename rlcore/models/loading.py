@@ -48,6 +48,8 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     spec = unwrapped(spec)
     if isinstance(spec, PreTrainedModel):
         model = spec
+        if config.attention is not None:
+            _attend_with(model, config.attention)
     elif isinstance(spec, PretrainedConfig):
         model = _from_config(spec, config, kind)
     elif isinstance(spec, (str, os.PathLike)):
@@ -65,6 +67,16 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         fuse_activations(model)
     model.eval()
     return model
+
+
+def _attend_with(model: PreTrainedModel, attention: str) -> None:
+    try:
+        with quiet_transformers():
+            model.set_attn_implementation(attention)
+    except (ValueError, ImportError) as error:
+        raise ModelError(
+            f"model.attention = {attention!r}: {type(model).__name__} cannot be switched to it: {first_line(error)}"
+        ) from error
 
 
 def _from_config(spec: PretrainedConfig, config: LanguageModelConfig, kind: Kind) -> PreTrainedModel:
