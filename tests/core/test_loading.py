@@ -290,5 +290,5 @@ def test_without_dropout_training_mode_says_what_evaluation_mode_says(config: hf
 def test_a_model_in_memory_attends_as_it_is_told(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
     policy = build_causal_lm(tiny_gpt2, CausalLMConfig(attention="eager"), tokenizer=char_tokenizer)
     assert policy.model.config._attn_implementation == "eager"
-    with pytest.raises(ModelError, match="model.attention = 'nonsense': GPT2LMHeadModel cannot be switched to it"):
+    with pytest.raises(ModelError, match=r"model\.attention = 'nonsense': GPT2LMHeadModel cannot be switched to it"):
         build_causal_lm(tiny_gpt2, CausalLMConfig(attention="nonsense"), tokenizer=char_tokenizer)
