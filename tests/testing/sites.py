@@ -45,6 +45,7 @@ class Site:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / path).write_text(text, encoding="utf-8")
         self.modules += [path.partition("/")[0].removesuffix(".py") for path in written]
+        self.forget()  # what a test elsewhere may have left behind
         info = self.folder / f"{dist.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         lines = [metadata.format(dist=dist, version=version).rstrip(), *(f"Requires-Dist: {line}" for line in requires)]
