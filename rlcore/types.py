@@ -22,6 +22,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from rlcore.devices import sent
 from rlcore.errors import MissingColumn
 
 Metrics = dict[str, float]
@@ -78,6 +79,14 @@ class Trajectories:
         """Return the same sequences with columns added or replaced."""
         return attrs.evolve(self, columns={**self.columns, **columns})
 
+    def with_only(self, *names: str) -> Trajectories:
+        """Return the same sequences with these columns and no others.
+
+        Raises:
+            MissingColumn: one of them has not been added.
+        """
+        return attrs.evolve(self, columns={name: self[name] for name in names})
+
     def rows(self, index: Tensor) -> Trajectories:
         """Return the sequences at `index` (long[K] or bool[B]), trimmed of columns that none of them needs."""
         return self.each(lambda array: array[index]).trim()
@@ -115,8 +124,8 @@ class Trajectories:
         )
 
     def to(self, device: torch.device | str) -> Trajectories:
-        """Move every array to `device`."""
-        return self.each(lambda array: array.to(device))
+        """Move every array to `device`; the program does not wait for what goes to a GPU."""
+        return self.each(lambda array: sent(array, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Trajectories:
         """Return the sequences with every array put through `change`, the columns' included."""

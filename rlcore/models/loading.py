@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -26,14 +28,24 @@ from rlcore.models.adapter_folders import base_of
 from rlcore.models.attaching import attach, unwrapped, wake
 from rlcore.models.blocks import vocabulary_size
 from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared, is_hub_id
+from rlcore.models.noise import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
 from rlcore.models.quiet import first_line, quiet_transformers
 
 if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig
 
-_NOISE = ("layerdrop", "jitter_noise", "input_jitter_noise")
-"""Attributes of layers that skip some of them, or blur what a mixture of experts is routed by, in training mode."""
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
+_reads_weights: ContextVar[bool] = ContextVar("reads_weights", default=True)
+
+
+@contextmanager
+def weightless() -> Iterator[None]:
+    """Have models made from their configurations alone in this context, as to learn what they would take."""
+    token = _reads_weights.set(False)
+    try:
+        yield
+    finally:
+        _reads_weights.reset(token)
 
 
 def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:
@@ -135,6 +147,9 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
         raise ModelError(f"{what} = {name!r}: there is no such folder; give a folder or a hub id")
     if kind is not AutoConfig:
         options |= _build_options(config)
+        if not _reads_weights.get():
+            described: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what=what)
+            return kind.from_config(described, **({"dtype": described.dtype} | options))
     try:
         with quiet_transformers():
             return kind.from_pretrained(
@@ -187,19 +202,3 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 def context_length(model: PreTrainedModel) -> int:
     """Return how many tokens fit in the model's context; 0 where the configuration names no bound."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)
-
-
-def disable_dropout(module: nn.Module) -> None:
-    """End dropout and its kin in training mode, so that what learns is the distribution that was sampled from."""
-    for part in module.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):  # noqa: SLF001  the base of them all
-            part.p = 0.0
-        elif "Dropout" in type(part).__name__ and isinstance(vars(part).get("p"), float):  # some of peft's own
-            vars(part)["p"] = 0.0
-        for name, value in vars(part).items():
-            if "dropout" not in name and name not in _NOISE:
-                continue
-            if isinstance(value, float):
-                setattr(part, name, 0.0)
-            elif isinstance(value, dict):  # adapters of peft hold one for each by its name
-                value.update({key: 0.0 for key, p in value.items() if isinstance(p, float)})

@@ -2,13 +2,14 @@
 
 The hidden states of a batch are laid out as one row, `[1, N]` for its N real tokens, with explicit positions. Inside
 the attention function alone, queries, keys and values are spread to `[B, heads, T, width]`, plain scaled-dot-product
-attention runs, and its result is gathered back. Everything else of the model works token by token and needs no change,
-so this holds for any `transformers` decoder that takes its attention from the attention interface.
+attention runs, in groups of about one length where that pays, and its result is gathered back. Everything else of the
+model works token by token and needs no change, so this holds for any `transformers` decoder that takes its attention
+from the attention interface.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -18,7 +19,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from rlcore.models.attention_groups import CALL, AttentionGroups
 from rlcore.models.blocks import vocabulary_size
+from rlcore.models.prefixes import shared_prefixes
 from rlcore.models.quiet import quiet_transformers
 
 PACKED = "rlcore_packed"
@@ -35,43 +38,67 @@ class PackingRefused(Exception):
 
 @attrs.frozen(eq=False)
 class Packing:
-    """Say where the N packed tokens stand in the padded batch.
+    """Say where N packed tokens stand in the padded batch that attention sees, `[R, C]` positions.
 
     Attributes:
-        index: long[N], positions in the flattened [B * T].
-        rows: B.
-        columns: T.
+        places: long[R * C], the packed token at each position; padding, which no token attends to, may hold any.
+        picked: long[N], the position at which attention's result for each packed token is read.
+        columns: C.
+        lengths: long[R], real tokens of each row, which stand at its left end.
         calls: how often attention ran, so that a model with other kinds of layers is found out.
     """
 
-    index: Tensor
-    rows: int
+    places: Tensor
+    picked: Tensor
     columns: int
+    lengths: Tensor
     calls: list[int] = attrs.field(factory=lambda: [0])
+    _groups: dict[int, AttentionGroups] = attrs.field(factory=dict, init=False)
 
-    @classmethod
-    def of(cls, mask: Tensor) -> Packing:
-        """Pack the real tokens of bool[B, T] as if they stood at the left end of their rows; it makes no difference."""
-        lengths = mask.sum(1)
-        columns = int(lengths.max())
-        index = (torch.arange(columns, device=mask.device) < lengths[:, None]).reshape(-1).nonzero()[:, 0]
-        return cls(index, len(mask), columns)
+    @property
+    def is_dense(self) -> bool:
+        """Tell whether there is neither padding nor a token that stands in several places."""
+        return len(self.picked) == len(self.places)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Spread [1, heads, N, width] to [B, heads, T, width], zero at padding."""
+        """Spread [1, heads, N, width] to [R, heads, C, width]."""
         heads, width = packed.shape[1], packed.shape[3]
         tokens = packed[0].transpose(0, 1)
-        if len(self.index) != self.rows * self.columns:
-            empty = tokens.new_zeros(self.rows * self.columns, heads, width)
-            tokens = empty.index_copy(0, self.index, tokens)
-        return tokens.reshape(self.rows, self.columns, heads, width).transpose(1, 2)
+        if not self.is_dense:
+            tokens = tokens.index_select(0, self.places)
+        return tokens.reshape(-1, self.columns, heads, width).transpose(1, 2)
 
     def pack(self, padded: Tensor) -> Tensor:
-        """Gather [B, heads, T, width] to [1, N, heads, width], the layout attention functions return."""
-        tokens = padded.transpose(1, 2).reshape(self.rows * self.columns, padded.shape[1], padded.shape[3])
-        if len(self.index) != self.rows * self.columns:
-            tokens = tokens.index_select(0, self.index)
+        """Gather [R, heads, C, width] to [1, N, heads, width], the layout attention functions return."""
+        tokens = padded.transpose(1, 2).reshape(len(self.places), padded.shape[1], padded.shape[3])
+        if not self.is_dense:
+            tokens = tokens.index_select(0, self.picked)
         return tokens[None]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
+        """Attend within each sequence: [1, heads, N, width] each to [1, N, heads, width]."""
+
+        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return scaled_dot_product_attention(
+                q, k, v, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=k.shape[1] != q.shape[1]
+            )
+
+        groups = self._grouped(query)
+        if groups is not None:
+            return groups.attend(query, key, value, mix)
+        return self.pack(mix(self.unpack(query), self.unpack(key), self.unpack(value)))
+
+    def _grouped(self, query: Tensor) -> AttentionGroups | None:
+        """Return the groups to attend in, the same for every layer; None where one rectangle is as good.
+
+        Devices that are not busy with a small call keep to one.
+        """
+        width = query.shape[1] * query.shape[3]
+        if query.device.type != "cpu" or (len(self.places) - len(self.picked)) * width <= CALL:
+            return None
+        if width not in self._groups:
+            self._groups[width] = AttentionGroups.of(self.places, self.picked, self.lengths, width=width)
+        return self._groups[width]
 
 
 def packed_attention(
@@ -102,28 +129,58 @@ def packed_attention(
     if window is not None and window < packing.columns:
         raise PackingRefused(f"its attention window of {window} tokens is shorter than the longest sequence")
     packing.calls[0] += 1
-    q, k, v = packing.unpack(query), packing.unpack(key), packing.unpack(value)
-    mixed = scaled_dot_product_attention(
-        q, k, v, dropout_p=dropout, scale=scaling, is_causal=True, enable_gqa=k.shape[1] != q.shape[1]
-    )
-    return packing.pack(mixed), None
+    return packing.attend(query, key, value, dropout=dropout, scaling=scaling), None
 
 
 AttentionInterface.register(PACKED, packed_attention)
 AttentionMaskInterface.register(PACKED, sdpa_mask)
 
 
-def packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
-    """Lay the real tokens of long[B, T] out as one row: the keyword arguments of a packed forward pass."""
-    packing = Packing.of(mask)
-    return {
-        "input_ids": tokens[mask][None],
-        "position_ids": (packing.index % packing.columns)[None],
+class Packed(NamedTuple):
+    """Hold a batch of M real tokens laid out as one row of N.
+
+    Attributes:
+        inputs: the keyword arguments of a packed forward pass.
+        node: long[M], where in the row each real token stands, in row-major order.
+        first: long[N], the first of the real tokens that each token of the row stands for.
+    """
+
+    inputs: dict[str, Any]
+    node: Tensor
+    first: Tensor
+
+
+def pack(tokens: Tensor, mask: Tensor, *, share: bool = False) -> Packed:
+    """Lay the real tokens of long[B, T] out as one row, as if they stood at the left end of theirs.
+
+    Args:
+        tokens: long[B, T].
+        mask: bool[B, T], real tokens; they stand side by side in each row.
+        share: read tokens that stand behind the same tokens once, which a causal model without noise cannot tell from
+            reading them several times: a prompt and its G continuations, or equal continuations.
+    """
+    lengths = mask.sum(1)
+    width = int(lengths.max())
+    positions = (torch.arange(width, device=mask.device) < lengths[:, None]).reshape(-1).nonzero()[:, 0]
+    read, columns = tokens[mask], positions % max(width, 1)
+    found = shared_prefixes(read, positions, width) if share else None
+    node = torch.arange(len(read), device=mask.device) if found is None else found.node
+    first = node if found is None else found.first
+    places = node.new_zeros(len(mask) * width).index_copy(0, positions, node)
+    picked = positions[first]
+    if found is not None:  # rows all of whose tokens are read in others need no attention of their own
+        rows, row = (picked // width).unique(return_inverse=True)
+        places, picked = places.view(-1, width)[rows].reshape(-1), row * width + picked % width
+        lengths = lengths[rows]
+    inputs = {
+        "input_ids": read[first][None],
+        "position_ids": columns[first][None],
         # A four-dimensional mask is handed through untouched, which keeps the model from building one of its own.
         "attention_mask": tokens.new_zeros(1, 1, 1, 1),
-        "packing": packing,
+        "packing": Packing(places, picked, width, lengths),
         "use_cache": False,
     }
+    return Packed(inputs, node, first)
 
 
 def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
@@ -169,7 +226,7 @@ def _runs_packed(model: PreTrainedModel) -> bool:
     mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
     expected = model(**padded_inputs(tokens, mask))[0][mask].float()
     _attend_with(model, PACKED)
-    inputs = packed_inputs(tokens, mask)
+    inputs = pack(tokens, mask).inputs
     got = model(**inputs)[0][0].float()
     if inputs["packing"].calls[0] != model.config.get_text_config().num_hidden_layers:
         return False

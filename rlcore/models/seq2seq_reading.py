@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -39,8 +39,16 @@ class Seq2SeqReader:
     encoder_length: int = 0
     decoder_length: int = 0
     pad_id: int = 0
+    pads: ClassVar[bool] = True
 
-    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor) -> tuple[dict[str, Any], Tensor]:
+    def read(
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        action_mask: Tensor,
+        *,
+        share: bool = False,  # noqa: ARG002  nothing is: an encoder sees what comes after too
+    ) -> tuple[dict[str, Any], Tensor]:
         """Lay a batch out as `rlcore.models.reading.Reader.read` says.
 
         Raises:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.packing import PACKED, Packing, longest_packed, packed_attention, packed_inputs
+from rlcore.models.packing import PACKED, Packing, longest_packed, pack, packed_attention
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
 
@@ -141,7 +141,7 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     assert longest == 12
     logits, _ = predict(model, CausalReader(longest), *given)
     assert torch.allclose(logits, expected, rtol=1e-4, atol=2e-5)
-    wrong = {**packed_inputs(given[0], given[1])}
+    wrong = pack(given[0], given[1]).inputs
     with pytest.raises(Exception, match="window of 12 tokens is shorter"):
         model(**wrong)
     tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of 12 tokens at most: these fit
@@ -216,9 +216,9 @@ def test_dropout_keeps_the_mean_of_attention() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, generator=random) for _ in range(3))
     torch.manual_seed(0)
     draws = torch.stack(
-        [packed_attention(nn.Identity(), q, k, v, None, dropout=0.3, packing=Packing.of(mask))[0] for _ in range(4000)]
+        [packed_attention(nn.Identity(), q, k, v, None, dropout=0.3, packing=_packing(mask))[0] for _ in range(4000)]
     )
-    plain, _ = packed_attention(nn.Identity(), q, k, v, None, packing=Packing.of(mask))
+    plain, _ = packed_attention(nn.Identity(), q, k, v, None, packing=_packing(mask))
     error = draws.std(0) / 4000**0.5
     assert float(draws.std(0).min()) > 0.01
     assert bool(((draws.mean(0) - plain).abs() < 5 * error).all())
@@ -227,7 +227,7 @@ def test_dropout_keeps_the_mean_of_attention() -> None:
 def test_packed_attention_by_hand() -> None:
     q, k, v = (torch.randn(1, 1, 3, 2, generator=torch.Generator().manual_seed(i)) for i in range(3))
     mask = torch.tensor([[True, True], [True, False]])
-    out, _ = packed_attention(nn.Identity(), q, k, v, None, packing=Packing.of(mask), scaling=0.5)
+    out, _ = packed_attention(nn.Identity(), q, k, v, None, packing=_packing(mask), scaling=0.5)
     assert out.shape == (1, 3, 1, 2)
     share = torch.softmax(0.5 * q[0, 0, 1] @ k[0, 0, :2].T, 0)
     expected = torch.stack([v[0, 0, 0], share @ v[0, 0, :2], v[0, 0, 2]])
@@ -243,9 +243,14 @@ def test_without_packing_the_registered_attention_is_the_plain_one() -> None:
 @pytest.mark.parametrize("unknown", ["softcap", "s_aux", "position_bias"])
 def test_attention_that_is_more_than_plain_is_refused(unknown: str) -> None:
     q = torch.randn(1, 1, 3, 2)
-    packing = Packing.of(torch.ones(1, 3, dtype=torch.bool))
+    packing = _packing(torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(Exception, match=f"takes {unknown}"):
         packed_attention(nn.Identity(), q, q, q, None, packing=packing, **{unknown: 1.0})
+
+
+def _packing(mask: torch.Tensor) -> Packing:
+    packing: Packing = pack(torch.zeros_like(mask, dtype=torch.long), mask).inputs["packing"]
+    return packing
 
 
 def _tokenizer() -> hf.PreTrainedTokenizerFast:

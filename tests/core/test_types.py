@@ -49,6 +49,14 @@ def test_a_missing_column_is_named_with_those_there_are() -> None:
     assert "advantages" not in ragged()
 
 
+def test_only_the_columns_that_are_asked_for_stay() -> None:
+    kept = ragged().with_only("scores")
+    assert list(kept.columns) == ["scores"]
+    assert torch.equal(kept.tokens, ragged().tokens)
+    with pytest.raises(MissingColumn, match="values"):
+        ragged().with_only("values")
+
+
 def test_adding_columns_leaves_the_old_batch_alone() -> None:
     batch = ragged()
     new = batch.with_columns(scores=torch.zeros(3), more=torch.ones(3))
