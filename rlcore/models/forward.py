@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models.blocks import vocabulary_size
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
+from rlcore.models.length_groups import in_groups
+from rlcore.models.linear import rows_kept_whole, score_tokens
+from rlcore.models.noise import is_noisy
 from rlcore.models.packing import padded_inputs
 from rlcore.models.q_heads import QHeads, QScores
 from rlcore.models.reading import Reader
+from rlcore.models.tiles import LogitMap
+from rlcore.models.trunk import FrozenTrunk
 
 
 class Said(NamedTuple):
     """Hold what a model and its heads said of N chosen tokens.
 
     Attributes:
-        logits: float[N, V], that predict them.
+        logprobs: float32[N].
+        entropy: float32[N] or None, of the distributions they came from; only when asked for.
+        logits: float[N, V] or None, that predict them; only when asked for.
         values: float32[N] or None, V before each.
         q: what the Q-heads say of each, None without them.
     """
 
-    logits: Tensor
-    values: Tensor | None
-    q: QScores | None
+    logprobs: Tensor
+    entropy: Tensor | None
+    logits: Tensor | None
+    values: Tensor | None = None
+    q: QScores | None = None
+
+
+def together(parts: Sequence[Said], order: Tensor) -> Said:
+    """Put what was said of the parts of a batch side by side, and take its entries in another order, long[N]."""
+
+    def joined(each: Sequence[Tensor], dim: int = 0) -> Tensor:
+        return torch.cat(list(each), dim).index_select(dim, order)
+
+    def joined_if_any(each: Sequence[Tensor | None]) -> Tensor | None:
+        found = [tensor for tensor in each if tensor is not None]
+        return joined(found) if found else None
+
+    q = [part.q for part in parts if part.q is not None]
+    return Said(
+        joined([part.logprobs for part in parts]),
+        joined_if_any([part.entropy for part in parts]),
+        joined_if_any([part.logits for part in parts]),
+        joined_if_any([part.values for part in parts]),
+        QScores(*(joined(each, 1) for each in zip(*q, strict=True))) if q else None,
+    )
+
+
+def pass_over(
+    reader: Reader, run: Callable[[Tensor, Tensor, Tensor], Said], tokens: Tensor, mask: Tensor, action_mask: Tensor
+) -> Said:
+    """Run a pass over a batch; where the reader pads, in groups of about one length."""
+    if reader.pads:
+        return in_groups(run, together, tokens, mask, action_mask)
+    return run(tokens, mask, action_mask)
 
 
 class ActorCritic(nn.Module):
@@ -40,6 +80,8 @@ class ActorCritic(nn.Module):
         reader: lays batches out for it.
         value: where values come from; None without a value function.
         q_heads: Q-heads on the model's trunk, None without.
+        trunk: the bottom of the model, where it does not train and need not run each time.
+        logit_map: what the model does to its head's logits, where its head need not run (`rlcore.models.fusing`).
     """
 
     def __init__(
@@ -49,22 +91,80 @@ class ActorCritic(nn.Module):
         *,
         value: ValueSource | None = None,
         q_heads: QHeads | None = None,
+        trunk: FrozenTrunk | None = None,
+        logit_map: LogitMap | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.reader, self.value, self.q_heads = model, reader, value, q_heads
+        self.model, self.reader, self.value, self.q_heads, self.trunk = model, reader, value, q_heads, trunk
+        self.logit_map = logit_map
 
-    def forward(self, tokens: Tensor, mask: Tensor, action_mask: Tensor) -> Said:
+    def forward(
+        self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool = False, logits: bool = False
+    ) -> Said:
         """Say what there is to say of the chosen tokens.
 
         Args:
             tokens: long[B, T].
             mask: bool[B, T], real tokens; they stand side by side in each row.
             action_mask: bool[B, T].
+            entropy: say the entropies too.
+            logits: give the logits too.
         """
-        logits, run = predict(self.model, self.reader, tokens, mask, action_mask, value=self.value)
+        run = partial(self._say, entropy=entropy, logits=logits)
+        return pass_over(self.reader, run, tokens, mask, action_mask)
+
+    def _say(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool) -> Said:
+        said, run = say(
+            self.model, self.reader, tokens, mask, action_mask, logit_map=self.logit_map, entropy=entropy,
+            logits=logits, value=self.value, trunk=self.trunk,
+        )  # fmt: skip
         values = None if self.value is None else self.value(run)
         q = None if self.q_heads is None else self.q_heads(run.hidden[0], tokens[action_mask])
-        return Said(logits, values, q)
+        return said._replace(values=values, q=q)
+
+
+def say(
+    model: PreTrainedModel,
+    reader: Reader,
+    tokens: Tensor,
+    mask: Tensor,
+    action_mask: Tensor,
+    *,
+    logit_map: LogitMap | None = None,
+    entropy: bool = False,
+    logits: bool = False,
+    value: ValueSource | None = None,
+    trunk: FrozenTrunk | None = None,
+    most: int | None = None,
+) -> tuple[Said, ForwardPass]:
+    """Run `model` over a batch; return what it says of the chosen tokens, and the pass itself.
+
+    Args:
+        model: the language model.
+        reader: lays the batch out for it.
+        tokens: long[B, T].
+        mask: bool[B, T].
+        action_mask: bool[B, T].
+        logit_map: what the model does to its head's logits; None where its head must run itself.
+        entropy: say the entropies too.
+        logits: give the logits too.
+        value: where values will be asked for.
+        trunk: the bottom of the model, where it need not run.
+        most: logits of so many tokens are kept whole, log-probs of more are read off a tile of logits at a time; as
+            many as are small beside a model when left out.
+    """
+    head = model.get_output_embeddings()
+    if logit_map is None or logits:
+        most = None
+    elif most is None:
+        most = rows_kept_whole(head.weight)
+    flat, run = predict(model, reader, tokens, mask, action_mask, value=value, trunk=trunk, most=most)
+    hidden, chosen = run.hidden[0], tokens[action_mask]
+    if len(flat) == len(hidden):
+        entropies = ops.entropy(flat) if entropy else None
+        return Said(ops.token_logprobs(flat, chosen), entropies, flat if logits else None), run
+    scores = score_tokens(hidden, head.weight, head.bias, chosen, logit_map=logit_map or LogitMap(), entropy=entropy)
+    return Said(scores.logprobs, scores.entropy, None), run
 
 
 def predict(
@@ -75,12 +175,20 @@ def predict(
     action_mask: Tensor,
     *,
     value: ValueSource | None = None,
+    trunk: FrozenTrunk | None = None,
+    most: int | None = None,
 ) -> tuple[Tensor, ForwardPass]:
-    """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the pass itself."""
-    inputs, rows = reader.read(tokens, mask, action_mask)
+    """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the pass itself.
+
+    With more than `most` chosen tokens the head is given none to read, and there are no logits: float[0, V].
+    """
+    share = not (is_noisy(model) or (value is not None and is_noisy(value)))
+    inputs, rows = reader.read(tokens, mask, action_mask, share=share)
     run = ForwardPass(inputs, rows)
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
-    with _narrowed(model.get_output_embeddings(), run), recording:
+    # Entered first: what is not known yet is read in a pass of its own.
+    known = nullcontext() if trunk is None or not share else trunk.standing_in(model, inputs)
+    with known, _narrowed(model.get_output_embeddings(), run, most), recording:
         logits: Tensor = model(**inputs).logits
     if not run.hidden:
         raise ModelError(f"{type(model).__name__} does not call its output embeddings: rlcore cannot take it")
@@ -88,8 +196,8 @@ def predict(
 
 
 @contextmanager
-def _narrowed(head: nn.Module, run: ForwardPass) -> Iterator[None]:
-    """Have `head` read the rows that predict chosen tokens and no others, and note them.
+def _narrowed(head: nn.Module, run: ForwardPass, most: int | None) -> Iterator[None]:
+    """Have `head` read the rows that predict chosen tokens and no others, none if there are too many, and note them.
 
     The families that take `logits_to_keep` take it in different forms; the head's input is the same in all of them.
     """
@@ -97,7 +205,7 @@ def _narrowed(head: nn.Module, run: ForwardPass) -> Iterator[None]:
     def narrow(_: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
         kept = run.keep(args[0])
         run.hidden.append(kept)
-        return (kept[None],)
+        return (kept[None] if most is None or len(kept) <= most else kept[None, :0],)
 
     handle = head.register_forward_pre_hook(narrow)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -113,9 +114,10 @@ class CriticValue(nn.Module):
 ValueSource = TrunkValue | BranchValue | CriticValue
 
 
-def full_precision(hidden: Tensor) -> torch.autocast:
+def full_precision(hidden: Tensor) -> AbstractContextManager[Any]:
     """Keep a run's mixed precision out of what is computed from `hidden`: a value is a number, no row of logits."""
-    return torch.autocast(hidden.device.type, enabled=False)
+    device = hidden.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def hidden_width(model: PreTrainedModel) -> int:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.models.heads import full_precision, hidden_gain, hidden_width
+from rlcore.models.linear import rows_kept_whole, score_tokens
 
 
 class QScores(NamedTuple):
@@ -48,6 +49,15 @@ class QHead(nn.Module):
         out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
         return out.float()
 
+    def score(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the Q-values of `tokens`, long[N], and the logs of their softmax: float32[N] for float[N, H]."""
+        if len(hidden) <= rows_kept_whole(self.fall.weight):
+            every = self(hidden)
+            return every.gather(1, tokens[:, None])[:, 0], ops.token_logprobs(every, tokens)
+        risen = torch.relu(self.rise(hidden.float() * self.gain))
+        said = score_tokens(risen, self.fall.weight, self.fall.bias, tokens)
+        return said.chosen, said.logprobs
+
     def at(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Return the Q-values of `tokens`, long[N], alone: float32[N] for float[N, H], in full precision."""
         with full_precision(hidden):
@@ -82,11 +92,10 @@ class QHeads(nn.Module):
         values, logprobs = [], []
         narrow = torch.is_autocast_enabled(hidden.device.type)
         for head in self.heads:
-            every = head(hidden)
+            picked, logprob = cast("QHead", head).score(hidden, tokens)
             # What is compared with the targets is as exact as they are.
-            picked = cast("QHead", head).at(hidden, tokens) if narrow else every.gather(1, tokens[:, None])[:, 0]
-            values.append(picked)
-            logprobs.append(ops.token_logprobs(every, tokens))
+            values.append(cast("QHead", head).at(hidden, tokens) if narrow else picked)
+            logprobs.append(logprob)
         with torch.no_grad():
             targets = [cast("QHead", head).at(hidden, tokens) for head in self.targets]
         return QScores(torch.stack(values), torch.stack(logprobs), torch.stack(targets))

@@ -1,0 +1,98 @@
+"""Make the logits of many tokens a tile at a time, each in the memory of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TILE_BYTES, TILE_ROWS = 4 << 20, 512
+"""A tile of logits on a CPU: what stays in the cache of one core, in rows enough for a product at full speed."""
+DEVICE_TILE_BYTES, DEVICE_TILE_ROWS = 256 << 20, 4096
+"""A tile on an accelerator: few launches. Unlike the CPU's, its size has not been measured."""
+
+
+@attrs.frozen
+class LogitMap:
+    """Say what is done to every logit after the head: z = cap tanh(scale x / cap), z = scale x without a cap.
+
+    Attributes:
+        scale: what the head's output is multiplied by, as in Cohere and Granite.
+        cap: what no logit exceeds, as in Gemma 2; 0 for none.
+    """
+
+    scale: float = 1.0
+    cap: float = 0.0
+
+    def apply_(self, raw: Tensor) -> Tensor:
+        """Do it in place."""
+        if self.scale != 1.0:
+            raw.mul_(self.scale)
+        return raw.div_(self.cap).tanh_().mul_(self.cap) if self.cap else raw
+
+
+def tile_of(rows: int, device: str) -> tuple[int, int]:
+    """Choose rows and columns of a tile for the logits of so many tokens, on a device of this type."""
+    size, most = (TILE_BYTES, TILE_ROWS) if device == "cpu" else (DEVICE_TILE_BYTES, DEVICE_TILE_ROWS)
+    height = max(1, min(rows, most))
+    return height, max(1, size // (4 * height))
+
+
+@attrs.frozen
+class Making:
+    """Hold what both passes need besides tensors: `dtype` is that of the products of matrices."""
+
+    logit_map: LogitMap
+    dtype: torch.dtype
+    tile: tuple[int, int]
+    entropy: bool
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Return the type of everything but the products of matrices."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+
+class Tile(NamedTuple):
+    """Hold a tile of logits and where it lies: `rows` of H, `columns` of W, and of each row its token's column.
+
+    `hidden` and `weight` are what it is the product of. Where a row's token lies elsewhere `inside` is False and
+    `place`, long[R, 1], points at some column of the tile.
+    """
+
+    rows: slice
+    columns: slice
+    logits: Tensor
+    hidden: Tensor
+    weight: Tensor
+    inside: Tensor
+    place: Tensor
+
+
+def tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: Making) -> Iterator[Tile]:
+    """Yield the logits of all rows for some columns, then for the next columns, each in the memory of the last."""
+    height, width = how.tile
+    space = hidden.new_empty(min(height, len(hidden)) * min(width, len(weight)), dtype=how.exact)
+    hidden = hidden.to(how.dtype)
+    for left in range(0, len(weight) if len(hidden) else 0, width):
+        columns = slice(left, min(left + width, len(weight)))
+        part = weight[columns].to(how.dtype)
+        offset = None if bias is None else bias[columns].to(how.dtype)
+        for top in range(0, len(hidden), height):
+            rows = slice(top, min(top + height, len(hidden)))
+            read = hidden[rows]
+            logits = space[: len(read) * len(part)].view(len(read), len(part))
+            if how.dtype != how.exact:
+                logits.copy_(F.linear(read, part, offset))
+            elif offset is None:
+                torch.mm(read, part.T, out=logits)
+            else:
+                torch.addmm(offset, read, part.T, out=logits)
+            how.logit_map.apply_(logits)
+            place = tokens[rows, None] - left
+            inside = (place >= 0) & (place < len(part))
+            yield Tile(rows, columns, logits, read, part, inside[:, 0], place.clamp(0, len(part) - 1))
