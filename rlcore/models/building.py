@@ -15,11 +15,13 @@ from rlcore.models.attaching import attach
 from rlcore.models.blocks import Bare, beneath_adapter, freeze_below, is_encoder_decoder, thaw, vocabulary_size
 from rlcore.models.folders import load_heads
 from rlcore.models.forward import ActorCritic
+from rlcore.models.fusing import find_logit_map
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
 from rlcore.models.kinds import kind_of
 from rlcore.models.q_heads import QHeads
 from rlcore.models.reading import Reader
 from rlcore.models.settings import LanguageModelConfig
+from rlcore.models.trunk import FrozenTrunk
 
 
 def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
@@ -95,6 +97,7 @@ def put_heads(
     *,
     value: ValueSource | None,
     q_heads: int,
+    trunk: FrozenTrunk | None = None,
 ) -> ActorCritic:
     """Return the model with its heads: those that lie beside it, or beside its adapter, where they fit, else new ones.
 
@@ -105,12 +108,15 @@ def put_heads(
         config: options of the architecture.
         value: where values come from; None without a value function.
         q_heads: how many Q-heads to give it.
+        trunk: the bottom of the model, where it does not train.
     """
     if config.gradient_checkpointing:
         checkpoint_activations(model)
         if isinstance(value, CriticValue):
             checkpoint_activations(value.trunk)
-    module = ActorCritic(model, reader, value=value, q_heads=QHeads(model, q_heads) if q_heads else None)
+    heads = QHeads(model, q_heads) if q_heads else None
+    logit_map = find_logit_map(model, reader)
+    module = ActorCritic(model, reader, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
     for place in (spec, config.peft):
         load_heads(place, module)
     return module

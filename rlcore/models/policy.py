@@ -17,8 +17,9 @@ from rlcore.models import loading
 from rlcore.models.adapters import Adapters, carried
 from rlcore.models.decoding import ReadHeads
 from rlcore.models.folders import export_policy, load_policy, save_policy, save_start
-from rlcore.models.forward import ActorCritic, Said, predict
+from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
+from rlcore.models.narrow import NarrowCopy, NarrowDecoder
 from rlcore.protocols import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
 
@@ -33,6 +34,7 @@ class ModelPolicy:
         max_length: tokens of prompt and continuation together; 0 where there is no bound.
         max_prompt_length: tokens of a prompt; 0 where there is no bound.
         outputs_begin_text: what it writes begins a text of its own.
+        sampling_dtype: name of the type of a copy of the weights to decode with; None to decode with the model.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class ModelPolicy:
         max_length: int,
         max_prompt_length: int,
         outputs_begin_text: bool = False,
+        sampling_dtype: str | None = None,
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
         self.outputs_begin_text = outputs_begin_text
+        self._narrow = None if sampling_dtype is None else NarrowCopy(module.model, getattr(torch, sampling_dtype))
         self.forward: Callable[..., Any] = module
         self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
@@ -72,8 +76,8 @@ class ModelPolicy:
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
         with self.autocast():
-            said = self.forward(batch.tokens, batch.mask, batch.action_mask)
-        return _scores(said, batch, entropy=entropy, logits=logits)
+            said = self.forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
+        return _scores(said, batch)
 
     @torch.no_grad()
     def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
@@ -88,19 +92,32 @@ class ModelPolicy:
         model = self.reference
         if isinstance(model, Adapters):
             without, model = model.off(), model.model
+        reader, logit_map, trunk = self.module.reader, self.module.logit_map, self.module.trunk
+
+        def run(*arrays: Tensor) -> Said:
+            return say(model, reader, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
+
         with self.autocast(), without:
-            flat, _ = predict(model, self.module.reader, batch.tokens, batch.mask, batch.action_mask)
-        return _scores(Said(flat, None, None), batch, logits=logits)
+            said = pass_over(reader, run, batch.tokens, batch.mask, batch.action_mask)
+        return _scores(said, batch)
 
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
         """Begin to continue `prompts`; values come with each token where the value head sits on the trunk.
+
+        A copy of narrower weights is brought up to date here; what it says is not exact, and values are left out.
 
         Raises:
             ModelError: advantages of a policy without Q-heads.
         """
         heads = self._read_heads(advantages=advantages)
-        reader = self.module.reader
-        return reader.decoder(self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self.autocast)
+        reader, autocast = self.module.reader, self.autocast
+        if self._narrow is None:
+            return reader.decoder(self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+        model = self._narrow.fresh()
+        heads = _without_values(heads) if advantages and heads is not None else None
+        return NarrowDecoder(
+            reader.decoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+        )
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
         value, q_heads = self.module.value, self.module.q_heads
@@ -162,18 +179,22 @@ class ModelPolicy:
             adapters.config.base_model_name_or_path = str(folder.resolve())
 
 
-def _scores(said: Said, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
-    chosen, flat = batch.action_mask, said.logits
+def _without_values(heads: ReadHeads) -> ReadHeads:
+    return lambda hidden: (None, heads(hidden.float())[1])
+
+
+def _scores(said: Said, batch: Trajectories) -> PolicyOutputs:
+    chosen = batch.action_mask
     values, logprobs, targets = (None, None, None) if said.q is None else said.q
 
     def spread_each(heads: Tensor | None) -> Tensor | None:
         return None if heads is None else torch.stack([ops.spread(head, chosen) for head in heads])
 
     return PolicyOutputs(
-        logprobs=ops.spread(ops.token_logprobs(flat, batch.tokens[chosen]), chosen),
+        logprobs=ops.spread(said.logprobs, chosen),
         values=None if said.values is None else ops.spread(said.values, chosen),
-        entropy=ops.spread(ops.entropy(flat), chosen) if entropy else None,
-        logits=flat if logits else None,
+        entropy=None if said.entropy is None else ops.spread(said.entropy, chosen),
+        logits=said.logits,
         q_values=spread_each(values),
         q_logprobs=spread_each(logprobs),
         target_q_values=spread_each(targets),
