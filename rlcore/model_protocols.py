@@ -28,16 +28,19 @@ class DecodeStep:
         logits: float[B, V], of the next token.
         values: float[B] or None, V of everything read so far, where the policy has a value head on its trunk.
         advantages: float[B, V] or None, Q less V of every token that could come next, where they were asked for.
+        is_exact: whether these are the policy's own logits; False where they come from a copy of it in a narrower type,
+            so that a sampler must not pass log-probs of them on as the policy's.
     """
 
     logits: Tensor
     values: Tensor | None
     advantages: Tensor | None = None
+    is_exact: bool = True
 
     def rows(self, index: Tensor) -> DecodeStep:
         """Return what is said of the sequences at `index`, long[K]."""
-        given = (self.logits, self.values, self.advantages)
-        return DecodeStep(*(None if array is None else array[index] for array in given))  # type: ignore[arg-type]
+        values, advantages = (None if x is None else x[index] for x in (self.values, self.advantages))
+        return DecodeStep(self.logits[index], values, advantages, self.is_exact)
 
 
 class Decoder(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -43,6 +43,9 @@ class Trainer(Protocol):
 
     One that learns from samples and makes them no likelier, as from preferences, tells the conformance kit which metric
     falls instead by an attribute: `lowers = "loss/policy"`.
+
+    One that tells `rlcore plan` what it will ask for has a static method `workload(config, num_prompts)`, which returns
+    a `rlcore.planning.workload.Workload`.
     """
 
     needs: tuple[str, ...]
@@ -142,6 +145,7 @@ class Sampler(Protocol):
         *,
         generator: torch.Generator | None = None,
         logit_mask: torch.Tensor | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
         """Continue each prompt once, with the policy as it is now.
 
@@ -152,6 +156,9 @@ class Sampler(Protocol):
             generator: where every random number must come from, so that a run can be repeated; on the CPU.
             logit_mask: bool[V, V] on the policy's device, in row i True where a token may come next after token i.
                 Given only in runs that have one, so a sampler may do without this argument; such a run then refuses it.
+            on_batch: to be called with places in `prompts` and their trajectories, complete as they are returned in the
+                end but for padding, whenever some are finished; every place once, on the thread of the call. A sampler
+                may do without this argument; what waits for finished sequences then waits for all.
 
         Returns:
             B sequences on the policy's device, row i belonging to prompt i. `ended` is True only where EOS or a stop

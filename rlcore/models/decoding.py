@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from rlcore.models.cache import make_cache
+from rlcore.models.cache import PreallocatedLayer, make_cache
+from rlcore.models.packing import Packing, pack
 from rlcore.protocols import DecodeStep
 
 ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
@@ -32,6 +33,8 @@ class CausalDecoder:
         heads: what is said besides logits.
         pad_id: fills the left of shorter prompts; any id of the vocabulary will do.
         autocast: makes the context of precision that the model is run in.
+        packs: the model's attention runs packed (`rlcore.models.packing`), for sequences of this length too: prompts
+            are then read without their padding, and what several of them begin with is read once.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class CausalDecoder:
         heads: ReadHeads | None = None,
         pad_id: int = 0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        packs: bool = False,
     ) -> None:
         self._autocast = autocast
         self._model, self._heads = model, heads
@@ -63,12 +67,14 @@ class CausalDecoder:
         self._cache = make_cache(model.config, capacity)
         # Without attention, the mask is about the tokens being read, not about those remembered.
         self._is_recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in self._cache.layers)
+        self._layers = [layer for layer in self._cache.layers if isinstance(layer, PreallocatedLayer)]
+        self._packs = packs and len(self._layers) == len(self._cache.layers)
         self._cache_name, self._takes_positions = _keywords(model)
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
         """Read the prompts."""
-        said = self._read(self._prompts, 0)
+        said = self._read_packed() if self._packs else self._read(self._prompts, 0)
         if self._copies is None:
             return said
         self._select(self._copies)
@@ -88,6 +94,20 @@ class CausalDecoder:
     def _select(self, rows: Tensor) -> None:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._mask, self._positions = self._mask[rows], self._positions[rows]
+
+    def _read_packed(self) -> DecodeStep:
+        """Read the prompts packed, and put what attention was given in the cache, as if they had been padded."""
+        mask = self._mask[:, : self._length].bool()
+        inputs, node, _ = pack(self._prompts, mask, share=True)
+        reading = Prefill(inputs["packing"])
+        last = node[mask.sum(1).cumsum(0) - 1]
+        with self._autocast(), narrowed(self._model.get_output_embeddings(), last) as hidden:
+            logits = self._model(**inputs | {"packing": reading}).logits[0]
+            said = DecodeStep(logits, None) if self._heads is None else DecodeStep(logits, *self._heads(hidden[0]))
+        places = node[(mask.reshape(-1).cumsum(0) - 1).clamp(min=0)]  # padding, which is masked, may hold any token
+        for layer, states in zip(self._layers, reading.states, strict=True):
+            layer.update(*(_spread(each, places, len(mask)) for each in states))
+        return said
 
     def _read(self, tokens: Tensor, start: int) -> DecodeStep:
         with self._autocast():
@@ -109,6 +129,43 @@ class CausalDecoder:
         with read_by(head) as rows:
             logits = self._model(**inputs).logits[:, -1]
         return DecodeStep(logits, *self._heads(rows[0][:, -1]))
+
+
+class Prefill:
+    """Take down the keys and values of packed prompts, layer by layer, while attention runs as packing has it."""
+
+    def __init__(self, packing: Packing) -> None:
+        self._packing, self.columns, self.calls = packing, packing.columns, packing.calls
+        self.states: list[tuple[Tensor, Tensor]] = []
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
+        """Attend as `Packing.attend` does."""
+        self.states.append((key, value))
+        return self._packing.attend(query, key, value, dropout=dropout, scaling=scaling)
+
+
+def _spread(states: Tensor, places: Tensor, height: int) -> Tensor:
+    """Put packed states, float[1, heads, N, width], where `places`, long[B * T], says: float[B, heads, T, width]."""
+    heads, width = states.shape[1], states.shape[3]
+    spread = states[0].transpose(0, 1).index_select(0, places)
+    return spread.view(height, -1, heads, width).transpose(1, 2)
+
+
+@contextmanager
+def narrowed(head: nn.Module, rows: Tensor | None) -> Iterator[list[Tensor]]:
+    """Have `head` read these rows of a packed batch only, all if None, and note what it reads, float[N, H]."""
+    read: list[Tensor] = []
+
+    def narrow(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        kept = args[0] if rows is None else args[0].index_select(1, rows)
+        read.append(kept[0])
+        return (kept,)
+
+    hook = head.register_forward_pre_hook(narrow)
+    try:
+        yield read
+    finally:
+        hook.remove()
 
 
 @contextmanager

@@ -40,11 +40,20 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
 
 def takes_logit_mask(sampler: Callable[..., Any]) -> bool:
     """Tell whether a sampler takes a `logit_mask`, as far as its signature says."""
+    return _takes(sampler, "logit_mask")
+
+
+def takes_on_batch(sampler: Callable[..., Any]) -> bool:
+    """Tell whether a sampler takes `on_batch`, as far as its signature says."""
+    return _takes(sampler, "on_batch")
+
+
+def _takes(sampler: Callable[..., Any], argument: str) -> bool:
     try:
         parameters = inspect.signature(sampler).parameters
     except (ValueError, TypeError):  # what is written in another language need not say
         return True
-    return "logit_mask" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.data.tokens import decode
+from rlcore.devices import sent
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.protocols import DecodeStep, Policy
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
@@ -32,6 +33,7 @@ def sample(
     *,
     generator: torch.Generator | None = None,
     logit_mask: Tensor | None = None,
+    on_batch: Callable[[list[int], Trajectories], None] | None = None,
 ) -> Trajectories:
     """Continue each prompt once and say how likely every chosen token was.
 
@@ -49,11 +51,13 @@ def sample(
         sampling: how tokens are drawn.
         generator: source of the random numbers; torch's own if left out.
         logit_mask: bool[V, V], in row i True where a token may come next after token i; all may if left out.
+        on_batch: called with places in `prompts` and their finished trajectories, as soon as a group of about
+            `batch_size` of them is finished; every place comes once. The policy is in evaluation mode then.
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
-        `logprobs` (untempered policy), `sampling_logprobs` (the distribution drawn from, where it is another one) and
-        `values` (where the policy has a value head to decode with).
+        `logprobs` (untempered policy; not where the decoder is not exact), `sampling_logprobs` (the distribution drawn
+        from, where it is another one) and `values` (where the policy has a value head to decode with).
 
     Raises:
         DataError: a prompt is empty, or leaves no room in the context for a single token; the mask is of another size
@@ -69,7 +73,7 @@ def sample(
     if sampling.temperature > 0:
         source = generator.device if generator is not None else torch.device("cpu")
         uniforms = torch.rand(len(ready), longest, dtype=torch.float64, generator=generator, device=source)
-        uniforms = uniforms.to(policy.device)
+        uniforms = sent(uniforms, policy.device)
     is_plain = sampling.is_plain and logit_mask is None
     names = ("logprobs",) if is_plain else ("logprobs", "sampling_logprobs")
     loop = _Loop(
@@ -78,15 +82,19 @@ def sample(
         prompts=ready,
         limits=limits,
         uniforms=uniforms,
-        logit_mask=None if logit_mask is None else logit_mask.to(policy.device),
+        logit_mask=None if logit_mask is None else sent(logit_mask, policy.device),
         is_plain=is_plain,
-        record=Record(len(ready), longest, policy.device, names),
+        record=Record(len(ready), longest, policy.device, () if ready else names),
     )
+    pad_id = policy.tokenizer.pad_token_id
+    pad_id = pad_id if isinstance(pad_id, int) else 0
     with torch.no_grad(), evaluating(policy.module):
         for rows in batches_of(ready, sampling.batch_size):
             loop.run(rows)
-    pad_id = policy.tokenizer.pad_token_id
-    return loop.record.trajectories(ready, pad_id if isinstance(pad_id, int) else 0)
+            if on_batch is not None:
+                places = torch.tensor(rows, device=policy.device)
+                on_batch(rows, loop.record.trajectories([ready[row] for row in rows], pad_id, places))
+    return loop.record.trajectories(ready, pad_id)
 
 
 @contextmanager
@@ -176,7 +184,8 @@ class _Loop:
         sampling, logits = self.sampling, said.logits.float()
         columns = {} if said.values is None else {"values": said.values}
         if self.is_plain and self.uniforms is not None:
-            tokens, columns["logprobs"] = draw(logits, self.uniforms[rows, at])
+            name = "logprobs" if said.is_exact else "sampling_logprobs"
+            tokens, columns[name] = draw(logits, self.uniforms[rows, at])
             return Choice(tokens, columns)
         wanted = logits
         if sampling.beta and said.advantages is not None:
@@ -196,7 +205,8 @@ class _Loop:
                 allowed=allowed,
             )
             tokens, columns["sampling_logprobs"] = draw(restricted, self.uniforms[rows, at])
-        columns["logprobs"] = chosen_logprobs(logits, tokens)
+        if said.is_exact:
+            columns["logprobs"] = chosen_logprobs(logits, tokens)
         return Choice(tokens, columns)
 
     def _check_dead_end(self, mask: Tensor, choice: Choice, last: Tensor, live: Tensor, at: int) -> None:

@@ -56,20 +56,30 @@ class Record:
             self._columns[name] = torch.zeros(self._shape, device=self._device)
         return self._columns[name]
 
-    def trajectories(self, prompts: Sequence[Prompt], pad_id: int) -> Trajectories:
-        """Put every continuation behind its prompt."""
+    def trajectories(self, prompts: Sequence[Prompt], pad_id: int, rows: Tensor | None = None) -> Trajectories:
+        """Put continuations behind their prompts.
+
+        Args:
+            prompts: of the continuations that are wanted.
+            pad_id: fills shorter sequences on the right.
+            rows: long[K], whose continuations are wanted; all if left out.
+        """
+        chosen, real, ended, drawn = self.tokens, self._real, self.ended, self._columns
+        if rows is not None:
+            chosen, real, ended = chosen[rows], real[rows], ended[rows]
+            drawn = {name: column[rows] for name, column in drawn.items()}
         before = torch.tensor([len(prompt.tokens) for prompt in prompts], dtype=torch.long, device=self._device)[
             :, None
         ]
-        after = before + self._real.sum(1, keepdim=True)
+        after = before + real.sum(1, keepdim=True)
         columns = torch.arange(int(after.max()) if len(prompts) else 0, device=self._device)[None]
         mask, action_mask = columns < after, (columns >= before) & (columns < after)
         tokens = torch.full(mask.shape, pad_id, dtype=torch.long, device=self._device)
         read = list(chain.from_iterable(prompt.tokens for prompt in prompts))
         tokens[columns < before] = torch.tensor(read, dtype=torch.long, device=self._device)
-        tokens[action_mask] = self.tokens[self._real]
+        tokens[action_mask] = chosen[real]
         widened = {}
-        for name, column in self._columns.items():
+        for name, column in drawn.items():
             widened[name] = torch.zeros(mask.shape, device=self._device)
-            widened[name][action_mask] = column[self._real]
-        return Trajectories(tokens=tokens, mask=mask, action_mask=action_mask, ended=self.ended, columns=widened)
+            widened[name][action_mask] = column[real]
+        return Trajectories(tokens=tokens, mask=mask, action_mask=action_mask, ended=ended, columns=widened)

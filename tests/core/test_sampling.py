@@ -193,3 +193,24 @@ def test_eos_waits_for_the_least_number_of_tokens(policy: TinyPolicy) -> None:
     assert all(len(row) >= 5 and not set(row[:4]) & set(eos) for row in chosen(batch))
     assert any(len(row) < 12 for row in chosen(batch))
     assert all(len(row) >= 4 for row in chosen(draw_many(policy, MIXED, min_new_tokens=4, temperature=0.0)))
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_each_sub_batch_is_told_of_once_it_is_finished(policy: TinyPolicy, size: int) -> None:
+    told: list[tuple[list[int], Trajectories]] = []
+    sampling = SamplingConfig(max_new_tokens=30, batch_size=size, eos_token_ids=(1, 5, EOS), temperature=0.8)
+    whole = sample(
+        policy, prompts_of(*MIXED * 2), sampling, generator=torch.Generator().manual_seed(3),
+        on_batch=lambda rows, batch: told.append((rows, batch)),
+    )  # fmt: skip
+    assert sorted(row for rows, _ in told for row in rows) == list(range(12))
+    assert len(told) == (3 if size else 1)
+    for rows, part in told:
+        for i, row in enumerate(rows):
+            count = int(whole.mask[row].sum())
+            assert part.mask[i].tolist() == [True] * count + [False] * (part.mask.shape[1] - count)
+            assert part.action_mask[i, :count].tolist() == whole.action_mask[row, :count].tolist()
+            assert part.tokens[i, :count].tolist() == whole.tokens[row, :count].tolist()
+            assert bool(part.ended[i]) == bool(whole.ended[row])
+            for name in whole.columns:
+                assert torch.equal(part[name][i, :count], whole[name][row, :count])
