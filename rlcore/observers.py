@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from rlcore.fence import Dropped, Fence, one_by_one
+from rlcore.profiling.marks import phase
 from rlcore.registry import registries
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Observers:
     def _tell(self, hook: str, **arguments: Any) -> None:
         for plugin, call in list(self._listeners[hook]):
             try:
-                call(**arguments)
+                with phase("hooks"), phase(plugin):
+                    call(**arguments)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
                 run = arguments["run"]
                 self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")

@@ -6,6 +6,7 @@
 <root>/<name>/rollouts.jsonl     what training sampled, likewise, as much of it as `run.rollouts` says
 <root>/<name>/checkpoints/       see `rlcore.checkpoints`
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
+<root>/<name>/profile/           where the time went, see `rlcore.profiling`
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from rlcore.conforming import check_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.log import get_logger
 from rlcore.manifest import sync_folder
+from rlcore.profiling.marks import timed
 from rlcore.protocols import Trainer
 from rlcore.provenance import compare_plugins
 from rlcore.rng import capture_rng, restore_rng
@@ -72,6 +73,7 @@ class Saver:
                 f"{', '.join(sorted(metrics))}"
             )
 
+    @timed("checkpoint")
     def checkpoint(self, trainer: Trainer) -> Path:
         """Write a checkpoint of the present step; return its folder.
 
@@ -139,6 +141,7 @@ class Saver:
                     f"are not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
                 )
 
+    @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
         """Write the trained model to `model/` in the run's folder, replacing an earlier one only when it is whole.
 

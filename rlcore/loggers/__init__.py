@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlcore.components import describe_error
 from rlcore.fence import Fence
 from rlcore.log import get_logger
+from rlcore.profiling.marks import phase
 
 if TYPE_CHECKING:
     from rlcore.observers import Observers
@@ -89,12 +90,16 @@ class Loggers(list["Logger"]):
     def _tell(self, method: str, *arguments: Any) -> None:
         for logger in list(self):
             try:
-                getattr(logger, method)(*arguments)
+                with phase("log"), phase(self._name(logger)):
+                    getattr(logger, method)(*arguments)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a logger may raise anything
                 self._drop(logger, method, error)
 
+    def _name(self, logger: Logger) -> str:
+        return self._names.get(id(logger)) or f"{type(logger).__module__}:{type(logger).__qualname__}"
+
     def _drop(self, logger: Logger, method: str, error: BaseException) -> None:
-        name = self._names.get(id(logger)) or f"{type(logger).__module__}:{type(logger).__qualname__}"
+        name = self._name(logger)
         self._fence.drop(name, method, self._step, error, event="logger dropped for the rest of the run")
         self[:] = [other for other in self if other is not logger]
         if method != "close":

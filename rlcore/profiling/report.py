@@ -1,0 +1,128 @@
+"""Write a profile down: a table for a person, the same numbers for a program, and a trace for a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from rlcore.profiling.phases import TRACED, Profile
+from rlcore.profiling.stretches import Path, Row, Stretch
+
+SCHEMA = 1
+OTHER = "other"
+NS = 1_000_000_000
+
+
+def make_table(profile: Profile) -> str:
+    """Return the table of the steps' phases; the first step stands apart where there are more.
+
+    Rows without indent add up to the whole. A row further in is a part of the one above it.
+    """
+    counted, lines = profile.steps if profile.steps.num_steps else profile.first, []
+    if counted.num_steps:
+        first, last, each = counted.first_step, counted.last_step, counted.wall / counted.num_steps / NS
+        span = f"step {first}" if first == last else f"steps {first} to {last}"
+        lines += [f"where the time of {span} went: {each:.3g} s a step", *_rows(counted)]
+    else:
+        lines.append("no step came to its end")
+    if counted is profile.steps:
+        lines.append(f"step {profile.first.first_step}, the first: {_in_a_line(profile.first)}")
+    lines.append(f"outside these steps: {_in_a_line(profile.around)}")
+    if counted.beside:
+        lines.append("beside, on other threads, and no part of the sum:")
+        lines += [_row(path, row, counted) for path, row in _in_order(counted.beside)]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(profile: Profile) -> str:
+    """Return all that the table says, unrounded: stretches of the run with their phases, in seconds."""
+    told = {
+        "schema": SCHEMA,
+        "steps": _plain(profile.steps),
+        "first": _plain(profile.first),
+        "around": _plain(profile.around),
+    }
+    return json.dumps(told, indent=1) + "\n"
+
+
+def as_trace(profile: Profile) -> str:
+    """Return the first steps' phases in the Trace Event Format, which chrome://tracing and Perfetto open.
+
+    A complete event (`"ph": "X"`) has its beginning `ts` and its length `dur` in microseconds; a track is a thread.
+    """
+    pid = os.getpid()
+    names = [
+        {"name": "thread_name", "ph": "M", "pid": pid, "tid": number, "args": {"name": name}}
+        for number, name in enumerate(profile.tracks)
+    ]
+    # Of events that begin together the longer one is around the others, and readers want it first.
+    events = sorted(profile.events, key=lambda event: (event.begun, -event.ended))
+    passages = [
+        {
+            "name": event.name, "cat": "phase", "ph": "X", "pid": pid, "tid": event.track,
+            "ts": (event.begun - profile.begun) / 1000, "dur": (event.ended - event.begun) / 1000,
+        }
+        for event in events
+    ]  # fmt: skip
+    told = {"displayTimeUnit": "ms", "otherData": {"steps": TRACED}, "traceEvents": [*names, *passages]}
+    return json.dumps(told) + "\n"
+
+
+def _rows(stretch: Stretch) -> list[str]:
+    head = f"{'phase':<30}{'s':>10}{'self s':>10}{'ms/step':>10}{'share':>9}{'calls':>8}{'tokens/s':>12}"
+    other = Row(stretch.other, stretch.other)
+    rows = [_row(path, row, stretch) for path, row in _in_order(stretch.rows)]
+    whole = Row(stretch.wall, stretch.wall)
+    return [head, *rows, _row((OTHER,), other, stretch), _row(("all",), whole, stretch)]
+
+
+def _row(path: Path, row: Row, stretch: Stretch) -> str:
+    name = "  " * (len(path) - 1) + path[-1]
+    each = row.total / 1e6 / max(stretch.num_steps, 1)
+    share = 100 * row.total / max(stretch.wall, 1)
+    times = f"{row.total / NS:>10.3f}{row.own / NS:>10.3f}{each:>10.2f}{share:>7.1f} %"
+    counts = (row.calls, round(row.tokens * NS / max(row.total, 1)))
+    calls, speed = (str(count) if count else "" for count in counts)
+    return f"{name:<30}{times}{calls:>8}{speed:>12}".rstrip()
+
+
+def _in_order(rows: dict[Path, Row]) -> list[tuple[Path, Row]]:
+    """Put each phase under the one it lies in, the longest first."""
+
+    def place(path: Path) -> tuple[tuple[int, str], ...]:
+        outer = [path[: i + 1] for i in range(len(path))]
+        # A phase that is still open around one that has ended may have no row yet.
+        return tuple((-rows.get(each, Row()).total, each[-1]) for each in outer)
+
+    return sorted(rows.items(), key=lambda pair: place(pair[0]))
+
+
+def _in_a_line(stretch: Stretch) -> str:
+    top = [(path[0], row.total) for path, row in _in_order(stretch.rows) if len(path) == 1]
+    parts = ", ".join(f"{name} {took / NS:.3f}" for name, took in [*top, (OTHER, stretch.other)])
+    return f"{stretch.wall / NS:.3f} s ({parts})"
+
+
+def _plain(stretch: Stretch) -> dict[str, Any]:
+    def told(rows: dict[Path, Row]) -> list[dict[str, Any]]:
+        return [
+            {
+                "path": list(path),
+                "total_s": row.total / NS,
+                "self_s": row.own / NS,
+                "calls": row.calls,
+                "tokens": row.tokens,
+            }
+            for path, row in _in_order(rows)
+        ]
+
+    return {
+        "num_steps": stretch.num_steps,
+        "first_step": stretch.first_step,
+        "last_step": stretch.last_step,
+        "wall_s": stretch.wall / NS,
+        "phases": told(stretch.rows),
+        "other_s": stretch.other / NS,
+        "beside": told(stretch.beside),
+    }

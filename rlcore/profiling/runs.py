@@ -1,0 +1,118 @@
+"""Profile a run: begin with it, and write down where its time went however it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from rlcore.log import get_logger
+from rlcore.profiling.marks import running
+from rlcore.profiling.phases import NOTHING, Profile
+from rlcore.profiling.policies import stop_timing
+from rlcore.profiling.report import as_json, as_trace, make_table
+
+if TYPE_CHECKING:
+    from rlcore.run import Run
+
+log = get_logger("profile")
+FIRST, COUNT = 2, 2
+"""Of which steps of a process torch's operators are recorded: so many, from this one on. A trace of more is too large
+to look at."""
+
+
+@contextmanager
+def profiled(run: Run) -> Iterator[None]:
+    """Time what goes on in the block, where `run.profile` is set, and write it to `profile/` in the run's folder.
+
+    Process 0 does; what it waits for the others counts where it waits.
+    """
+    wanted = run.config.run.profile
+    if not wanted or not run.ranks.is_main:
+        yield
+        return
+    folder = run.dir / "profile"
+    operators = TorchOperators(folder / "operators.json", run.ranks.device) if wanted == "torch" else None
+    profile = Profile(wait=_waiting(run.ranks.device), operators=operators)
+    try:
+        with running(profile):
+            yield
+    finally:
+        profile.end_steps(run.step)
+        stop_timing(run.policy)
+        try:
+            folder.mkdir(exist_ok=True)
+            if operators is not None:
+                operators.close()
+            _write(profile, folder)
+        except OSError as error:  # as on a full disk, and whatever the run raised must be heard
+            log.warning("the profile could not be written", folder=str(folder), reason=str(error))
+
+
+def _write(profile: Profile, folder: Path) -> None:
+    table = make_table(profile)
+    with suppress(OSError):
+        sys.stdout.write(f"{table}as a trace for chrome://tracing or ui.perfetto.dev: {folder / 'trace.json'}\n")
+        sys.stdout.flush()
+    (folder / "table.txt").write_text(table, encoding="utf-8")
+    (folder / "phases.json").write_text(as_json(profile), encoding="utf-8")
+    (folder / "trace.json").write_text(as_trace(profile), encoding="utf-8")
+
+
+def _waiting(device: torch.device) -> Callable[[], None] | None:
+    """Return what waits until a device has done what it was asked for; a CPU does it at once."""
+
+    def wait() -> None:
+        with suppress(torch.AcceleratorError):  # the run hears of it from what it asks for next
+            torch.accelerator.synchronize(device)
+
+    return None if device.type == "cpu" else wait
+
+
+class TorchOperators:
+    """Record torch's operators in a few steps, with the phases among them, for a trace of their own.
+
+    Args:
+        file: the trace.
+        device: where the run computes.
+    """
+
+    def __init__(self, file: Path, device: torch.device) -> None:
+        kinds = torch.profiler.supported_activities()
+        wanted = {torch.profiler.ProfilerActivity.CPU} if device.type == "cpu" else kinds
+        self._file, self._recorder = file, torch.profiler.profile(activities=wanted)
+        self._is_on, self._is_done = False, False
+
+    def begin_step(self, nth: int) -> bool:
+        """Begin to record with the second step of this process, end after some; tell whether this one is recorded."""
+        if nth == FIRST:
+            self._recorder.start()
+            self._is_on = True
+        elif nth == FIRST + COUNT:
+            self._stop()
+        return self._is_on
+
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """Return what marks a phase among the operators."""
+        return torch.profiler.record_function(name) if self._is_on else NOTHING
+
+    def close(self) -> None:
+        """Write what was recorded.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._stop()
+        if self._is_done:
+            self._recorder.export_chrome_trace(str(self._file))
+        else:
+            log.warning("no operators were recorded: that begins with the second step", steps=FIRST)
+
+    def _stop(self) -> None:
+        if self._is_on:
+            self._recorder.stop()
+            self._is_on, self._is_done = False, True

@@ -1,0 +1,69 @@
+"""What a profile holds: rows of phases, in nanoseconds, for stretches of a run, and the events of its trace."""
+
+from __future__ import annotations
+
+import attrs
+
+Path = tuple[str, ...]
+"""Names a phase by those it lies in: ("evaluate", "generate")."""
+
+
+@attrs.define
+class Row:
+    """Hold what one phase took, in nanoseconds, how often it was entered, and the tokens it was about."""
+
+    total: int = 0
+    own: int = 0
+    calls: int = 0
+    tokens: int = 0
+
+    def add(self, more: Row) -> None:
+        """Add what another row holds."""
+        self.total += more.total
+        self.own += more.own
+        self.calls += more.calls
+        self.tokens += more.tokens
+
+
+@attrs.define
+class Stretch:
+    """Hold the phases of a stretch of the run: a step, or what lies before and after the steps.
+
+    Attributes:
+        wall: nanoseconds.
+        rows: phases of the thread that drives the run, by their path: ("evaluate", "generate").
+        beside: phases of other threads.
+        num_steps: steps in it.
+        first_step, last_step: their numbers, 0 where there is none.
+    """
+
+    wall: int = 0
+    rows: dict[Path, Row] = attrs.field(factory=dict)
+    beside: dict[Path, Row] = attrs.field(factory=dict)
+    num_steps: int = 0
+    first_step: int = 0
+    last_step: int = 0
+
+    @property
+    def other(self) -> int:
+        """Return the nanoseconds that no phase took."""
+        return self.wall - sum(row.own for row in self.rows.values())
+
+    def merge(self, more: Stretch) -> None:
+        """Add what another stretch took."""
+        self.wall += more.wall
+        self.num_steps += more.num_steps
+        self.first_step, self.last_step = self.first_step or more.first_step, more.last_step or self.last_step
+        for mine, theirs in ((self.rows, more.rows), (self.beside, more.beside)):
+            for path, row in theirs.items():
+                mine.setdefault(path, Row()).add(row)
+
+
+@attrs.frozen
+class Event:
+    """Hold one passage of a phase, for the trace: nanoseconds of the clock, and the number of its thread's track."""
+
+    name: str
+    track: int
+    begun: int
+    ended: int
