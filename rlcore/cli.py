@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rlcore import __version__
 from rlcore.errors import RLCoreError
+from rlcore.planning import command as planning
 from rlcore.rollouts import command as rollouts
 from rlcore.scaffold.kinds import KINDS
 from rlcore.verbosity import FORMATS, LEVELS
@@ -46,7 +47,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the words of a command; argparse itself takes no key=value that follows a switch which follows another."""
     parser = _parser()
     arguments, left = parser.parse_known_args(argv)
-    if left and (arguments.command is not _train or any(word.startswith("-") for word in left)):
+    if left and ("overrides" not in arguments or any(word.startswith("-") for word in left)):
         parser.error(f"unrecognized arguments: {' '.join(left)}")
     if left:
         arguments.overrides += left
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--log-level", choices=list(LEVELS), help="say events of this level and above")
     train.add_argument("--log-format", choices=list(FORMATS), help="explicit: begin each with its file, line and rank")
+    train.add_argument("--profile", action="store_true", help="write where the time goes, as run.profile=true does")
     train.add_argument("--no-progress", action="store_true", help="show no progress bar")
     train.set_defaults(command=_train)
 
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="print JSON, with a schema number")
     show.set_defaults(command=_show, usage=show)
 
+    planning.add_command(commands)
     rollouts.add_command(commands)
 
     doctor = commands.add_parser(
@@ -133,8 +136,9 @@ def _train(arguments: argparse.Namespace) -> int:
         formats[arguments.log_format]()
     if arguments.no_progress:
         logging.disable_progress_bar()
-    values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
-    where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
+    overrides = ["run.profile=true"] * arguments.profile + arguments.overrides
+    values = merge(load_yaml(arguments.file), parse_overrides(overrides))
+    where = f"{arguments.file} + command line" if overrides else str(arguments.file)
     from rlcore.door import train_from_config
 
     train_from_config(values, where)

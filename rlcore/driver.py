@@ -12,6 +12,10 @@ from rlcore.conforming import check_metrics, check_steps
 from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.evaluation import evaluate
 from rlcore.log import get_logger
+from rlcore.models.trunk import remembering
+from rlcore.peak_memory import peak_bytes
+from rlcore.profiling.marks import begin_step, end_steps, phase
+from rlcore.profiling.runs import profiled
 from rlcore.protocols import Trainer
 from rlcore.run import Run
 from rlcore.saving import Saver
@@ -29,7 +33,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     to each yield together; what depends on a clock or a signal is decided once for all of them.
     """
     config = run.config
-    with _told(run), StopRequest(lambda: run.step + 1) as stop:
+    with profiled(run), _told(run), StopRequest(lambda: run.step + 1) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -43,11 +47,13 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
             # The last step's checkpoint waits for the last evaluation, which may judge it.
             if not over and (_due(run, config.checkpoint.every) or (evaluated and config.checkpoint.keep_best)):
                 _checkpoint(trainer, run, saver)
+        end_steps(run.step)
         if over and config.eval.at_end and saver.evaluated_at != run.step:
             _evaluate(trainer, run, saver)
         if (config.checkpoint.at_end or _due(run, config.checkpoint.every)) and saver.saved_at != run.step:
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
+        run.metrics |= _peak_memory(run)
         if not over and asked:
             log.info("stopped as asked; run.resume=auto goes on", step=run.step, run=str(run.dir))
     return run.metrics
@@ -62,18 +68,22 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     Raises:
         Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
     """
+    begin_step(run.step)
     begun = time.perf_counter()
     saver.give_random_state_back()
-    metrics = next(steps, _OVER)
+    with remembering(run.policy):
+        metrics = next(steps, _OVER)
     saver.note_random_state()
     if metrics is _OVER:
         return False
     check_metrics(_name(run), metrics, run.step + 1)
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
+    metrics |= _peak_memory(run)
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
-    run.rollouts.write(run.step)
+    with phase("log"):
+        run.rollouts.write(run.step)
     run.observers.on_step(run, metrics)
     broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
     if broken:
@@ -83,6 +93,12 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
             "(trainer.optimizer.max_grad_norm)"
         )
     return True
+
+
+def _peak_memory(run: Run) -> Metrics:
+    """Return the most memory that a process of the run has held so far, on the one that held most."""
+    peak = peak_bytes(run.ranks.device)
+    return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
 
 
 def _name(run: Run) -> str:
@@ -104,7 +120,7 @@ def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
     """Evaluate; where that fails, as a user's metric may, what was learned until then is saved before the run ends."""
     begun = time.perf_counter()
     try:
-        with run.rollouts.paused():
+        with run.rollouts.paused(), phase("evaluate"):
             metrics, rows = evaluate(run)
         if not metrics:  # nothing was given to evaluate on
             return

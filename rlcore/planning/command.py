@@ -1,0 +1,60 @@
+"""The command `rlcore plan`; what it needs besides its options is imported when it is given."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse gives it no public name
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "plan",
+        help="estimate the memory a run takes of each device, and what to turn down where it does not fit",
+        description="Estimate the memory a run takes of each device, phase by phase, from its configuration: no "
+        "weights are read. Where it does not fit, say what to turn down first and what that saves.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration, as for `rlcore train`")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as gen.batch_size=8"
+    )
+    parser.add_argument("--world", type=_count, default=1, metavar="N", help="processes, one for each device")
+    parser.add_argument("--device-memory", metavar="SIZE", help="such as 24GB; this machine's device if absent")
+    parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes, with a schema number")
+    parser.set_defaults(command=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    import sys
+
+    from rlcore.config import load_yaml, merge, parse_overrides
+    from rlcore.planning.sizes import parse_size
+
+    given = None if arguments.device_memory is None else parse_size(arguments.device_memory)
+    values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
+    where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
+    from rlcore.planning.advice import advise
+    from rlcore.planning.device import device_memory
+    from rlcore.planning.estimate import estimate
+    from rlcore.planning.report import report_as_json, write_report
+
+    with redirect_stdout(sys.stderr):  # what a model's or a user's module prints
+        found = estimate(values, where, world=arguments.world)
+        limit, limit_from = device_memory(found.device) if given is None else (given, "given (--device-memory)")
+        advice = advise(values, where, found, limit) if found.peak > limit else []
+    if arguments.json:
+        print(report_as_json(found, limit, advice))
+    else:
+        print(write_report(found, limit, limit_from, advice))
+    return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least 1")
+    return int(text)

@@ -1,0 +1,91 @@
+"""Estimate what a run takes of each device's memory, from its configuration alone."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+
+from rlcore.config import structure
+from rlcore.errors import ConfigError, ModelError, RLCoreError
+from rlcore.peak_memory import resident_bytes
+from rlcore.planning.phantoms import phantoms
+from rlcore.planning.phases import Measured, measure
+from rlcore.planning.subject import Subject, build_subject, read_inputs
+from rlcore.planning.workload import Workload
+from rlcore.settings import TrainConfig
+from rlcore.switches import configured
+
+KERNELS = 46_000_000
+"""Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first
+steps. Measured as the peak of a run of a model of 0.1 MB less what the process held after its imports (torch 2.13)."""
+
+
+@attrs.frozen
+class Estimate:
+    """Hold what a run takes of one device.
+
+    Attributes:
+        measured: what its tensors take, phase by phase.
+        baseline: bytes that the process takes without a model; 0 on an accelerator, where it is not the device's.
+        device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
+        world: processes.
+        workload: what the trainer asks for.
+        notes: what was assumed.
+    """
+
+    measured: Measured
+    baseline: int
+    device: str
+    world: int
+    workload: Workload
+    notes: tuple[str, ...]
+
+    @property
+    def peak(self) -> int:
+        """Return the bytes of the worst phase, the baseline included."""
+        return self.measured.worst.peak + self.baseline
+
+
+def estimate(values: Mapping[str, Any], where: str, *, world: int = 1) -> Estimate:
+    """Estimate the memory of a run; no weights are read and none are made.
+
+    Args:
+        values: a configuration, as a file holds it; `model.path` may be an object of `transformers` too.
+        where: what it is called in errors.
+        world: processes that the run will have, each with a device of its own.
+
+    Raises:
+        RLCoreError: the configuration cannot be used, or does not say what would have to be known.
+    """
+    settings = structure(TrainConfig, values, where=where)
+    if not isinstance(settings.trainer.get("name", ""), str):
+        raise ConfigError(f"{where}: trainer.name = {settings.trainer['name']!r}: must be the name of a trainer")
+    baseline = resident_bytes()
+    with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
+        measured, subject = _measured(settings, where, world)
+    device = subject.ranks.device.type
+    own = baseline + KERNELS if device == "cpu" else 0
+    return Estimate(measured, own, device, world, subject.workload, subject.notes)
+
+
+def _measured(settings: TrainConfig, where: str, world: int) -> tuple[Measured, Subject]:
+    try:
+        with phantoms() as live, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
+            subject = build_subject(settings, read_inputs(settings), where, world)
+            return measure(subject, live), subject
+    except RLCoreError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
+        path = settings.model.get("path")
+        name = str(path) if isinstance(path, (str, os.PathLike)) else type(path).__name__
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise ModelError(
+            f"model = {name}: cannot be gone through without its weights ({type(error).__name__}: {said:.200}); "
+            "its memory has to be measured: run.steps=1, and look at perf/peak_memory_gb"
+        ) from error

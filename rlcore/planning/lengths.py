@@ -1,0 +1,147 @@
+"""Find out how long a run's prompts and samples are, where that can be had without fetching anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from huggingface_hub import try_to_load_from_cache
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from rlcore.choosing import Chosen
+from rlcore.data.samples import Sample
+from rlcore.errors import ConfigError
+from rlcore.inputs import Inputs
+from rlcore.models.kinds import is_hub_id
+from rlcore.models.tokenizers import load_tokenizer
+from rlcore.settings import TrainConfig
+
+UNREAD = "not read here"
+FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+
+
+@attrs.frozen
+class Lengths:
+    """Hold what is known of the data.
+
+    Attributes:
+        prompt: tokens of the longest prompt; 0 where there are none.
+        num_prompts: how many there are; 0 where that is not known.
+        eval_prompt: tokens of the longest evaluation prompt.
+        num_eval_prompts: how many there are; 0 where that is not known.
+        samples: the demonstrations, tokenised.
+        notes: what was assumed.
+    """
+
+    prompt: int = 0
+    num_prompts: int = 0
+    eval_prompt: int = 0
+    num_eval_prompts: int = 0
+    samples: Sequence[Sample] = ()
+    notes: tuple[str, ...] = ()
+
+
+def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | None:
+    """Return the run's tokenizer where it lies on this machine; None where it would have to be fetched.
+
+    Raises:
+        ModelError: it lies here and cannot be used.
+    """
+    given = inputs.tokenizer
+    if isinstance(given, PreTrainedTokenizerBase):
+        return load_tokenizer(inputs.model, given, options)
+    named = given.get("path") if isinstance(given, dict) else given
+    place = named or (inputs.model if isinstance(inputs.model, (str, os.PathLike)) else None)
+    if place is None:
+        return None
+    if Path(place).expanduser().exists() or isinstance(_cached(os.fspath(place)), str):
+        return load_tokenizer(inputs.model, given, options)
+    return None
+
+
+def _cached(name: str) -> Any:
+    try:
+        return try_to_load_from_cache(name, "tokenizer_config.json") or try_to_load_from_cache(name, "tokenizer.json")
+    except ValueError:  # no name that a repository can have
+        return None
+
+
+def stand_in(size: int) -> PreTrainedTokenizerBase:
+    """Return a tokenizer of one token and EOS, for models whose own is not at hand; nothing is read with it."""
+    words = {"a": 0, "b": min(1, size - 1)}
+    special = dict.fromkeys(("eos_token", "pad_token"), "b")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words)), **special)
+
+
+def find_lengths(
+    settings: TrainConfig,
+    inputs: Inputs,
+    chosen: Chosen,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    max_prompt: int,
+    max_length: int,
+) -> Lengths:
+    """Read prompts and samples as the run would, or go by the limits in the section `data`.
+
+    Args:
+        settings: the configuration.
+        inputs: prompts and samples.
+        chosen: the pipelines.
+        tokenizer: the run's; None where it is not at hand.
+        max_prompt: tokens of a prompt that the policy takes, 0 for any number.
+        max_length: tokens of prompt and continuation together, likewise.
+
+    Raises:
+        ConfigError: neither data nor a limit tells how long sequences are.
+        DataError: data on this machine that cannot be read.
+    """
+    data, notes = settings.data, []
+
+    def read(name: str, build: Any, bound: int) -> Any:
+        source = getattr(inputs, name)
+        if tokenizer is None or not _is_here(source):
+            return None
+        return build(source, tokenizer, data, max_length=bound, what=name)
+
+    prompts = read("prompts", chosen.prompts.made(), max_prompt + 1 if max_prompt else 0)
+    held_out = read("eval_prompts", chosen.prompts.made(), max_prompt + 1 if max_prompt else 0)
+    samples = read("samples", chosen.samples.made(), max_length)
+    longest = max((len(prompt.tokens) for prompt in prompts or ()), default=0)
+    if inputs.prompts is not None and prompts is None:
+        longest = data.max_prompt_tokens or max(max_prompt - settings.gen.max_new_tokens + 1, 0)
+        notes.append(_note("prompts", longest, "data.max_prompt_tokens", given=bool(data.max_prompt_tokens)))
+    if inputs.samples is not None and samples is None:
+        length = data.max_sample_tokens or max_length
+        notes.append(_note("samples", length, "data.max_sample_tokens", given=bool(data.max_sample_tokens)))
+        samples = [Sample(tokens=(0,) * length, action_mask=(False,) + (True,) * (length - 1))]
+    evaluated = max((len(prompt.tokens) for prompt in held_out or ()), default=longest)
+    num_eval = (
+        len(held_out or ()) if inputs.eval_prompts is not None else min(len(prompts or ()), settings.eval.num_prompts)
+    )
+    return Lengths(longest, len(prompts or ()), evaluated, num_eval, samples or (), tuple(notes))
+
+
+def _is_here(source: Any) -> bool:
+    """Tell whether rows can be read with nothing fetched: no data set of the hub."""
+    if source is None or not isinstance(source, (str, Path)):
+        return source is not None
+    name = str(source)
+    is_repository = is_hub_id(name) and "/" in name and Path(name).suffix not in FILES
+    return Path(name).expanduser().exists() or not is_repository
+
+
+def _note(what: str, length: int, option: str, *, given: bool) -> str:
+    """Say by what a length was taken, or refuse to guess.
+
+    Raises:
+        ConfigError: nothing bounds it.
+    """
+    if length <= 0:
+        raise ConfigError(f"data.{what}: {UNREAD}, and neither {option} nor the model's context says how long: set it")
+    by = option if given else f"the model's context; set {option} for less"
+    return f"{what} are {UNREAD}: all are taken to have {length} tokens, by {by}"

@@ -1,0 +1,67 @@
+"""Count the bytes that tensors hold while code runs, and the most there ever were."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveBytes(TorchDispatchMode):
+    """Count, while the context is open, what each operation of torch allocates until it is freed.
+
+    Views count once, as the storage they share. What a kernel allocates and frees inside is not seen, nor is memory
+    that an allocator keeps for later.
+
+    Attributes:
+        now: bytes held at present.
+        peak: the most since `restart`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now, self.peak = 0, 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def restart(self) -> int:
+        """Forget the peak; return what is held now."""
+        self.peak = self.now
+        return self.now
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and count what it returns."""
+        out = func(*args, **(kwargs or {}))
+        for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return out
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  what tells storages apart
+        if not size or key in self._known:
+            return
+
+        def freed(_: object) -> None:
+            del self._known[key]
+            self.now -= size
+
+        self._known[key] = weakref.ref(storage, freed)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def held(*tensors: Tensor | None) -> int:
+    """Count the bytes of the storages behind tensors, shared ones once."""
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
+    by_place = {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001  what tells storages apart
+    return sum(by_place.values())
+
+
+def parameters_of(module: torch.nn.Module | None) -> list[Tensor]:
+    """List the parameters and buffers of a module, those that want gradients or not."""
+    return [] if module is None else [*module.parameters(), *module.buffers()]

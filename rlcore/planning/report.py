@@ -1,0 +1,72 @@
+"""Show an estimate: as text for a person, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rlcore.planning.advice import Advice
+from rlcore.planning.estimate import Estimate
+from rlcore.planning.sizes import write_size
+
+SCHEMA = 1
+
+
+def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:
+    """Write the estimate, whether it fits, and what to turn down where it does not."""
+    measured, worst = found.measured, found.measured.worst
+    lines = [
+        f"memory of each of {found.world} devices ({found.device})" if found.world > 1 else f"memory ({found.device})"
+    ]
+    lines += ["", "held throughout"]
+    if found.baseline:
+        lines.append(_line("interpreter, torch and its kernels (measured here)", found.baseline))
+    lines += [_line(name, size) for name, size in measured.held.items() if size]
+    for phase in measured.phases:
+        lines += [
+            "",
+            f"{phase.name}: {write_size(phase.peak + found.baseline)} at its peak" + " <- the most" * (phase is worst),
+        ]
+        lines += [_line(name, size) for name, size in phase.parts.items() if size]
+    lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
+    fits = found.peak <= limit
+    lines.append(
+        f"{write_size(found.peak)} at the peak, {write_size(limit)} {limit_from}: "
+        + ("it fits" if fits else f"{write_size(found.peak - limit)} too much")
+    )
+    if advice:
+        lines += ["", "turn down, each alone:"]
+        lines += [
+            f"  {each.change:<42} saves {write_size(each.saving):>9}, then {write_size(each.peak):>9}"
+            f"{' (fits)' if each.peak <= limit else ''}; {each.price}"
+            for each in advice
+        ]
+    elif not fits:
+        lines.append("no option tried here saves anything: take a smaller model, shorter sequences or a larger device")
+    return "\n".join(lines)
+
+
+def _line(name: str, size: int) -> str:
+    return f"  {name:<52}{write_size(size):>10}"
+
+
+def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str:
+    """Return the same with sizes in bytes."""
+    measured = found.measured
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "device": found.device,
+            "world": found.world,
+            "baseline": found.baseline,
+            "held": measured.held,
+            "phases": [{"name": p.name, "peak": p.peak + found.baseline, "parts": p.parts} for p in measured.phases],
+            "peak": found.peak,
+            "worst": measured.worst.name,
+            "limit": limit,
+            "fits": found.peak <= limit,
+            "notes": list(found.notes),
+            "advice": [{"change": a.change, "saving": a.saving, "peak": a.peak, "price": a.price} for a in advice],
+        },
+        indent=2,
+    )

@@ -1,0 +1,193 @@
+"""Build, of phantoms, what a run would build: its policy, its updater, and a notion of its data."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rlcore.choosing import Chooser, Chosen, choose
+from rlcore.config import evolve
+from rlcore.conforming import check_declared
+from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
+from rlcore.inputs import DATA_INPUTS, Inputs
+from rlcore.models.attaching import unwrapped
+from rlcore.models.blocks import vocabulary_size
+from rlcore.models.kinds import declared
+from rlcore.models.loading import weightless
+from rlcore.models.noise import disable_dropout
+from rlcore.optimization import Optimizers, sections
+from rlcore.planning.lengths import Lengths, find_lengths, find_tokenizer, stand_in
+from rlcore.planning.workload import Workload
+from rlcore.protocols import Policy
+from rlcore.ranks import Ranks
+from rlcore.settings import OptimizerConfig, TrainConfig
+from rlcore.wrapping import Wrapping
+
+_ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
+
+
+@attrs.frozen(eq=False)
+class Subject:
+    """Hold what is planned for.
+
+    Attributes:
+        settings: the configuration.
+        chosen: the components it names.
+        workload: what the trainer asks for.
+        optimizer: the section that names its optimizer.
+        optimizers: what looks that up.
+        policy: of phantoms.
+        ranks: this process, which stands for one of `world`.
+        world: processes of the run.
+        lengths: of prompts and samples.
+        notes: what was assumed.
+    """
+
+    settings: TrainConfig
+    chosen: Chosen
+    workload: Workload
+    optimizer: OptimizerConfig
+    optimizers: Optimizers
+    policy: Policy
+    ranks: Ranks
+    world: int
+    lengths: Lengths
+    notes: tuple[str, ...]
+
+    def share(self, count: int) -> int:
+        """Return how many of `count` sequences are one rank's."""
+        return -(-count // self.world)
+
+
+def read_inputs(settings: TrainConfig) -> Inputs:
+    """Return what the configuration file names; the data of it is not read yet."""
+    named = {name: getattr(settings.data, name) for name in DATA_INPUTS}
+    return Inputs(model=settings.model.get("path"), tokenizer=settings.model.get("tokenizer"), **named)
+
+
+def build_subject(settings: TrainConfig, inputs: Inputs, where: str, world: int) -> Subject:
+    """Build what is planned for; to be called among phantoms.
+
+    Raises:
+        RLCoreError: the configuration names what is not there, or lacks what the trainer needs.
+    """
+    inputs = attrs.evolve(inputs, model=_described(unwrapped(inputs.model), settings.model.get("revision")))
+    chosen = choose(settings, inputs, where, Wrapping())
+    component, options = chosen.trainer.component, chosen.trainer.options
+    trainer: Any = component.target()
+    check_declared(component, trainer)
+    inputs.require(component.name, trainer.needs)
+    optimizers = Optimizers(options, Chooser(where, Wrapping()))
+    tokenizer = find_tokenizer(inputs, chosen.architecture.options)
+    workload, notes = _workload_of(trainer, options, str(component), 0)
+    policy = _build_policy(inputs, chosen, workload, tokenizer)
+    lengths = find_lengths(
+        settings, inputs, chosen, tokenizer, max_prompt=policy.max_prompt_length, max_length=policy.max_length
+    )
+    workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
+    if not workload.dropout:
+        disable_dropout(policy.module)
+    policy.module.train()
+    found = [config for _, config in sections(options, "trainer")]
+    if len(found) != 1:
+        notes += (f"{component} has {len(found)} optimizers: planned is {'the first' if found else 'adamw'} alone",)
+    return Subject(
+        settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
+        optimizers=optimizers, policy=policy, ranks=_ranks(settings), world=world, lengths=lengths,
+        notes=(*notes, *lengths.notes),
+    )  # fmt: skip
+
+
+def _described(model: Any, revision: Any) -> Any:
+    """Put the configuration in place of a model's name where that must be fetched: no weights are, and none are read.
+
+    Raises:
+        InputsError: no model is named.
+        ModelError: nothing is known of the one that is.
+    """
+    if model is None:
+        raise InputsError("model.path is missing: name a hub id or a folder whose memory is to be planned")
+    if not isinstance(model, (str, os.PathLike, PretrainedConfig, PreTrainedModel)):
+        raise ModelError(f"model = {model!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
+    if isinstance(model, PreTrainedModel):
+        return model.config
+    if isinstance(model, PretrainedConfig):
+        return model
+    if declared(model, revision if isinstance(revision, str) else None) is None:
+        raise ModelError(
+            f"model = {os.fspath(model)!r}: its configuration cannot be read: there is no such folder with a "
+            "config.json, and the hub has no such model or cannot be reached"
+        )
+    return model
+
+
+def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
+    """Ask a trainer what it will ask for, or guess it from the names of its options.
+
+    Raises:
+        PluginError: it answers with something else.
+    """
+    ask = getattr(trainer, "workload", None)
+    if ask is not None:
+        said = ask(options, num_prompts)
+        if not isinstance(said, Workload):
+            raise PluginError(
+                f"{name}: workload() returned {said!r:.80}; it must return a rlcore.planning.workload.Workload"
+            )
+        return said, ()
+    given: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)
+    sizes = {key: int(given[key]) for key in _ASSUMED if isinstance(given.get(key), int)}
+    samples = "prompts" in trainer.needs
+    sampled = int(given.get("rollouts", sizes.get("batch_size", 32))) if samples else 0
+    guess = Workload(
+        batch_size=sizes.get("batch_size", sampled or 32),
+        micro_batch_size=sizes.get("micro_batch_size", 0),
+        micro_batch_tokens=sizes.get("micro_batch_tokens", 0),
+        num_sampled=sampled,
+        num_held=sampled,
+        reference=bool(given.get("kl_coef")),
+        num_scored=sampled if given.get("kl_coef") else 0,
+    )
+    return guess, (f"{name} does not say what it asks for; from its options' names this is taken: {guess}",)
+
+
+def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
+    build: Any = chosen.architecture.component.target()
+    asked: dict[str, Any] = {
+        "value_head": workload.value_head or workload.q_heads > 0,
+        "reference": workload.reference,
+        **({"q_heads": workload.q_heads} if workload.q_heads else {}),
+    }
+    with weightless(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        policy: Policy = build(inputs.model, chosen.architecture.options, tokenizer=tokenizer or stand_in(2), **asked)
+    return policy
+
+
+def _ranks(settings: TrainConfig) -> Ranks:
+    """Return this process as a run's; on a machine that cannot run fp16 another type of two bytes stands for it."""
+    wanted = settings.run.mixed_precision
+    try:
+        ranks = Ranks(wanted)
+    except ConfigError:
+        if wanted != "fp16":
+            raise
+        ranks = Ranks("bf16")
+    ranks.accelerator.device_placement = False  # phantoms are where they are
+    return ranks
+
+
+def vocabulary_of(policy: Policy) -> int:
+    """Return how many tokens the policy reads; two where it does not say."""
+    model = getattr(policy, "model", None)
+    return vocabulary_size(model) if isinstance(model, PreTrainedModel) else 2
+
+
+def with_options(settings: TrainConfig, **sections: Any) -> TrainConfig:
+    """Return the settings with sections replaced."""
+    return evolve(settings, **sections)
