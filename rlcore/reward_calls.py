@@ -10,6 +10,7 @@ import os
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NoReturn
 
 import attrs
@@ -49,13 +50,20 @@ class Occasion:
     Attributes:
         given: everything a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`, `tokenizer`,
             and the columns.
-        size: number of samples.
+        numbers: what each sample is called in messages: its place in the batch.
+        whole: number of samples in the batch, of which these may be a part.
         where: "step 3", for messages.
     """
 
     given: Mapping[str, Any]
-    size: int
+    numbers: Sequence[int]
+    whole: int
     where: str
+
+    @property
+    def size(self) -> int:
+        """Count the samples."""
+        return len(self.numbers)
 
     @classmethod
     def of(
@@ -66,13 +74,25 @@ class Occasion:
         where: str,
         *,
         output_tokens: Sequence[Sequence[int]] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Occasion:
         """Put prompts and outputs side by side, and the chosen ids where they are known.
+
+        Args:
+            prompts: B prompts.
+            outputs: of these, or of those at `rows`.
+            tokenizer: the policy's.
+            where: for messages.
+            output_tokens: the ids behind each output.
+            rows: which prompts are asked about; all if left out. Columns are those of all prompts in either case, for a
+                function that asks for one must get it even where these prompts lack it.
 
         Raises:
             DataError: a column of the prompts has a name that means something else to these functions.
         """
         names = list(dict.fromkeys(name for prompt in prompts for name in prompt.columns))
+        numbers, whole = range(len(prompts)) if rows is None else rows, len(prompts)
+        prompts = [prompts[row] for row in numbers]
         for name in names:
             if name in RESERVED_COLUMNS:
                 raise DataError(
@@ -88,39 +108,82 @@ class Occasion:
         if output_tokens is not None:
             given["output_tokens"] = [list(tokens) for tokens in output_tokens]
         given |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
-        return cls(given, len(outputs), where)
+        return cls(given, numbers, whole, where)
 
     def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
         """Raise a RewardError that names the function and the batch."""
-        batch = f"batch of {self.size}"
+        batch = f"batch of {self.whole}"
+        if self.size < self.whole:
+            batch = f"{self.size} of a {batch}"
         place = f"{self.where}, {batch}" if self.where else batch
         raise RewardError(f"{function} ({place}) {problem}") from cause
 
 
-def call_all(functions: Sequence[UserFunction], occasion: Occasion) -> list[Any]:
-    """Call each function; those that return something to await are awaited together, while none blocks another.
+@attrs.frozen(eq=False)
+class Call:
+    """Stand for functions that have been called, of which some may not have answered yet.
 
-    They are awaited on an event loop that lives in a thread of its own as long as the process, so that clients keep
-    their connections from call to call, and a notebook's running loop is no obstacle.
-
-    Raises:
-        RewardError: a function raised, or its signature asks for what is not there.
+    Attributes:
+        functions: F of them.
+        occasion: what they were asked about.
+        results: what each returned; where that is to be awaited, its answer is in `awaited` instead.
+        awaited: the answers that are awaited, by the function's number; None where there are none.
     """
-    results: list[Any] = []
-    try:
-        results.extend(_call(function, occasion) for function in functions)
-    except BaseException:
-        for result in results:
-            if inspect.iscoroutine(result):
-                result.close()
-        raise
-    awaited = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
-    if awaited:
-        for i, answer in zip(awaited, _wait([results[i] for i in awaited]), strict=True):
-            if isinstance(answer, BaseException):
-                _raised(functions[i], occasion, answer)
-            results[i] = answer
-    return results
+
+    functions: Sequence[UserFunction]
+    occasion: Occasion
+    results: Sequence[Any]
+    awaited: Future[dict[int, Any]] | None
+
+    @classmethod
+    def of(cls, functions: Sequence[UserFunction], occasion: Occasion) -> Call:
+        """Call each function; those that return something to await are awaited together, while none blocks another.
+
+        They are awaited on an event loop that lives in a thread of its own as long as the process, so that clients keep
+        their connections from call to call, and a notebook's running loop is no obstacle.
+
+        Raises:
+            RewardError: a function raised, or its signature asks for what is not there.
+        """
+        results: list[Any] = []
+        try:
+            results.extend(_call(function, occasion) for function in functions)
+        except BaseException:
+            for result in results:
+                if inspect.iscoroutine(result):
+                    result.close()
+            raise
+        awaited = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
+        return cls(functions, occasion, results, _awaiting(awaited) if awaited else None)
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether every function has answered, or failed."""
+        return self.awaited is None or self.awaited.done()
+
+    def cancel(self) -> None:
+        """Wait for no answer any more."""
+        if self.awaited is not None:
+            self.awaited.cancel()
+
+    def answers(self) -> list[Any]:
+        """Wait for all answers; return one of each function.
+
+        Raises:
+            RewardError: a function raised.
+        """
+        answers = list(self.results)
+        if self.awaited is not None:
+            try:
+                late = self.awaited.result()
+            except BaseException:
+                self.cancel()
+                raise
+            for i, answer in late.items():
+                if isinstance(answer, BaseException):
+                    _raised(self.functions[i], self.occasion, answer)
+                answers[i] = answer
+        return answers
 
 
 def _call(function: UserFunction, occasion: Occasion) -> Any:
@@ -176,22 +239,18 @@ def _raised(function: UserFunction, occasion: Occasion, error: BaseException) ->
     occasion.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
 
 
-def _wait(awaitables: Sequence[Awaitable[Any]]) -> list[Any]:
+def _awaiting(awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
     async def settle(awaitable: Awaitable[Any]) -> Any:
         try:
             return await awaitable
         except (KeyboardInterrupt, SystemExit) as error:  # these would end the loop, and nobody would hear of it
             return error
 
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*map(settle, awaitables), return_exceptions=True)
+    async def gather() -> dict[int, Any]:
+        answers = await asyncio.gather(*map(settle, awaitables.values()), return_exceptions=True)
+        return dict(zip(awaitables, answers, strict=True))
 
-    future = asyncio.run_coroutine_threadsafe(gather(), _loop(os.getpid()))
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return asyncio.run_coroutine_threadsafe(gather(), _loop(os.getpid()))
 
 
 @functools.cache

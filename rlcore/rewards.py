@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from rlcore.choosing import ChosenReward, choose_rewards
-from rlcore.reward_calls import Occasion, UserFunction, call_all
+from rlcore.profiling.marks import timed
+from rlcore.reward_calls import Call, Occasion, UserFunction
 from rlcore.reward_forms import resolve, shorten
 from rlcore.types import Prompt
 
@@ -35,6 +36,27 @@ class RewardBatch:
     totals: list[float]
     dense: list[list[float]] | None
     by_name: dict[str, list[float | None]]
+
+    @classmethod
+    def together(cls, parts: Sequence[tuple[Sequence[int], RewardBatch]], num_actions: Sequence[int]) -> RewardBatch:
+        """Put what was said of parts of a batch together, as if it had been said of the whole.
+
+        Args:
+            parts: places in the batch, and what was said of the samples there; every place once.
+            num_actions: B, chosen tokens of each sample.
+        """
+        totals, by_name = [0.0] * len(num_actions), dict[str, list[float | None]]()
+        dense = [[0.0] * count for count in num_actions]
+        for rows, part in parts:
+            for i, row in enumerate(rows):
+                totals[row] = part.totals[i]
+                dense[row] = [*dense[row][:-1], part.totals[i]] if part.dense is None else part.dense[i]
+            for name, values in part.by_name.items():
+                column = by_name.setdefault(name, [None] * len(num_actions))
+                for row, value in zip(rows, values, strict=True):
+                    column[row] = value
+        any_dense = any(part.dense is not None for _, part in parts)
+        return cls(totals, dense if any_dense else None, by_name)
 
 
 @attrs.frozen(eq=False)
@@ -81,6 +103,7 @@ class Rewards:
         """Return what the functions go by, in their order."""
         return tuple(function.name for function in self.functions)
 
+    @timed("reward functions")
     def __call__(
         self,
         prompts: Sequence[Prompt],
@@ -103,10 +126,45 @@ class Rewards:
             RewardError: a function raised or returned what cannot be used; its name, `where`, the first bad sample and
                 the value are in the message.
         """
-        occasion = Occasion.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens)
-        num_actions = [len(tokens) for tokens in output_tokens]
-        answers = call_all(self.functions, occasion)
-        totals = [0.0] * len(outputs)
+        return self.read(self.begin(prompts, outputs, tokenizer=tokenizer, output_tokens=output_tokens, where=where))
+
+    @timed("reward functions")
+    def begin(
+        self,
+        prompts: Sequence[Prompt],
+        outputs: Sequence[str],
+        *,
+        tokenizer: PreTrainedTokenizerBase | None,
+        output_tokens: Sequence[Sequence[int]],
+        where: str = "",
+        rows: Sequence[int] | None = None,
+    ) -> Call:
+        """Call every function, and wait for none that is a coroutine.
+
+        Args:
+            prompts: P prompts.
+            outputs: texts of chosen tokens, one for each prompt, or for each of those at `rows`.
+            tokenizer: passed on to functions that take it.
+            output_tokens: the chosen ids of each output, EOS included.
+            where: the step, for messages.
+            rows: which of the prompts were continued by the outputs; all if left out.
+
+        Raises:
+            RewardError: a function raised, or asks for what is not there.
+        """
+        occasion = Occasion.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens, rows=rows)
+        return Call.of(self.functions, occasion)
+
+    @timed("reward functions")
+    def read(self, call: Call) -> RewardBatch:
+        """Wait for all answers, check them, and add them up.
+
+        Raises:
+            RewardError: a coroutine function raised, or a function returned what cannot be used.
+        """
+        answers, occasion = call.answers(), call.occasion
+        num_actions = [len(tokens) for tokens in occasion.given["output_tokens"]]
+        totals = [0.0] * occasion.size
         rows = [[0.0] * count for count in num_actions]
         any_dense = False
         by_name: dict[str, list[float | None]] = {}
@@ -143,7 +201,7 @@ def call_metric(
     name, load = resolve(metric_fn, "metric_fn")
     function = UserFunction("metric", name, load())
     occasion = Occasion.of(prompts, outputs, tokenizer, where)
-    (answer,) = call_all([function], occasion)
+    (answer,) = Call.of([function], occasion).answers()
     if not isinstance(answer, Mapping):
         occasion.fail(function, f"returned {shorten(answer)}; return a dict from names to {occasion.size} numbers each")
     metrics: dict[str, list[float | None]] = {}
@@ -151,8 +209,8 @@ def call_metric(
         if not isinstance(key, str):
             occasion.fail(function, f"named a metric {key!r} ({type(key).__name__}); names must be strings")
         labelled = attrs.evolve(function, name=f"{name}', metric '{key}")
-        items = _items(value, labelled, occasion)
-        metrics[key] = [_number(item, f"sample {i}", labelled, occasion) for i, item in enumerate(items)]
+        items = zip(occasion.numbers, _items(value, labelled, occasion), strict=True)
+        metrics[key] = [_number(item, f"sample {i}", labelled, occasion) for i, item in items]
     return metrics
 
 
@@ -160,7 +218,7 @@ def _read_rewards(
     answer: Any, function: UserFunction, occasion: Occasion, num_actions: Sequence[int]
 ) -> list[float | list[float] | None]:
     values: list[float | list[float] | None] = []
-    for i, (item, count) in enumerate(zip(_items(answer, function, occasion), num_actions, strict=True)):
+    for i, item, count in zip(occasion.numbers, _items(answer, function, occasion), num_actions, strict=True):
         row = _as_row(item)
         if row is None:
             values.append(_number(item, f"sample {i}", function, occasion))

@@ -14,22 +14,26 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from rlcore.collecting import collect, overlaps
 from rlcore.config import evolve
 from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.samples import Sample
 from rlcore.data.sources import load_reference
+from rlcore.devices import sent
 from rlcore.errors import ConfigError
 from rlcore.inputs import Inputs
 from rlcore.loggers import Loggers
 from rlcore.observers import Observers
 from rlcore.optim import Updater
 from rlcore.optimization import Optimizers
+from rlcore.profiling.marks import count_tokens, timed
+from rlcore.profiling.policies import time_scoring
 from rlcore.protocols import Policy, PromptPipeline, RolloutStore, SamplePipeline, Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards import Rewards
 from rlcore.rollouts.keeping import Rollouts
-from rlcore.scoring import Scored, ask_rewards
+from rlcore.scoring import Scored, Scorer
 from rlcore.settings import DataConfig, OptimizerConfig, SamplingConfig, TrainConfig
 from rlcore.types import Metrics, Prompt, Trajectories
 
@@ -93,6 +97,8 @@ class Run:
         """
         policy = self.make_policy(value_head=value_head or q_heads > 0, reference=reference, q_heads=q_heads)
         policy.to(self.ranks.device)
+        if self.config.run.profile:
+            time_scoring(policy)
         self.policy = policy
         return policy
 
@@ -173,24 +179,30 @@ class Run:
         chosen = self.optimizers.get(config)
         return Updater(policy, config, self.ranks, total_updates=total, optimization=chosen)
 
+    @timed("generate")
     def sample(
         self,
         prompts: Sequence[Prompt],
         sampling: SamplingConfig | None = None,
         *,
         generator: torch.Generator | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
         """Continue each prompt once with the policy as it is now; the result lies on this process's device."""
-        options = {} if self.logit_mask is None else {"logit_mask": self.logit_mask}
-        return self.sampler(
+        options: dict[str, Any] = {} if self.logit_mask is None else {"logit_mask": self.logit_mask}
+        if on_batch is not None:
+            options["on_batch"] = on_batch
+        batch = self.sampler(
             self._built, prompts, sampling or self.config.gen, generator=generator or self.generator, **options
         )
+        count_tokens(batch.action_mask)
+        return batch
 
     @cached_property
     def logit_mask(self) -> Tensor | None:
         """Return which token may come next, bool[V, V] on this process's device; None where any may."""
         given = self.inputs.logit_mask
-        return None if given is None else load_logit_mask(given).to(self._built.device)
+        return None if given is None else sent(load_logit_mask(given), self._built.device)
 
     @cached_property
     def metric_fn(self) -> Callable[..., Any] | None:
@@ -223,14 +235,24 @@ class Run:
             RewardError: a reward function raised, or returned what cannot be used.
             DataError: a sequence without a chosen token.
         """
-        stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
-        where = where or f"step {self.step + 1}"
-        scored = ask_rewards(
-            self.reward_fn, self.tokenizer, prompts, batch, stop_sequences=stops,
-            outputs_begin_text=bool(self.data.outputs_begin_text), where=where,
-        )  # fmt: skip
+        scored = self._scorer(stop_sequences, where)(prompts, batch)
         self.rollouts.add(prompts, batch, scored)
         return scored
+
+    def rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
+        """Sample and score, as `sample` and `score` do; at the same time, where `run.overlap_rewards` says so."""
+        batch, scored = collect(self.sample, self._scorer(), prompts, overlap=self._overlaps)
+        self.rollouts.add(prompts, batch, scored)
+        return batch, scored
+
+    def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
+        stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
+        alone, where = bool(self.data.outputs_begin_text), where or f"step {self.step + 1}"
+        return Scorer(self.reward_fn, self.tokenizer, stops, alone, where)
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        return overlaps(self.config, self.sampler)
 
     @property
     def samples_exactly(self) -> bool:
@@ -238,7 +260,8 @@ class Run:
 
         In a narrower precision two ways to compute the same number differ by more than ratios may.
         """
-        return self.config.gen.is_plain and self.logit_mask is None and self.is_full_precision
+        narrow = self.config.model.get("sampling_dtype") is not None
+        return self.config.gen.is_plain and self.logit_mask is None and self.is_full_precision and not narrow
 
     @property
     def is_full_precision(self) -> bool:

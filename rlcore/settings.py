@@ -8,6 +8,11 @@ from typing import Any, Literal
 from rlcore.config import config, option, structure
 
 INFINITE = float("inf")
+MICRO_BATCH_TOKENS = (
+    "tokens of one forward pass on a rank, prompts included, counted as its sequences times the longest of them; what "
+    "is longer has a pass of its own; changes memory, never the gradient; 0 sets no bound"
+)
+"""What trainers say of their option `micro_batch_tokens`."""
 
 
 @config
@@ -91,8 +96,16 @@ class RunConfig:
     rollouts: int | Literal["none", "all"] = option(
         8, "rollouts of each step kept in rollouts.jsonl, the first ones; or none, or all", ge=0
     )
+    overlap_rewards: bool = option(
+        False,
+        "ask reward functions about each gen.batch_size responses while the next are sampled; they then see these, not "
+        "the round, and run in another thread",
+    )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; what accelerate launch says, else no, when left out"
+    )
+    profile: bool | Literal["torch"] = option(
+        False, "write where the time of steps goes to profile/; `torch` adds a trace of its operators in two of them"
     )
 
 
