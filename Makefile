@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTS := . $(patsubst %/,%,$(dir $(wildcard rlcore_*/pyproject.toml plugins/*/pyproject.toml)))
 INSTALLED := $(VENV)/.installed
+# The libraries rlcore is measured beside live apart: what they ask for is none of its dependencies.
+PEERS := .venv-peers
 
 # More threads than free cores make small models many times slower.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test lint types bench docs wheels clean
+.PHONY: quickstart test lint types bench bench-compare bench-peers docs wheels clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python docs/examples/randomwalks.py
@@ -24,8 +26,13 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy -p rlcore $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
 
-bench: $(INSTALLED)
-	$(BIN)/python tests/benchmarks/ppo_randomwalks.py $(ARGS)
+bench: $(INSTALLED) $(PEERS)/.installed
+	$(BIN)/python tests/benchmarks/suite.py $(ARGS)
+
+bench-compare: $(INSTALLED)
+	$(BIN)/python tests/benchmarks/bench_compare.py $(A) $(B)
+
+bench-peers: $(PEERS)/.installed
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
@@ -36,8 +43,13 @@ wheels: $(INSTALLED)
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PEERS)/.installed: tests/benchmarks/peers.txt constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	PIP_CONSTRAINT=constraints.txt $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 # The stamp is as new as everything that says what to install.
 $(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml)

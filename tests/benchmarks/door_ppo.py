@@ -1,6 +1,7 @@
 """The work of hand_ppo.py done through `rlcore.train`, with nothing but what is public.
 
     OMP_NUM_THREADS=1 python door_ppo.py FOLDER [--iterations 12] [--seed 0]     prints one line of JSON
+    OMP_NUM_THREADS=1 python door_ppo.py FOLDER --task reviews --data DATA       the same on another task (tasks.py)
 
 An iteration is what lies between two calls of the reward function: learning from one round and sampling the next. The
 run therefore takes one step more than it reports.
@@ -10,23 +11,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from figures import Clock, report
+from tasks import Task, load_task
 
 import rlcore
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
-
-from walks import RandomWalks
-
 PPO = {
     "name": "ppo",
-    "rollouts": 140,
     "batch_size": 100,
     "epochs": 4,
     "kl_coef": 0.0,
@@ -39,24 +35,24 @@ PPO = {
 }
 
 
-def train(folder: str, *, iterations: int, seed: int, graph_seed: int = 1000) -> dict[str, Any]:
+def train(folder: str, task: Task, *, iterations: int, seed: int) -> dict[str, Any]:
     """Run PPO from the model in `folder` and report as hand_ppo.py does."""
-    task, clock = RandomWalks(graph_seed), Clock()
+    clock = Clock()
     scores: list[float] = []
 
     def reward_fn(samples: list[str]) -> list[float]:
         clock.mark()
-        rewards = [task.optimality(walk) for walk in samples]
+        rewards = [task.score(text) for text in samples]
         scores.append(sum(rewards) / len(rewards))
         return rewards
 
     with TemporaryDirectory() as root:
         result = rlcore.train(
             folder,
-            trainer=PPO,
+            trainer={**PPO, "rollouts": task.rollouts},
             reward_fn=reward_fn,
-            prompts=task.starts * 7,
-            gen={"max_new_tokens": 9},
+            prompts=task.prompts * task.samples,
+            gen={"max_new_tokens": task.max_new_tokens},
             eval={"at_end": False},
             checkpoint={"at_end": False},
             run={"steps": iterations + 1, "seed": seed, "root": root, "name": "benchmark"},
@@ -73,13 +69,15 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="where the starting model is")
-    parser.add_argument("--graph-seed", type=int, default=1000)
+    parser.add_argument("--task", default="walks", choices=["walks", "reviews"])
+    parser.add_argument("--data", type=Path, help="folder of the reviews")
+    parser.add_argument("--graph-seed", type=int, default=1000, help="of the walks")
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    figures = train(options.folder, iterations=options.iterations, seed=options.seed, graph_seed=options.graph_seed)
-    print(json.dumps(figures))
+    task = load_task(options.task, options.data, graph_seed=options.graph_seed)
+    print(json.dumps(train(options.folder, task, iterations=options.iterations, seed=options.seed)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pluggy
+from duel import run_python
 from rich.console import Console
 from rich.table import Table
 
@@ -142,6 +143,7 @@ class Clock:
 def measure_iteration(base: str, iterations: int) -> dict[str, float]:
     """Train by PPO with IMPLEMENTERS observers; return seconds an iteration, those spent on observers, their share."""
     from door_ppo import train
+    from tasks import load_task
 
     from rlcore.registry import registries
 
@@ -149,15 +151,13 @@ def measure_iteration(base: str, iterations: int) -> dict[str, float]:
         registries().discovery.hooks.register(Listener(), name=f"listener-{i}")
     clock = Clock()
     clock.watch()
-    seconds = train(base, iterations=iterations, seed=0)["s_per_iteration"]
+    seconds = train(base, load_task("walks"), iterations=iterations, seed=0)["s_per_iteration"]
     observers_s = clock.spent / (iterations + 1)
     return {"s_per_iteration": seconds, "observers_s": observers_s, "share": observers_s / seconds}
 
 
 def run_iteration(*, tiny: bool, iterations: int) -> dict[str, float]:
     """Call `measure_iteration` in a process of its own, on the benchmark's model or on one that is all overhead."""
-    from ppo_randomwalks import run_python
-
     with TemporaryDirectory() as folder:
         run_python(str(HERE / "hand_ppo.py"), "base", f"{folder}/base", *(["--tiny"] if tiny else []))
         measured: dict[str, float] = json.loads(

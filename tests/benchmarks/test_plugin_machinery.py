@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import plugin_machinery
-from ppo_randomwalks import run_python
+from duel import run_python
 from transformers import GPT2LMHeadModel
 from walks import model_config, tokenizer
 

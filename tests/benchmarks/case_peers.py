@@ -1,0 +1,41 @@
+"""PPO through rlcore beside TRL's RLOO, on random walks and on film reviews."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from duel import Duel, Unavailable
+from peers import peers_python
+from texts import data_folder
+
+TITLE = "seconds per iteration, PPO through rlcore against TRL's RLOO (which has no value function to train)"
+
+
+def duels(folder: Path, quick: bool) -> list[Duel]:
+    """List the walks, also with a model so small that only overhead is left, and the reviews where they are."""
+    python = peers_python()
+    walks, tiny, reviews = (str(folder / name) for name in ("walks", "tiny", "reviews"))
+    works = [
+        ("random walks, 6 layers, 144 wide", walks, 12, [], ["hand_ppo.py", "base", walks]),
+        ("random walks, 1 layer, 24 wide: overhead alone", tiny, 40, [], ["hand_ppo.py", "base", tiny, "--tiny"]),
+    ]
+    with suppress(Unavailable):
+        data = str(data_folder())
+        task = ["--task", "reviews", "--data", data]
+        works.append(("reviews, 4 layers, 256 wide", reviews, 4, task, ["tasks.py", reviews, data]))
+    found = []
+    for name, base, iterations, more, prepare in works:
+        work = [base, "--iterations", str(max(iterations // 4, 2) if quick else iterations), *more]
+        found.append(
+            Duel(
+                name,
+                ours=["door_ppo.py", *work],
+                theirs=["trl_rloo.py", *work],
+                theirs_python=python,
+                figure="s_per_iteration",
+                cpu_figure="cpu_s_per_iteration",
+                prepare=[prepare],
+            )
+        )
+    return found

@@ -1,0 +1,33 @@
+"""PPO on random walks through rlcore beside the same work written by hand for one model and one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from duel import Duel
+
+TITLE = "PPO on random walks, seconds per iteration, against a loop by hand"
+FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}
+
+
+def duels(folder: Path, quick: bool) -> list[Duel]:
+    """List the model of the task, and one so small that only overhead is left."""
+    found = []
+    for name, tiny, iterations, goal, own_goal in (
+        ("6 layers, 144 wide", [], 12, 1.08, None),
+        ("1 layer, 24 wide: overhead alone", ["--tiny"], 60, None, 0.040),
+    ):
+        base = str(folder / ("tiny" if tiny else "base"))
+        work = [base, "--iterations", str(iterations // 4 if quick else iterations)]
+        found.append(
+            Duel(
+                name,
+                ours=["door_ppo.py", *work],
+                theirs=["hand_ppo.py", "ppo", *work],
+                goal=goal,
+                own_goal=own_goal,
+                prepare=[["hand_ppo.py", "base", base, *tiny]],
+                **FIGURES,
+            )
+        )
+    return found

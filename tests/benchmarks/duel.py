@@ -1,0 +1,178 @@
+"""Hold two programs against each other: run them in turn, and take the ratio pair by pair.
+
+A case is a module `case_<name>.py` beside this one with `TITLE: str` and
+
+    def duels(folder: Path, quick: bool) -> list[Duel]
+
+`folder` is scratch that lives for the whole sitting, `quick` asks for less work; listing duels must cost nothing, so
+what has to be made first (a model, a tokenizer) is a `prepare` script. A case that lacks something raises
+`Unavailable`. Each run is a process of its own with one thread, which prints one line of JSON, its last: names to
+figures, `cpu_s`, `wall_s` and `peak_rss_mb` among them where they make sense (`figures.usage()`). A figure that does
+not exist, as the time to a level that was never reached, is null.
+
+Figures of different machines, and of one machine at different times, are not comparable; the ratio of two programs
+that alternate is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+HERE = Path(__file__).resolve().parent
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+TIMEOUT_S = 3600
+
+Figures = dict[str, Any]
+
+
+class Unavailable(Exception):
+    """Say what a case lacks, and how to get it."""
+
+
+class RunFailed(Exception):
+    """Say which program failed, and show the end of what it wrote on stderr."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Name two programs that do the same work, and the figure they are compared by.
+
+    Attributes:
+        name: unlike that of any other duel of the case.
+        ours: a script of this folder and its arguments; `{repeat}` in one is the number of the pair, from 0.
+        theirs: the same of the other program; None where ours stands alone.
+        figure: the key of the figure in what the scripts print.
+        better: whether more or less of it is better.
+        goal: bound of the ratio ours / theirs: a lower one where more is better, else an upper one.
+        own_goal: bound of our figure itself, where there is one.
+        cpu_figure: the same figure by CPU seconds, shown beside it: the one to trust while others compute.
+        environment: variables both run with.
+        theirs_python: the interpreter of `theirs`, if it needs an environment of its own.
+        prepare: scripts with arguments to run before; each only once in a sitting, however many duels name it.
+    """
+
+    name: str
+    ours: Sequence[str]
+    theirs: Sequence[str] | None = None
+    figure: str = "wall_s"
+    better: Literal["more", "less"] = "less"
+    goal: float | None = None
+    own_goal: float | None = None
+    cpu_figure: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    theirs_python: str | None = None
+    prepare: Sequence[Sequence[str]] = ()
+
+
+def run_python(
+    *arguments: str, python: str | None = None, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> str:
+    """Run a script of this folder in a process of its own with one thread, and return its last line.
+
+    Raises:
+        RunFailed: it exits with an error, or does not end.
+    """
+    script, *rest = arguments
+    command = [python or sys.executable, str(HERE / script), *rest]
+    variables = {**os.environ, **OFFLINE, **ONE_THREAD, **(environment or {})}
+    try:
+        done = subprocess.run(
+            command, env=variables, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"{script} did not end within {TIMEOUT_S} s") from error
+    if done.returncode:
+        raise RunFailed(f"{script} failed with exit code {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def measure(duel: Duel, folder: Path, *, repeats: int, told: Callable[[str], None] = lambda _: None) -> Figures:
+    """Run both programs `repeats` times in turn, and sum up.
+
+    Args:
+        duel: what to run.
+        folder: where the programs run.
+        repeats: pairs; every second one begins with the other program, so that a drift of the machine hits both.
+        told: called with what is about to run.
+
+    Raises:
+        RunFailed: a program failed, or printed no line of figures.
+    """
+    pairs: list[dict[str, Figures]] = []
+    sides: list[tuple[str, Sequence[str], str | None]] = [("ours", duel.ours, None)]
+    if duel.theirs is not None:
+        sides.append(("theirs", duel.theirs, duel.theirs_python))
+    for repeat in range(repeats):
+        pair: dict[str, Figures] = {}
+        for side, argv, python in sides if repeat % 2 == 0 else sides[::-1]:
+            told(f"{duel.name}: {side}, {repeat + 1} of {repeats}")
+            arguments = [argument.replace("{repeat}", str(repeat)) for argument in argv]
+            line = run_python(*arguments, python=python, environment=duel.environment, cwd=folder)
+            pair[side] = _read(line, arguments[0], duel.figure)
+        pairs.append(pair)
+    return {**summarise(duel, pairs), "runs": pairs}
+
+
+def _read(line: str, script: str, figure: str) -> Figures:
+    try:
+        figures = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RunFailed(f"{script}: its last line is no JSON: {line[:200]!r}") from error
+    if not isinstance(figures, dict) or figure not in figures:
+        raise RunFailed(f"{script}: its last line has no figure {figure!r}: {line[:200]}")
+    return figures
+
+
+def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
+    """Give each program's median and range, the ratio's, and whether the goals are reached.
+
+    A figure that does not exist counts as the worst there can be; its pair has no ratio.
+    """
+    summary: Figures = {"figure": duel.figure, "better": duel.better, "goal": duel.goal, "own_goal": duel.own_goal}
+    summary |= _spreads(pairs, duel.figure, duel.better)
+    if duel.cpu_figure:
+        summary["cpu"] = _spreads(pairs, duel.cpu_figure, duel.better)
+    summary["peak_rss_mb"] = {
+        side: max(pair[side]["peak_rss_mb"] for pair in pairs)
+        for side in pairs[0]
+        if all(pair[side].get("peak_rss_mb") for pair in pairs)
+    }
+    judged = [(summary.get("ratio"), duel.goal), (summary["ours"], duel.own_goal)]
+    verdicts = [_reaches(spread, bound, duel.better) for spread, bound in judged if bound is not None]
+    summary["reached"] = all(verdicts) if verdicts else None
+    return summary
+
+
+def _spreads(pairs: Sequence[Mapping[str, Figures]], figure: str, better: str) -> Figures:
+    """Sum up one figure: of each side, and the ratio ours / theirs pair by pair."""
+    worst = 0.0 if better == "more" else math.inf
+    sides = {side: [worst if (f := pair[side].get(figure)) is None else f for pair in pairs] for side in pairs[0]}
+    spreads: Figures = {side: spread(column) for side, column in sides.items()}
+    if "theirs" in sides:
+        both = zip(sides["ours"], sides["theirs"], strict=True)
+        ratios = [ours / theirs for ours, theirs in both if 0 < ours < math.inf and 0 < theirs < math.inf]
+        spreads["ratio"] = spread(ratios) if ratios else None
+    return spreads
+
+
+def spread(numbers: Sequence[float]) -> dict[str, float | None]:
+    """Return median, least and greatest; None for what is not finite, which JSON cannot say."""
+    three = {"median": median(numbers), "min": min(numbers), "max": max(numbers)}
+    return {name: float(f"{number:.5g}") if math.isfinite(number) else None for name, number in three.items()}
+
+
+def _reaches(spreads: Mapping[str, float | None] | None, bound: float, better: str) -> bool:
+    middle = None if spreads is None else spreads["median"]
+    if middle is None:
+        return False
+    return middle >= bound if better == "more" else middle <= bound

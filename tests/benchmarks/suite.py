@@ -1,0 +1,186 @@
+"""Run the benchmark cases beside this file, print what came of them, and write it down.
+
+    python suite.py [--case NAME ...] [--only TEXT] [--quick] [--repeats 5] [--json FILE] [--list]
+
+What a case and a duel are is said in duel.py. A program that fails is reported, and the others go on; the exit code
+tells in the end. Whether a goal is reached is a figure like the others: it fails nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+from duel import HERE, Duel, Figures, RunFailed, Unavailable, measure, run_python
+from rich.console import Console
+from tables import case_table
+
+PREFIX = "case_"
+
+
+def case_names() -> list[str]:
+    """List the cases in this folder."""
+    return sorted(path.stem.removeprefix(PREFIX) for path in HERE.glob(f"{PREFIX}*.py"))
+
+
+def load_case(name: str) -> ModuleType:
+    """Import the module of the case `name`."""
+    return importlib.import_module(PREFIX + name)
+
+
+def surroundings() -> Figures:
+    """Say when, on what machine and with which versions the figures are taken."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("rlcore", "torch", "transformers")},
+        "threads": 1,
+    }
+
+
+def _version(dist: str) -> str | None:
+    try:
+        return version(dist)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _commit() -> str | None:
+    """Return the commit with `+` behind it where files differ from it; None without git."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=HERE, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()
+
+
+class Sitting:
+    """Run duels one after another, and keep what was measured on the disk from the first on.
+
+    Args:
+        console: where progress and tables go.
+        path: the JSON file.
+        repeats: pairs of runs a duel.
+        quick: ask the cases for less work.
+    """
+
+    def __init__(self, console: Console, path: Path, *, repeats: int, quick: bool) -> None:
+        self.console, self.path, self.repeats, self.quick = console, path, repeats, quick
+        self.results: Figures = {**surroundings(), "quick": quick, "repeats": repeats, "cases": {}}
+        self.failures = 0
+        self._prepared: set[tuple[str, ...]] = set()
+
+    def run(self, name: str, folder: Path, *, only: str = "") -> None:
+        """Run the duels of a case whose names hold `only`, print their table, and write it down."""
+        case = load_case(name)
+        result: Figures = {"title": case.TITLE, "duels": {}}
+        self.results["cases"][name] = result
+        try:
+            chosen = [duel for duel in case.duels(folder, self.quick) if only in duel.name]
+        except Unavailable as lacking:
+            result["unavailable"] = str(lacking)
+            self.console.print(f"[bold]{name}[/]: not run: {lacking}")
+            chosen = []
+        for duel in chosen:
+            result["duels"][duel.name] = self._measure(duel, folder)
+            self.write()
+        if chosen:
+            self.console.print(case_table(name, result))
+        if chosen or not only:
+            self.write()
+
+    def _measure(self, duel: Duel, folder: Path) -> Figures:
+        try:
+            for argv in map(tuple, duel.prepare):
+                if argv not in self._prepared:
+                    self._tell(f"making ready: {argv[0]}")
+                    run_python(*argv, environment=duel.environment, cwd=folder)
+                    self._prepared.add(argv)
+            return measure(duel, folder, repeats=self.repeats, told=self._tell)
+        except RunFailed as failure:
+            self.failures += 1
+            self.console.print(f"{duel.name}: {failure}", style="red", markup=False)
+            return {"failure": str(failure)}
+
+    def _tell(self, what: str) -> None:
+        self.console.print(f"  {what}", style="dim", markup=False)
+
+    def write(self) -> None:
+        """Write everything measured so far."""
+        self.path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, run, and return the exit code: 1 if a program failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", action="append", choices=case_names(), help="a case to run; all when left out")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the duels whose names hold this")
+    parser.add_argument("--quick", action="store_true", help="less work, for a first look")
+    parser.add_argument("--repeats", type=_count, default=5, help="pairs of runs a duel")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="where the figures go")
+    parser.add_argument("--list", action="store_true", help="list cases and duels, and run nothing")
+    options = parser.parse_args(arguments)
+    if not options.json.resolve().parent.is_dir():
+        parser.error(f"argument --json: '{options.json}': there is no such folder")
+    console = Console(width=180, highlight=False, soft_wrap=False)
+    names = options.case or case_names()
+    with TemporaryDirectory() as scratch:
+        if options.list:
+            list_duels(console, names, Path(scratch), quick=options.quick)
+            return 0
+        sitting = Sitting(console, options.json.resolve(), repeats=options.repeats, quick=options.quick)
+        for name in names:
+            folder = Path(scratch) / name
+            folder.mkdir()
+            sitting.run(name, folder, only=options.only)
+    if options.only and not any(case["duels"] for case in sitting.results["cases"].values()):
+        parser.error(f"argument --only: no duel that can run here has {options.only!r} in its name; --list names them")
+    console.print(f"figures: {options.json}")
+    return int(sitting.failures > 0)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least 1")
+    return int(text)
+
+
+def list_duels(console: Console, names: Sequence[str], folder: Path, *, quick: bool) -> None:
+    """Print every case's title and the names of its duels."""
+    for name in names:
+        case: Any = load_case(name)
+        console.print(f"[bold]{name}[/]: {case.TITLE}")
+        try:
+            for duel in case.duels(folder, quick):
+                console.print(f"  {duel.name}", markup=False)
+        except Unavailable as lacking:
+            console.print(f"  not here: {lacking}", markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

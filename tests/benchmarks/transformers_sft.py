@@ -1,0 +1,86 @@
+"""Fine-tune with `transformers.Trainer`, set up with care; prints one line of JSON (sft_work.py).
+
+Texts are tokenised before, and padded batch by batch to their longest. `--by-length` draws texts of like length into a
+batch, which wastes less padding and mixes them less. AdamW is the fused one, attention scaled-dot-product attention;
+nothing is logged, saved or evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from datasets import Dataset
+from sft_work import BATCH_SIZE, LR, MAX_GRAD_NORM, PASSES, Marks, parser
+from texts import read_pairs
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.utils import logging
+
+
+class StepMarks(TrainerCallback, Marks):
+    """Note the time at each step's end."""
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Note it."""
+        self.mark()
+
+
+def tokenise(tokenizer: Any, prompt: str, output: str) -> dict[str, list[int]]:
+    """Return ids, and labels of the output alone; both end with the token that ends a text."""
+    before, after = tokenizer(prompt)["input_ids"], [*tokenizer(output)["input_ids"], tokenizer.eos_token_id]
+    ids = before + after
+    return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [-100] * len(before) + after}
+
+
+def main() -> None:
+    """Read the command line, train, and print."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--by-length", action="store_true", help="put texts of like length into a batch")
+    options = arguments.parse_args()
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    pairs = read_pairs(options.kind, options.data, BATCH_SIZE * options.steps)
+    rows = [tokenise(tokenizer, *pair) for pair in pairs]
+    marks = StepMarks()
+    with TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=BATCH_SIZE,
+            num_train_epochs=PASSES,
+            learning_rate=LR,
+            lr_scheduler_type="constant",
+            weight_decay=0.0,
+            max_grad_norm=MAX_GRAD_NORM,
+            optim="adamw_torch_fused",
+            train_sampling_strategy="group_by_length" if options.by_length else "random",
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = Trainer(
+            model=model,
+            args=settings,
+            train_dataset=Dataset.from_list(rows),
+            data_collator=DataCollatorForSeq2Seq(tokenizer, padding=True),
+            callbacks=[marks],
+        )
+        loss = trainer.train().training_loss
+    print(json.dumps(marks.report(tokens=sum(len(row["input_ids"]) for row in rows), loss=loss)))
+
+
+if __name__ == "__main__":
+    main()
