@@ -25,7 +25,8 @@ class Meter:
     def add(self, chosen: Tensor, values: Mapping[str, Tensor]) -> None:
         """Add float[B, T] numbers where bool[B, T] `chosen` is True."""
         self._names = ["count", *values]
-        self._accumulate(torch.stack([chosen.sum().double(), *((v * chosen).sum().double() for v in values.values())]))
+        measured = torch.stack([chosen.float(), *values.values()])
+        self._accumulate((measured * chosen).flatten(1).sum(1, dtype=torch.float64))
 
     def merge(self, other: Meter) -> None:
         """Add all that another meter has seen."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from rlcore.errors import ConfigError
 from rlcore.log import get_logger
 from rlcore.optimization import Optimization, Optimizers
+from rlcore.profiling.marks import phase, timed
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
@@ -55,18 +56,24 @@ class Updater:
         groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = chosen.build([group for group in groups if group["params"]])
         self.scheduler = chosen.schedule(optimizer, total_updates)
-        self.wrapped, self.optimizer = ranks.accelerator.prepare(policy.module, optimizer)
+        self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
+        # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
+        self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
         policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast
 
-    def exchanging(self, last: bool) -> AbstractContextManager[Any]:
+    @contextmanager
+    def exchanging(self, last: bool) -> Iterator[None]:
         """Open around one micro-batch's forward and backward pass: ranks exchange gradients with the last one only."""
-        return nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped)
+        with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
+            yield
 
+    @timed("update")
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one micro-batch's loss."""
         # Wrapped modules average over ranks; the loss is a share of one global sum.
         self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
 
+    @timed("optimizer")
     def step(self) -> Tensor | None:
         """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips."""
         norm: Tensor | None = None
@@ -74,8 +81,9 @@ class Updater:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.lr = float(self.scheduler.get_last_lr()[0])
         self.optimizer.step()
-        if self.optimizer.step_was_skipped:  # a gradient too large for fp16: the scale has been lowered instead
-            self.num_skipped += 1
+        is_scaled = self.ranks.accelerator.scaler is not None
+        if is_scaled and self.optimizer.step_was_skipped:
+            self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead
         else:
             self.scheduler.step()
             self.num_updates += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlcore.config import config, option
-from rlcore.settings import OptimizerConfig
+from rlcore.planning.workload import Workload
+from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"
 KOSTRIKOV = "Kostrikov et al. 2021, arXiv:2110.06169"
@@ -19,6 +20,7 @@ class ILQLConfig:
     micro_batch_size: int = option(
         0, "samples of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
     )
+    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW of policy, V and Q together")
     dropout: bool = option(
         False, "drop out as the model's configuration says; noise in Q and V is then taken for spread in the data"
@@ -49,4 +51,16 @@ class ILQLConfig:
     sync_every: int = option(5, "optimizer steps between syncs of the targets", ge=1, unit="steps", source="trlX")
     standardise_rewards: bool = option(
         True, "bring the returns of the samples to mean 0 and deviation 1; dense rewards keep their mean"
+    )
+
+
+def workload(config: ILQLConfig, num_prompts: int) -> Workload:  # noqa: ARG001  (as rlcore asks)
+    """Say what a run with these options will ask for, for `rlcore plan`."""
+    return Workload(
+        batch_size=config.batch_size,
+        micro_batch_size=config.micro_batch_size,
+        micro_batch_tokens=config.micro_batch_tokens,
+        value_head=True,
+        q_heads=config.num_q_heads,
+        dropout=config.dropout,
     )

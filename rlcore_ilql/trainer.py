@@ -18,7 +18,7 @@ from rlcore.protocols import Policy, QPolicy
 from rlcore.run import Run
 from rlcore.sampling.loop import evaluating
 from rlcore.types import Metrics, Trajectories
-from rlcore_ilql.config import ILQLConfig
+from rlcore_ilql.config import ILQLConfig, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
 from rlcore_ilql.returns import read_returns
 
@@ -28,6 +28,7 @@ class ILQLTrainer:
 
     needs = ("samples", "rewards")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    workload = staticmethod(workload)
 
     def __init__(self, config: ILQLConfig, run: Run) -> None:
         self.config, self.run = config, run
@@ -61,7 +62,8 @@ class ILQLTrainer:
         """Make one optimizer step; bring the targets nearer to Q where it is the `sync_every`-th."""
         config, updater, meter = self.config, self.updater, Meter(self.run.ranks)
         total = batch.num_actions.sum()
-        for part, last in micro_batches(batch, config.micro_batch_size, self.run.ranks):
+        parts = micro_batches(batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
+        for part, last in parts:
             with updater.exchanging(last):
                 terms, seen = self._terms(part)
                 loss = terms["q"] + terms["v"] + config.cql_coef * terms["cql"] + config.awac_coef * terms["awac"]
@@ -101,7 +103,10 @@ class ILQLTrainer:
         with evaluating(self._policy.module):
             for start in range(0, len(samples), size):
                 batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
-                for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+                parts = micro_batches(
+                    batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+                )
+                for part, _ in parts:
                     terms, seen = self._terms(part)
                     meter.add(part.action_mask, {f"loss/{name}": term for name, term in terms.items()} | seen)
         return meter.means()

@@ -6,7 +6,8 @@ from typing import Literal
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
-from rlcore.settings import OptimizerConfig
+from rlcore.planning.workload import Workload
+from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
@@ -23,6 +24,7 @@ class PPOConfig:
     micro_batch_size: int = option(
         0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
     )
+    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=3e-5), "AdamW of policy and value function together")
 
     gamma: float = option(1.0, "discount per chosen token", ge=0, le=1)
@@ -87,3 +89,18 @@ def check(config: PPOConfig, world: int) -> None:
         raise ConfigError(
             f"trainer.rollouts = {config.rollouts}: fewer than {world} processes, which each need a prompt"
         )
+
+
+def workload(config: PPOConfig, num_prompts: int) -> Workload:  # noqa: ARG001  (as rlcore asks)
+    """Say what a run with these options will ask for, for `rlcore plan`."""
+    return Workload(
+        batch_size=config.batch_size,
+        micro_batch_size=config.micro_batch_size,
+        micro_batch_tokens=config.micro_batch_tokens,
+        num_sampled=config.rollouts,
+        num_held=config.rollouts,
+        num_scored=config.micro_batch_size or (config.rollouts if config.micro_batch_tokens else config.batch_size),
+        value_head=True,
+        reference=config.kl_coef > 0,
+        entropy=config.entropy_coef > 0,
+    )

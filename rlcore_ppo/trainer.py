@@ -10,21 +10,23 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.batching import micro_batches, minibatches
+from rlcore.batching import micro_batches, minibatches, put_through
 from rlcore.log import get_logger
 from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
 from rlcore.order import Order
 from rlcore.protocols import Policy
 from rlcore.run import Run
-from rlcore.types import Metrics, Prompt, Trajectories
-from rlcore_ppo.config import PPOConfig, check
+from rlcore.scoring import Scored
+from rlcore.types import Metrics, Trajectories
+from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
 RATIO_TOLERANCE, NARROW_TOLERANCE = 1e-2, 5e-2
 """Sampler and trainer disagree when ratios on a round's first minibatch are further than this from 1; in a precision of
 few bits, where a pass with gradients may take another kernel than one without, further than the second."""
+LEARNED_FROM = ("logprobs", "values", "advantages", "returns")
 
 
 class PPOTrainer:
@@ -32,6 +34,7 @@ class PPOTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    workload = staticmethod(workload)
 
     def __init__(self, config: PPOConfig, run: Run) -> None:
         self.config, self.run, self.num_rounds = config, run, 0
@@ -67,20 +70,21 @@ class PPOTrainer:
         dealt = self.order.take(self.config.rollouts)
         prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
         begun = clock()
-        batch = run.sample(prompts)
-        sampled = clock()
-        batch, by_name = self._scored(batch, prompts)
+        with torch.no_grad():  # for reward functions that are models
+            batch, scored = run.rollout(prompts)
+        batch, by_name = self._scored(batch, scored)
         batch = run.ranks.gather_batch(batch)
         batch, metrics = self._shaped(batch)
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
-        return metrics | by_name | {"time/sample_s": sampled - begun, "time/score_s": clock() - sampled}
+        sample_s = scored.times["time/sample_s"]
+        return metrics | by_name | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
 
     @torch.no_grad()
-    def _scored(self, batch: Trajectories, prompts: list[Prompt]) -> tuple[Trajectories, Metrics]:
+    def _scored(self, batch: Trajectories, scored: Scored) -> tuple[Trajectories, Metrics]:
         """Add the reward functions' scores, and what the learner needs to know of each token as it was chosen."""
-        run, size = self.run, self.config.micro_batch_size or self.config.batch_size
-        scored = run.score(prompts, batch)
+        run, size, tokens = self.run, self.config.micro_batch_size, self.config.micro_batch_tokens
+        size = size if size or tokens else self.config.batch_size
         batch = batch.with_columns(scores=scored.scores)
         if run.ranks.any(scored.dense is not None):
             dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
@@ -89,9 +93,9 @@ class PPOTrainer:
             # Sampled untempered, -log pi(token) is an unbiased estimate of the entropy, and free.
             batch = batch.with_columns(entropy=-batch["logprobs"])
         else:
-            batch = Trajectories.concat([self._rescored(part) for part in batch.split(size)])
+            batch = put_through(batch, self._rescored, size, tokens=tokens)
         if self.penalised or self.config.bootstrap_truncated:
-            batch = Trajectories.concat([self._compared(part) for part in batch.split(size)])
+            batch = put_through(batch, self._compared, size, tokens=tokens)
         by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
         return batch, {f"reward/{name}": mean for name, mean in by_name.items()}
 
@@ -166,6 +170,7 @@ class PPOTrainer:
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
         self.grad_norms = []
+        batch = batch.with_only(*LEARNED_FROM)
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
@@ -191,7 +196,8 @@ class PPOTrainer:
         config, meter = self.config, Meter(self.run.ranks)
         error = torch.zeros((), device=minibatch.tokens.device)
         total = minibatch.num_actions.sum()
-        for part, last in micro_batches(minibatch, config.micro_batch_size, self.run.ranks):
+        parts = micro_batches(minibatch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
+        for part, last in parts:
             with self.updater.exchanging(last):
                 outputs = self._policy.score(part, entropy=config.entropy_coef > 0)
                 assert outputs.values is not None  # noqa: S101  for the type checker: it was built with a value head
@@ -218,7 +224,8 @@ class PPOTrainer:
                         **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
                     },
                 )
-                error = torch.maximum(error, ((ratio - 1).abs() * chosen).max())
+                if check_ratio:
+                    error = torch.maximum(error, (ratio - 1).abs().max())
         if check_ratio:
             self._check(error)
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:

@@ -16,7 +16,7 @@ from rlcore.protocols import Policy
 from rlcore.run import Run
 from rlcore.sampling.loop import evaluating
 from rlcore.types import Metrics
-from rlcore_sft.config import SFTConfig
+from rlcore_sft.config import SFTConfig, workload
 from rlcore_sft.loss import nll
 
 
@@ -25,6 +25,7 @@ class SFTTrainer:
 
     needs = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    workload = staticmethod(workload)
 
     def __init__(self, config: SFTConfig, run: Run) -> None:
         self.config, self.run = config, run
@@ -45,7 +46,10 @@ class SFTTrainer:
             batch = stack_samples([self.run.samples[i] for i in dealt]).to(self.run.ranks.device)
             total = batch.num_actions.sum()
             meter = Meter(self.run.ranks)
-            for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+            parts = micro_batches(
+                batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+            )
+            for part, last in parts:
                 # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
                 with self.updater.exchanging(last):
                     losses = nll(self._policy.score(part).logprobs)
@@ -67,7 +71,10 @@ class SFTTrainer:
         with evaluating(self._policy.module):
             for start in range(0, len(samples), size):
                 batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
-                for part, _ in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+                parts = micro_batches(
+                    batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+                )
+                for part, _ in parts:
                     meter.add(part.action_mask, {"loss": nll(self._policy.score(part).logprobs)})
         return meter.means()
 

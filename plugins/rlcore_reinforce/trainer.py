@@ -14,7 +14,7 @@ from rlcore.order import Order
 from rlcore.protocols import Policy
 from rlcore.run import Run
 from rlcore.types import Metrics, Trajectories
-from rlcore_reinforce.config import ReinforceConfig
+from rlcore_reinforce.config import ReinforceConfig, workload
 from rlcore_reinforce.loss import leave_one_out, policy_loss
 
 
@@ -23,6 +23,7 @@ class ReinforceTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    workload = staticmethod(workload)
 
     def __init__(self, config: ReinforceConfig, run: Run) -> None:
         if config.rollouts < run.ranks.world:
@@ -59,8 +60,7 @@ class ReinforceTrainer:
         run = self.run
         dealt = self.order.take(self.config.rollouts)
         prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
-        batch = run.sample(prompts)
-        scored = run.score(prompts, batch)
+        batch, scored = run.rollout(prompts)
         batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores))
         scores = batch["scores"]
         batch = batch.with_columns(advantages=leave_one_out(scores))
@@ -77,8 +77,9 @@ class ReinforceTrainer:
 
     def update(self, batch: Trajectories) -> Metrics:
         """Make the one optimizer step of a round."""
-        total, meter = batch.num_actions.sum(), Meter(self.run.ranks)
-        for part, last in micro_batches(batch, self.config.micro_batch_size, self.run.ranks):
+        config, total, meter = self.config, batch.num_actions.sum(), Meter(self.run.ranks)
+        parts = micro_batches(batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
+        for part, last in parts:
             # The reduction: a sum over chosen tokens, divided by their number in the whole round on all ranks.
             with self.updater.exchanging(last):
                 losses = policy_loss(self._policy.score(part).logprobs, part["advantages"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rlcore.config import config, option
 from rlcore.errors import ConfigError
-from rlcore.settings import OptimizerConfig
+from rlcore.planning.workload import Workload
+from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 REST = "Gulcehre et al. 2023, arXiv:2308.08998"
 
@@ -29,6 +30,7 @@ class RFTConfig:
     micro_batch_size: int = option(
         0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
     )
+    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
     optimizer: OptimizerConfig = option(
         OptimizerConfig(lr=5e-5), "AdamW; a schedule falls by as much in each improve step"
     )
@@ -56,3 +58,16 @@ def check(config: RFTConfig, num_prompts: int, world: int) -> None:
             f"trainer.generations = {config.generations}: with {num_prompts} prompts in a round, fewer responses than "
             f"the {world} processes, which each need one"
         )
+
+
+def workload(config: RFTConfig, num_prompts: int) -> Workload:
+    """Say what a run with these options will ask for, for `rlcore plan`."""
+    num_sampled = min(config.prompts or num_prompts, num_prompts or config.prompts) * config.generations
+    return Workload(
+        batch_size=config.batch_size,
+        micro_batch_size=config.micro_batch_size,
+        micro_batch_tokens=config.micro_batch_tokens,
+        num_sampled=num_sampled,
+        num_held=num_sampled * config.history,
+        dropout=config.dropout,
+    )

@@ -17,7 +17,7 @@ from rlcore.order import Order
 from rlcore.protocols import Policy
 from rlcore.run import Run
 from rlcore.types import Metrics, Trajectories
-from rlcore_rft.config import RFTConfig, check
+from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.history import History, distinct
 from rlcore_rft.loss import judged, nll, percentile, thresholds
 
@@ -27,6 +27,7 @@ class RFTTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    workload = staticmethod(workload)
 
     def __init__(self, config: RFTConfig, run: Run) -> None:
         self.config, self.run = config, run
@@ -64,15 +65,12 @@ class RFTTrainer:
 
     def grow(self) -> Metrics:
         """Sample and score `generations` responses to each prompt of a round; every rank then holds all of them."""
-        run, clock = self.run, time.perf_counter
+        run = self.run
         dealt = self.order.take_within_pass(self.num_prompts)
         numbers = [number for number in dealt for _ in range(self.config.generations)]
         mine = [numbers[i] for i in run.ranks.share(len(numbers))]
         prompts = [run.prompts[number] for number in mine]
-        begun = clock()
-        batch = run.sample(prompts)
-        sampled = clock()
-        scored = run.score(prompts, batch)
+        batch, scored = run.rollout(prompts)
         batch = batch.with_columns(
             scores=scored.scores,
             prompts=torch.tensor(mine, device=batch.tokens.device),
@@ -97,8 +95,7 @@ class RFTTrainer:
             "response/length_mean": float(batch.num_actions.float().mean()),
             "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
             **{f"reward/{name}": mean for name, mean in by_name.items()},
-            "time/sample_s": sampled - begun,
-            "time/score_s": clock() - sampled,
+            **scored.times,
         }
 
     def select(self) -> tuple[Trajectories, Metrics]:
@@ -134,7 +131,10 @@ class RFTTrainer:
         seed = self.run.config.run.seed * 1_000_003 + step
         for minibatch in minibatches(chosen.to(self.run.ranks.device), self.config.batch_size, seed=seed):
             total = minibatch.num_actions.sum()
-            for part, last in micro_batches(minibatch, self.config.micro_batch_size, self.run.ranks):
+            parts = micro_batches(
+                minibatch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+            )
+            for part, last in parts:
                 # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
                 with self.updater.exchanging(last):
                     losses = nll(self._policy.score(part).logprobs)

@@ -15,7 +15,9 @@ from rlcore.models.packing import longest_packed
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
+from rlcore.models.static_choice import StaticDecoding
 from rlcore.models.tokenizers import load_tokenizer
+from rlcore.models.trunk import make_trunk
 
 
 def build_causal_lm(
@@ -52,9 +54,18 @@ def build_causal_lm(
     longest = longest_packed(model) if config.packing else 0
     if critic is not None and longest:
         longest = min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))
-    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0))
+    static = None if config.decoding == "dynamic" else StaticDecoding(everywhere=config.decoding == "static")
+    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0), static)
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads)
+    trunk = make_trunk(model, above=config.value_layers, packs=longest > 0, room=config.trunk_cache_gb * 1e9)
+    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads, trunk=trunk)
     context = loading.context_length(model)
-    return ModelPolicy(module, loaded_tokenizer, kept, max_length=context, max_prompt_length=max(context - 1, 0))
+    return ModelPolicy(
+        module,
+        loaded_tokenizer,
+        kept,
+        max_length=context,
+        max_prompt_length=max(context - 1, 0),
+        sampling_dtype=config.sampling_dtype,
+    )

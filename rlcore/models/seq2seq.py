@@ -46,7 +46,7 @@ def build_seq2seq_lm(
     module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads)
     return ModelPolicy(
         module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length,
-        outputs_begin_text=True,
+        outputs_begin_text=True, sampling_dtype=config.sampling_dtype,
     )  # fmt: skip
 
 

@@ -28,6 +28,10 @@ class LanguageModelConfig:
         None, "model that estimates values instead: a hub id or folder (a reward model brings its head), or `copy`"
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "type the weights are loaded in")
+    sampling_dtype: Literal["bfloat16", "float16"] | None = option(
+        None, "type of a copy of the weights that is sampled from, where the machine is faster in it; log-probs and "
+        "values are then computed anew by trainers that need them; absent, sampling is from the weights themselves",
+    )  # fmt: skip
     attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
     fused_activations: bool = option(True, "replace slow spellings of GELU by torch's fused one (equal to 5e-7)")
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
@@ -42,6 +46,14 @@ class CausalLMConfig(LanguageModelConfig):
     packing: bool = option(
         True, "keep padding out of the linear layers, for families where that is proved exact at start"
     )
+    trunk_cache_gb: float = option(
+        2.0, "memory for what frozen bottom layers have made of a step's sequences, so that they run once a step for "
+        "the policy of every epoch and the reference together; 0 runs them in every pass", ge=0, unit="GB",
+    )  # fmt: skip
+    decoding: Literal["auto", "dynamic", "static"] = option(
+        "auto", "how sampling remembers: in a cache that grows, or in one of fixed places, whose steps a GPU replays "
+        "as CUDA graphs, for models where that is proved exact at start; `auto` is static on GPUs only",
+    )  # fmt: skip
 
 
 @config

@@ -14,6 +14,8 @@ from rlcore.types import Trajectories
 
 FEW = 2
 """Steps after which runs are compared that differ by rounding, which grows with every step."""
+FEW_TOKENS = 24
+"""A bound on the tokens of a part that the kit's longer sequences reach one or two at a time."""
 LEARNING_STEPS = 25
 RISE = 0.2
 """Of the mean reward of 256 outputs."""
@@ -66,16 +68,20 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 @law("trainers", when=_takes_micro_batches)
 def micro_batches_change_nothing(subject: Subject) -> None:
-    """`micro_batch_size` changes memory and never what is learned."""
+    """`micro_batch_size`, and `micro_batch_tokens` where there is one, change memory and never what is learned."""
     with TemporaryDirectory() as root:
         one = Tiny.of(subject, root, name="one", options=steady(subject), steps=FEW, rollouts="scripted")
         run(one)
-        for size in (1, 3):
-            other = attrs.evolve(one, name=f"by-{size}", options={**one.options, "micro_batch_size": size})
+        ways = [("micro_batch_size", 1), ("micro_batch_size", 3)]
+        if hasattr(subject.config(), "micro_batch_tokens"):
+            ways.append(("micro_batch_tokens", FEW_TOKENS))
+        for option, bound in ways:
+            other = attrs.evolve(one, name=f"{option}-{bound}", options={**one.options, option: bound})
             run(other)
             check_close(
-                one, other, f"This was with micro_batch_size = {size}. Divide each part's sum by the number of chosen "
-                "tokens of the whole batch; a mean of means weighs short parts too heavily",
+                one, other, f"This was with {option} = {bound}. Divide each part's sum by the number of chosen tokens "
+                "of the whole batch; a mean of means weighs short parts too heavily. Parts are sorted by length: what "
+                "compares sequences with each other must be done before",
             )  # fmt: skip
 
 

@@ -204,7 +204,7 @@ def test_a_builder_is_given_what_was_set_and_what_it_asks_for() -> None:
 def test_a_trainers_optimizer_is_the_one_that_was_named(make_trainer: Make) -> None:
     named = {"name": "sgd", "lr": 0.1, "options": {"momentum": 0.5}, "scheduler": "polynomial", "warmup_steps": 3}
     trainer = make_trainer("sft", make_gpt2(), optimizer=named, inputs={"samples": ["ab", "cd"]})
-    raw = trainer.updater.optimizer.optimizer
+    raw = trainer.updater.optimizer
     assert type(raw) is torch.optim.SGD
     assert [(group["momentum"], group["weight_decay"]) for group in raw.param_groups] == [(0.5, 0.0)] * 2
     assert all(parameter.dim() > 1 for parameter in raw.param_groups[0]["params"])

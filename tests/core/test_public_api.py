@@ -54,6 +54,8 @@ MODULES = [
     "rlcore.ops",
     "rlcore.optim",
     "rlcore.order",
+    "rlcore.planning.workload",
+    "rlcore.profiling",
     "rlcore.protocols",
     "rlcore.ranks",
     "rlcore.registry",

@@ -37,7 +37,7 @@ def run_process(
 def lines(path: Path) -> list[dict[str, Any]]:
     """Read a file of JSON lines without what a clock decides."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.removeprefix("eval/").startswith("time")} for row in rows]
+    return [{k: v for k, v in row.items() if not k.removeprefix("eval/").startswith(("time", "perf/"))} for row in rows]
 
 
 def newest_checkpoint(run: Path) -> Path:

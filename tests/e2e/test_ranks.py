@@ -57,6 +57,16 @@ def test_two_ranks_keep_the_rollouts_of_both_in_the_prompts_order(two_ranks: Cal
     assert [row["step"] for row in one] == [1] * 7 + [2] * 7
 
 
+def test_two_ranks_learn_the_same_whether_a_frozen_trunk_is_run_once_or_in_every_pass(
+    two_ranks: Callable, tmp_path: Path
+) -> None:
+    for run, room in (("once", 2.0), ("each", 0.0)):
+        model = {"unfrozen_layers": 1, "trunk_cache_gb": room}
+        done = two_ranks("ppo_plain", run, {"run": {"steps": 2}, "model": model})
+        assert (tmp_path / run / "model").is_dir(), done.stderr
+    assert_near(tmp_path / "once" / "model", tmp_path / "each" / "model")
+
+
 def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) -> None:
     stopped = two_ranks("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
     assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr

@@ -39,9 +39,11 @@ def letters(outputs: list[str]) -> list[float]:
     return [len(output) * 0.5 - output.count("a") for output in outputs]
 
 
-def build(make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, **architecture: Any) -> Any:
+def build(
+    make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, tokens: int = 0, **architecture: Any
+) -> Any:
     """Make a trainer whose optimizer step takes all of its data."""
-    options: dict[str, Any] = {"batch_size": 64, "micro_batch_size": micro}
+    options: dict[str, Any] = {"batch_size": 64, "micro_batch_size": micro, "micro_batch_tokens": tokens}
     inputs: dict[str, Any] = {"samples": SAMPLES}
     if name == "ppo":
         options |= {"rollouts": 24, "epochs": 1, "entropy_coef": 0.01, "kl_coef": 0.1}
@@ -197,14 +199,19 @@ def test_the_order_of_a_batch_changes_no_gradient(
         assert_same(expected, learn(trainer, batch.rows(order), monkeypatch), 1e-6)
 
 
-@pytest.mark.parametrize("micro", [1, 2, 5, 64])
+@pytest.mark.parametrize(("micro", "tokens"), [(1, 0), (2, 0), (5, 0), (64, 0), (0, 1), (0, 30), (3, 40)])
 def test_splitting_into_micro_batches_changes_no_gradient(
-    make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, algorithm: str, micro: int
+    make_trainer: Make,
+    tiny_model: PreTrainedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: str,
+    micro: int,
+    tokens: int,
 ) -> None:
     whole = build(make_trainer, algorithm, tiny_model)
     batch = data(whole)
     expected = learn(whole, batch, monkeypatch)
-    split = build(make_trainer, algorithm, copy.deepcopy(tiny_model), micro=micro)
+    split = build(make_trainer, algorithm, copy.deepcopy(tiny_model), micro=micro, tokens=tokens)
     split.policy().module.load_state_dict(whole.policy().module.state_dict())
     assert_same(expected, learn(split, batch, monkeypatch), 1e-6)
 
