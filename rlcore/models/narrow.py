@@ -6,7 +6,7 @@ import copy
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.protocols import Decoder, DecodeStep
@@ -28,15 +28,18 @@ class NarrowCopy:
     def fresh(self) -> PreTrainedModel:
         """Return the copy, in evaluation mode, with the weights the model has at this moment."""
         if self._copy is None or self._copy.device != self._model.device:
-            self._copy = copy.deepcopy(self._model).eval().requires_grad_(requires_grad=False)
-            for parameter in self._copy.parameters():
-                if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(self._dtype)
+            # Given narrow weights in place of the model's own, the copy never holds wide ones.
+            narrowed: dict[int, object] = {id(p): self._narrowed(p) for p in self._model.parameters()}
+            self._copy = copy.deepcopy(self._model, narrowed).eval()
         for narrow, wide in zip(self._copy.parameters(), self._model.parameters(), strict=True):
             narrow.copy_(wide)
         for kept, current in zip(self._copy.buffers(), self._model.buffers(), strict=True):
             kept.copy_(current)
         return self._copy
+
+    def _narrowed(self, weights: Tensor) -> nn.Parameter:
+        dtype = self._dtype if weights.is_floating_point() else weights.dtype
+        return nn.Parameter(torch.empty_like(weights, dtype=dtype), requires_grad=False)
 
 
 @attrs.frozen(eq=False)

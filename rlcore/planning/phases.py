@@ -169,7 +169,8 @@ def _loss(outputs: PolicyOutputs) -> torch.Tensor:
 def _scoring(subject: Subject, live: LiveBytes) -> list[Phase]:
     """Score rollouts as the trainer does before it learns from them, where it does."""
     policy, workload, settings = subject.policy, subject.workload, subject.settings
-    is_known = settings.gen.is_plain and subject.ranks.mixed_precision == "no"
+    is_wide = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
+    is_known = is_wide and settings.gen.is_plain and settings.model.get("sampling_dtype") is None
     if not workload.num_scored or (is_known and not workload.reference):
         return []
     batch = _pieces(subject, _rollouts(subject, subject.share(workload.num_sampled)), workload.num_scored)[0]

@@ -18,7 +18,8 @@ SHARE = 1e-3
 """How much of what a weight moved may be rounding."""
 FLOOR = 1e-7
 """Rounding there always is: weights are float32 and about 1."""
-CLOCKS = "time"
+MEASURED = ("time", "perf/")
+"""How metrics begin that tell of the machine, not of what was learned."""
 
 
 def check_equal(one: Tiny, other: Tiny, remedy: str, *, checkpoints: bool = False) -> None:
@@ -96,7 +97,7 @@ def steps(tiny: Tiny) -> list[dict[str, Any]]:
     lines = (tiny.dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [
-        {name: value for name, value in row.items() if not name.startswith(CLOCKS)}
+        {name: value for name, value in row.items() if not name.startswith(MEASURED)}
         for row in rows
         if not any(name.startswith("eval/") for name in row)
     ]

@@ -110,6 +110,7 @@ from rlcore_sft.trainer import SFTTrainer
 class Options:
     batch_size: int = option(32, "one step's", ge=1)
     micro_batch_size: int = option(0, "one pass's", ge=0)
+    micro_batch_tokens: int = option(0, "one pass's", ge=0)
     optimizer: OptimizerConfig = option(OptimizerConfig(), "AdamW")
     dropout: bool = option(True, "drop out")
     {new}

@@ -47,7 +47,7 @@ def in_step(folder: Path) -> None:
             run={"root": str(folder / "runs"), "name": name.partition(":")[0], "epochs": 4},
         )  # fmt: skip
         for line in (result.run_dir / "metrics.jsonl").read_text().splitlines():
-            kept = {key: value for key, value in json.loads(line).items() if "time" not in key}
+            kept = {key: value for key, value in json.loads(line).items() if "time" not in key and "perf/" not in key}
             seen.append(kept)
         weights = torch.cat([weight.double().flatten() for weight in model.parameters()])
         found[name.partition(":")[2]] = {"metrics": seen, "weights": weights.sum().item()}
