@@ -14,6 +14,7 @@ from rlcore.models.decoding import CausalDecoder
 from rlcore.models.packed_decoding import PackedDecoder, pays
 from rlcore.models.packing import longest_packed
 from rlcore.models.reading import CausalReader
+from rlcore.protocols import Decoder, DecodeStep
 
 PAD, NEW = 31, 12
 CONFIGS = {
@@ -28,6 +29,7 @@ PROMPTS = {
     "groups of three and two": [[3, 4, 5], [7, 8, 9], [3, 4, 5], [7, 8, 9], [3, 4, 5]],
     "groups, ragged": [[7], [3, 4, 5, 6], [7], [3, 4, 5, 6], [3, 4, 5, 6], [7]],
     "one prompt": [[3, 4]] * 5,
+    "alike at first": [[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 3, 4, 7], [1, 2], [1, 2, 3]],
 }
 KEPT = {2: [2, 3, 4], 5: [0, 2], 9: [1]}
 
@@ -43,6 +45,19 @@ def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
     return hidden @ weights, None
 
 
+def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeStep, said: DecodeStep) -> None:
+    count = len(expected.logits)
+    for step in range(NEW):
+        torch.testing.assert_close(said.logits, expected.logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(said.values, expected.values, atol=1e-5, rtol=0)
+        if step in KEPT:
+            rows = torch.tensor(KEPT[step])
+            padded.keep(rows), packed.keep(rows)
+            count = len(rows)
+        tokens = (torch.arange(count) * 7 + step * 3 + 1) % 30
+        expected, said = padded.step(tokens), packed.step(tokens)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", PROMPTS)
 @pytest.mark.parametrize("least_shared", [1, 99], ids=["shared", "copied"])
@@ -54,16 +69,7 @@ def test_it_says_what_the_padded_decoder_says(
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
-    expected, said, count = padded.start(), packed.start(), len(prompts)
-    for step in range(NEW):
-        torch.testing.assert_close(said.logits, expected.logits, atol=1e-5, rtol=0)
-        torch.testing.assert_close(said.values, expected.values, atol=1e-5, rtol=0)
-        if step in KEPT:
-            rows = torch.tensor(KEPT[step])
-            padded.keep(rows), packed.keep(rows)
-            count = len(rows)
-        tokens = (torch.arange(count) * 7 + step * 3 + 1) % 30
-        expected, said = padded.step(tokens), packed.step(tokens)
+    assert_they_go_on_alike(padded, packed, padded.start(), packed.start())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -73,20 +79,12 @@ def test_prompts_read_packed_are_continued_as_padded_ones(name: str, kind: str) 
     padded, packed = (
         CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one, packs=packs) for packs in (False, True)
     )
-    expected, count = padded.start(), len(prompts)
+    expected = padded.start()
     hook = model.get_input_embeddings().register_forward_hook(lambda module, args, out: read.append(args[0].numel()))
     said = packed.start()
     hook.remove()
     assert read == [len({tuple(prompt[: i + 1]) for prompt in prompts for i in range(len(prompt))})]
-    for step in range(NEW):
-        torch.testing.assert_close(said.logits, expected.logits, atol=1e-5, rtol=0)
-        torch.testing.assert_close(said.values, expected.values, atol=1e-5, rtol=0)
-        if step in KEPT:
-            rows = torch.tensor(KEPT[step])
-            padded.keep(rows), packed.keep(rows)
-            count = len(rows)
-        tokens = (torch.arange(count) * 7 + step * 3 + 1) % 30
-        expected, said = padded.step(tokens), packed.step(tokens)
+    assert_they_go_on_alike(padded, packed, expected, said)
 
 
 def test_a_prompt_is_read_once_and_without_padding() -> None:
