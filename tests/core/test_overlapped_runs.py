@@ -17,6 +17,7 @@ import torch
 import rlcore
 from rlcore.config import evolve
 from rlcore.testing.children import call_on_two_ranks
+from rlcore.testing.comparing import MEASURED
 from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.types import Trajectories
 
@@ -47,7 +48,7 @@ def lines(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
     """Return what is written of rollouts and of metrics, but for times."""
     files = [(folder / name / file).read_text().splitlines() for file in ("rollouts.jsonl", "metrics.jsonl")]
     rollouts, metrics = ([json.loads(line) for line in file] for file in files)
-    return rollouts, [{key: row[key] for key in row if "time" not in key and "perf/" not in key} for row in metrics]
+    return rollouts, [{key: row[key] for key in row if not key.startswith(MEASURED)} for row in metrics]
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "reinforce", "rft"])

@@ -14,6 +14,7 @@ import torch
 from known_defects import KINDS, LEARNERS, PROMPTS, SAMPLES, Kind, build, learn
 from safetensors.torch import load_file
 
+from rlcore.testing.comparing import MEASURED
 from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
 
@@ -100,8 +101,8 @@ def test_how_a_batch_is_split_changes_nothing(tmp_path: Path, kind: Kind, learne
         results.append((done.metrics, load_file(done.run_dir / "model" / "model.safetensors")))
     (whole, weights), (split, others) = results
     assert whole["grad/norm"] > 0.1
-    assert {k: v for k, v in split.items() if "time" not in k} == pytest.approx(
-        {k: v for k, v in whole.items() if "time" not in k}, rel=1e-4, abs=1e-5
+    assert {k: v for k, v in split.items() if not k.startswith(MEASURED)} == pytest.approx(
+        {k: v for k, v in whole.items() if not k.startswith(MEASURED)}, rel=1e-4, abs=1e-5
     )
     assert all(torch.allclose(weight, others[name], atol=1e-5) for name, weight in weights.items())
 
@@ -157,7 +158,7 @@ def test_going_on_is_as_if_nothing_had_been(tmp_path: Path, learner: str) -> Non
             run={"steps": 6, "name": name, **options},
         )  # fmt: skip
         rows = [json.loads(line) for line in (done.run_dir / "metrics.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in row.items() if "time" not in key} for row in rows]
+        return [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]
 
     whole = run("whole")
     stop_in.append("the evaluation after step 2")

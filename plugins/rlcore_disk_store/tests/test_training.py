@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlcore
+from rlcore.testing.comparing import MEASURED
 from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_ppo.trainer import PPOTrainer
 
@@ -31,7 +32,7 @@ def train(folder: Path, name: str, store: Any, **run: Any) -> Path:
 def left_by(run: Path) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
     """Return the metrics of a run, clocks aside, and its weights."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{key: value for key, value in row.items() if "time" not in key} for row in rows]
+    metrics = [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]
     return metrics, load_file(run / "model/model.safetensors")
 
 
