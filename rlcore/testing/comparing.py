@@ -18,7 +18,7 @@ SHARE = 1e-3
 """How much of what a weight moved may be rounding."""
 FLOOR = 1e-7
 """Rounding there always is: weights are float32 and about 1."""
-MEASURED = ("time", "perf/")
+MEASURED = ("time", "eval/time", "perf/")
 """How metrics begin that tell of the machine, not of what was learned."""
 
 
