@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from rlcore.devices import sent
+from rlcore.profiling.marks import phase, timed_each
 from rlcore.ranks import Ranks
 from rlcore.types import Trajectories
 
 
+@timed_each("batches")
 def minibatches(batch: Trajectories, size: int, *, seed: int) -> Iterator[Trajectories]:
     """Yield the sequences of `batch` in random order, `size` at a time; the last group may be smaller.
 
@@ -24,6 +26,7 @@ def minibatches(batch: Trajectories, size: int, *, seed: int) -> Iterator[Trajec
         yield batch.rows(index)
 
 
+@timed_each("batches")
 def micro_batches(
     batch: Trajectories, size: int, ranks: Ranks, *, tokens: int = 0
 ) -> Iterator[tuple[Trajectories, bool]]:
@@ -72,11 +75,18 @@ def put_through(
     """
     if not tokens and (not size or size >= len(batch)):
         return change(batch)
-    lengths = batch.mask.sum(1)
-    order = lengths.argsort(descending=True, stable=True)
-    parts = order.split(_cut(lengths[order].tolist(), size, tokens))
-    changed = Trajectories.concat([change(batch.rows(index)) for index in parts])
-    return changed.rows(order.argsort())
+    with phase("batches"):
+        lengths = batch.mask.sum(1)
+        order = lengths.argsort(descending=True, stable=True)
+        parts = order.split(_cut(lengths[order].tolist(), size, tokens))
+    changed = [change(part) for part in _picked(batch, parts)]
+    with phase("batches"):
+        return Trajectories.concat(changed).rows(order.argsort())
+
+
+@timed_each("batches")
+def _picked(batch: Trajectories, parts: Sequence[torch.Tensor]) -> Iterator[Trajectories]:
+    return map(batch.rows, parts)
 
 
 def _cut(lengths: Sequence[int], size: int, tokens: int) -> list[int]:

@@ -20,7 +20,7 @@ import attrs
 import torch
 
 from rlcore.log import get_logger
-from rlcore.profiling.marks import timed
+from rlcore.profiling.marks import phase, timed
 from rlcore.reward_calls import Call
 from rlcore.rewards import RewardBatch, Rewards
 from rlcore.sampling.given import takes_on_batch
@@ -152,7 +152,9 @@ class _Overlap:
         outputs = [""] * len(batch)
         said: list[tuple[Sequence[int], RewardBatch]] = []
         for part in self._parts:
-            said.append((part.rows, self._rewards.read(part.call.result()) if part.said is None else part.said))
+            with phase("awaiting"):
+                call = part.call.result()
+            said.append((part.rows, self._rewards.read(call) if part.said is None else part.said))
             for row, output in zip(part.rows, part.outputs, strict=True):
                 outputs[row] = output
         return scored(batch, outputs, RewardBatch.together(said, batch.num_actions.tolist()))

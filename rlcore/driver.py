@@ -14,12 +14,13 @@ from rlcore.evaluation import evaluate
 from rlcore.log import get_logger
 from rlcore.models.trunk import remembering
 from rlcore.peak_memory import peak_bytes
-from rlcore.profiling.marks import begin_step, end_steps, phase
+from rlcore.profiling.marks import background, begin_step, end_steps, phase
 from rlcore.profiling.runs import profiled
 from rlcore.protocols import Trainer
 from rlcore.run import Run
 from rlcore.saving import Saver
 from rlcore.stopping import StopRequest
+from rlcore.throughput import counting
 from rlcore.types import Metrics
 
 log = get_logger("driver")
@@ -40,7 +41,9 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
         steps = check_steps(_name(run), trainer.steps())
         over = _is_over(run)
         while not (over or (asked := run.ranks.any(stop.requested))):
-            over = not _step(steps, run, saver) or _is_over(run)
+            begin_step(run.step)
+            with background("driver"):
+                over = not _step(steps, run, saver) or _is_over(run)
             evaluated = _due(run, config.eval.every)
             if evaluated:
                 _evaluate(trainer, run, saver)
@@ -68,10 +71,9 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     Raises:
         Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
     """
-    begin_step(run.step)
     begun = time.perf_counter()
     saver.give_random_state_back()
-    with remembering(run.policy):
+    with background("trainer"), counting() as tokens, remembering(run.policy):
         metrics = next(steps, _OVER)
     saver.note_random_state()
     if metrics is _OVER:
@@ -79,7 +81,7 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     check_metrics(_name(run), metrics, run.step + 1)
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
-    metrics |= _peak_memory(run)
+    metrics |= _peak_memory(run) | tokens.per_second(metrics["time/step_s"], run.ranks)
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
     with phase("log"):

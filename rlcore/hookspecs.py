@@ -170,7 +170,7 @@ def on_step(run: Run, metrics: Mapping[str, float]) -> None:
 
     Args:
         run: the run; `run.step` counts this step already.
-        metrics: what the trainer yielded on this rank, and `time/step_s`.
+        metrics: what the trainer yielded on this rank, `time/step_s`, `perf/tokens_per_s` and `perf/peak_memory_gb`.
     """
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from rlcore.profiling.marks import timed
 from rlcore.ranks import Ranks
 
 
@@ -22,6 +23,7 @@ class Meter:
         """Tell whether nothing has been added."""
         return self._sums is None
 
+    @timed("metrics")
     def add(self, chosen: Tensor, values: Mapping[str, Tensor]) -> None:
         """Add float[B, T] numbers where bool[B, T] `chosen` is True."""
         self._names = ["count", *values]
@@ -37,6 +39,7 @@ class Meter:
     def _accumulate(self, sums: Tensor) -> None:
         self._sums = sums if self._sums is None else self._sums + sums
 
+    @timed("metrics")
     def means(self) -> dict[str, float]:
         """Return the average of each number over all tokens added on all ranks."""
         if self._sums is None:

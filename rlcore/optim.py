@@ -68,6 +68,7 @@ class Updater:
             yield
 
     @timed("update")
+    @timed("backward")
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one micro-batch's loss."""
         # Wrapped modules average over ranks; the loss is a share of one global sum.

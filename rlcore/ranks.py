@@ -15,6 +15,7 @@ from accelerate.utils import DistributedType, broadcast_object_list, gather_obje
 from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
+from rlcore.profiling.marks import phase
 from rlcore.types import Trajectories
 
 T = TypeVar("T")
@@ -133,11 +134,12 @@ class Ranks:
         """Put together the shares of all processes, so that each holds the whole batch in the order it had."""
         if self.world == 1:
             return batch
-        parts = self.gather([batch.to("cpu")])
-        whole = Trajectories.concat(parts)
-        dealt = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
-        order = torch.tensor(dealt).argsort()
-        return whole.rows(order).to(self.device)
+        with phase("gather"):
+            parts = self.gather([batch.to("cpu")])
+            whole = Trajectories.concat(parts)
+            dealt = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
+            order = torch.tensor(dealt).argsort()
+            return whole.rows(order).to(self.device)
 
     def take_share(self, batch: Trajectories) -> Trajectories:
         """Return this process's rows of a batch that all hold, as many as every other process's.

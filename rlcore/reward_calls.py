@@ -17,6 +17,7 @@ import attrs
 
 from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
+from rlcore.profiling.marks import awaited, phase
 from rlcore.types import Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
@@ -153,8 +154,8 @@ class Call:
                 if inspect.iscoroutine(result):
                     result.close()
             raise
-        awaited = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
-        return cls(functions, occasion, results, _awaiting(awaited) if awaited else None)
+        late = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
+        return cls(functions, occasion, results, _awaiting(functions, late) if late else None)
 
     @property
     def is_done(self) -> bool:
@@ -175,7 +176,8 @@ class Call:
         answers = list(self.results)
         if self.awaited is not None:
             try:
-                late = self.awaited.result()
+                with phase("awaiting"):
+                    late = self.awaited.result()
             except BaseException:
                 self.cancel()
                 raise
@@ -189,7 +191,8 @@ class Call:
 def _call(function: UserFunction, occasion: Occasion) -> Any:
     args, kwargs = _arguments(function, occasion)
     try:
-        return function.call(*args, **kwargs)
+        with phase(function.name):
+            return function.call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
         _raised(function, occasion, error)
 
@@ -239,15 +242,16 @@ def _raised(function: UserFunction, occasion: Occasion, error: BaseException) ->
     occasion.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
 
 
-def _awaiting(awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
-    async def settle(awaitable: Awaitable[Any]) -> Any:
+def _awaiting(functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
+    async def settle(i: int) -> Any:
         try:
-            return await awaitable
+            with awaited(f"awaited: {functions[i].name}"):
+                return await awaitables[i]
         except (KeyboardInterrupt, SystemExit) as error:  # these would end the loop, and nobody would hear of it
             return error
 
     async def gather() -> dict[int, Any]:
-        answers = await asyncio.gather(*map(settle, awaitables.values()), return_exceptions=True)
+        answers = await asyncio.gather(*map(settle, awaitables), return_exceptions=True)
         return dict(zip(awaitables, answers, strict=True))
 
     return asyncio.run_coroutine_threadsafe(gather(), _loop(os.getpid()))

@@ -35,6 +35,7 @@ from rlcore.rewards import Rewards
 from rlcore.rollouts.keeping import Rollouts
 from rlcore.scoring import Scored, Scorer
 from rlcore.settings import DataConfig, OptimizerConfig, SamplingConfig, TrainConfig
+from rlcore.throughput import note_sampled
 from rlcore.types import Metrics, Prompt, Trajectories
 
 
@@ -56,6 +57,7 @@ class Run:
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
         metrics: the last value of every metric so far.
+        timed_policies: those whose scoring `run.profile` times, as long as the run lasts.
     """
 
     config: TrainConfig
@@ -78,6 +80,7 @@ class Run:
     policy: Policy | None = None
     metrics: Metrics = attrs.field(factory=dict)
     evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
+    timed_policies: list[Policy] = attrs.field(factory=list)
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -97,8 +100,9 @@ class Run:
         """
         policy = self.make_policy(value_head=value_head or q_heads > 0, reference=reference, q_heads=q_heads)
         policy.to(self.ranks.device)
-        if self.config.run.profile:
+        if self.config.run.profile and self.ranks.is_main:
             time_scoring(policy)
+            self.timed_policies.append(policy)
         self.policy = policy
         return policy
 
@@ -196,6 +200,7 @@ class Run:
             self._built, prompts, sampling or self.config.gen, generator=generator or self.generator, **options
         )
         count_tokens(batch.action_mask)
+        note_sampled(batch.action_mask)
         return batch
 
     @cached_property

@@ -20,6 +20,7 @@ from rlcore.data.tokens import (
     special_ids,
 )
 from rlcore.errors import DataError
+from rlcore.profiling.marks import timed
 from rlcore.types import Trajectories
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Sample:
     ended: bool = True
 
 
+@timed("batches")
 def stack_samples(samples: Sequence[Sample]) -> Trajectories:
     """Pad demonstrations into one batch, on the CPU, in their order."""
     rows, chosen = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]

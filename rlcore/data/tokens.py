@@ -8,12 +8,12 @@ any of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from rlcore.errors import DataError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _PROBES = ("a", "0", ".", "the")
 _SENTINELS = ("\n", "|", ".", "a", "0")
@@ -108,7 +108,21 @@ def decode(
     if not rows:
         return []
     ids = [list(row) for row in rows]
+    if _is_all_backend(tokenizer):  # in less than half the time: Python then looks at no number
+        return list(tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens))
     return list(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
+
+
+def _is_all_backend(tokenizer: PreTrainedTokenizerBase) -> TypeGuard[PreTrainedTokenizerFast]:
+    """Tell whether a tokenizer's class leaves it to its backend how tokens are spelt."""
+    from transformers import PreTrainedTokenizerFast
+
+    kind = type(tokenizer)
+    return (
+        isinstance(tokenizer, PreTrainedTokenizerFast)
+        and kind.decode is PreTrainedTokenizerFast.decode
+        and kind._decode is PreTrainedTokenizerFast._decode  # noqa: SLF001  what classes with a spelling of their own override
+    )
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
+from rlcore.allocation import hand_back_freed
 from rlcore.models.blocks import Bare
 
 
@@ -20,7 +21,8 @@ def fuse_activations(model: nn.Module) -> None:
 
 
 def checkpoint_activations(model: PreTrainedModel | Bare) -> None:
-    """Have `model` recompute activations in the backward pass."""
+    """Have `model` recompute activations in the backward pass, and what is freed meanwhile go back to the system."""
+    hand_back_freed()
     with warnings.catch_warnings():
         # The name that replaces this one is younger than the oldest transformers we take.
         warnings.simplefilter("ignore", FutureWarning)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class AttentionGroups:
 
     @classmethod
     def of(cls, places: Tensor, picked: Tensor, lengths: Tensor, *, width: int) -> AttentionGroups:
-        """Cut the rows of one rectangle into groups.
+        """Cut the rows of one rectangle, all on the host, into groups.
 
         Args:
             places: long[R * C], of the whole rectangle.
@@ -44,17 +45,19 @@ class AttentionGroups:
             width: numbers that attention reads of a token.
         """
         columns = len(places) // len(lengths)
-        ordered, order = lengths.sort(descending=True, stable=True)
-        begins = cut(ordered.tolist(), each=CALL // width)
-        rectangle, cuts, starts, shapes, before = places.view(-1, columns), [], [], [], 0
-        for rows in order.tensor_split(begins[1:]):
-            longest = max(int(lengths[rows[0]]), 1)
+        rectangle, at, tokens = places.numpy().reshape(-1, columns), picked.numpy(), lengths.numpy()
+        order = (-tokens).argsort(kind="stable")
+        begins = cut(tokens[order].tolist(), each=CALL // width)
+        cuts, shapes, before = [], [], 0
+        start = np.empty_like(tokens)
+        for rows in np.split(order, begins[1:]):
+            longest = max(int(tokens[rows[0]]), 1)
             cuts.append(rectangle[rows, :longest].reshape(-1))
-            starts.append(before + longest * torch.arange(len(rows), device=places.device))
+            start[rows] = before + longest * np.arange(len(rows))
             shapes.append((len(rows), longest))
             before += len(rows) * longest
-        start = torch.empty_like(order).index_copy(0, order, torch.cat(starts))
-        return cls(torch.cat(cuts), start[picked // columns] + picked % columns, tuple(shapes))
+        spread, gathered = np.concatenate(cuts), start[at // columns] + at % columns
+        return cls(torch.from_numpy(spread), torch.from_numpy(gathered), tuple(shapes))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mix: Callable[[Tensor, Tensor, Tensor], Tensor]

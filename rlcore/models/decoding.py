@@ -98,7 +98,7 @@ class CausalDecoder:
     def _read_packed(self) -> DecodeStep:
         """Read the prompts packed, and put what attention was given in the cache, as if they had been padded."""
         mask = self._mask[:, : self._length].bool()
-        inputs, node, _ = pack(self._prompts, mask, share=True)
+        inputs, node = pack(self._prompts, mask, share=True)
         reading = Prefill(inputs["packing"])
         last = node[mask.sum(1).cumsum(0) - 1]
         with self._autocast(), narrowed(self._model.get_output_embeddings(), last) as hidden:

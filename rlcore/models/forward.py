@@ -16,7 +16,7 @@ from rlcore.errors import ModelError
 from rlcore.models.blocks import vocabulary_size
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.length_groups import in_groups
-from rlcore.models.linear import rows_kept_whole, score_tokens
+from rlcore.models.linear import rows_for_the_head, score_tokens
 from rlcore.models.noise import is_noisy
 from rlcore.models.packing import padded_inputs
 from rlcore.models.q_heads import QHeads, QScores
@@ -119,7 +119,7 @@ class ActorCritic(nn.Module):
             logits=logits, value=self.value, trunk=self.trunk,
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
-        q = None if self.q_heads is None else self.q_heads(run.hidden[0], tokens[action_mask])
+        q = None if self.q_heads is None else self.q_heads(run.hidden[0], run.chosen)
         return said._replace(values=values, q=q)
 
 
@@ -157,9 +157,9 @@ def say(
     if logit_map is None or logits:
         most = None
     elif most is None:
-        most = rows_kept_whole(head.weight)
+        most = rows_for_the_head(head.weight, logit_map, entropy=entropy)
     flat, run = predict(model, reader, tokens, mask, action_mask, value=value, trunk=trunk, most=most)
-    hidden, chosen = run.hidden[0], tokens[action_mask]
+    hidden, chosen = run.hidden[0], run.chosen
     if len(flat) == len(hidden):
         entropies = ops.entropy(flat) if entropy else None
         return Said(ops.token_logprobs(flat, chosen), entropies, flat if logits else None), run
@@ -183,13 +183,12 @@ def predict(
     With more than `most` chosen tokens the head is given none to read, and there are no logits: float[0, V].
     """
     share = not (is_noisy(model) or (value is not None and is_noisy(value)))
-    inputs, rows = reader.read(tokens, mask, action_mask, share=share)
-    run = ForwardPass(inputs, rows)
+    run = ForwardPass(*reader.read(tokens, mask, action_mask, share=share))
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
     # Entered first: what is not known yet is read in a pass of its own.
-    known = nullcontext() if trunk is None or not share else trunk.standing_in(model, inputs)
+    known = nullcontext() if trunk is None or not share else trunk.standing_in(model, run.inputs)
     with known, _narrowed(model.get_output_embeddings(), run, most), recording:
-        logits: Tensor = model(**inputs).logits
+        logits: Tensor = model(**run.inputs).logits
     if not run.hidden:
         raise ModelError(f"{type(model).__name__} does not call its output embeddings: rlcore cannot take it")
     return logits.reshape(-1, logits.shape[-1]), run

@@ -20,11 +20,13 @@ class ForwardPass:
     Attributes:
         inputs: the keyword arguments the model was called with.
         rows: long[N], the positions that predict chosen tokens, in the flattened batch.
+        chosen: long[N], the chosen tokens.
         hidden: what the output embeddings read, float[N, H]; one entry once the model has run.
     """
 
     inputs: dict[str, Any]
     rows: Tensor
+    chosen: Tensor
     hidden: list[Tensor] = attrs.field(factory=list)
 
     def keep(self, hidden: Tensor) -> Tensor:

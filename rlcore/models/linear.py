@@ -25,9 +25,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlcore.models.tiles import LogitMap, Making, Tile, tile_of, tiles
+from rlcore.models.whole import serves, whole_scores
 
 WHOLE_BYTES = 32 << 20
 """Logits that take no more than this are kept whole: that is faster, and small beside a model of such a vocabulary."""
+
+FEW_BYTES = 2 << 20
+"""Logits that take no more than this are faster made, kept and gone over by torch's own functions than by `whole`."""
 
 PLAIN = LogitMap()
 
@@ -68,8 +72,12 @@ def score_tokens(
         tokens: long[N].
         logit_map: what is done to the product.
         entropy: say the entropies too.
-        tile: rows and columns of a tile of logits; chosen by the device when left out.
+        tile: rows and columns of a tile of logits; when left out chosen by the device, or all where they are small.
     """
+    small = tile is None and len(hidden) and len(hidden) <= rows_kept_whole(weight)
+    if small and hidden.dtype == weight.dtype and serves(weight, logit_map, entropy=entropy):
+        logprobs, chosen = whole_scores(hidden, weight, bias, tokens, logit_map=logit_map)
+        return TokenScores(logprobs, None, chosen)
     narrow = torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64
     dtype = torch.get_autocast_dtype(hidden.device.type) if narrow else torch.promote_types(hidden.dtype, weight.dtype)
     how = Making(logit_map, dtype, tile or tile_of(len(hidden), hidden.device.type), entropy)
@@ -81,6 +89,12 @@ def score_tokens(
 def rows_kept_whole(weight: Tensor) -> int:
     """Return of how many tokens the logits are small enough to be kept whole, for an output embedding float[V, H]."""
     return WHOLE_BYTES // (4 * len(weight))
+
+
+def rows_for_the_head(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> int:
+    """Return of how many tokens the head itself had better make the logits, for an output embedding float[V, H]."""
+    most = min(FEW_BYTES, WHOLE_BYTES) if serves(weight, logit_map, entropy=entropy) else WHOLE_BYTES
+    return most // (4 * len(weight))
 
 
 class _ScoreTokens(torch.autograd.Function):

@@ -12,16 +12,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import attrs
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from rlcore.devices import sent
 from rlcore.models.attention_groups import CALL, AttentionGroups
 from rlcore.models.blocks import vocabulary_size
-from rlcore.models.prefixes import shared_prefixes
+from rlcore.models.prefixes import NOTHING, distinct_prefixes, every_prefix
 from rlcore.models.quiet import quiet_transformers
 
 PACKED = "rlcore_packed"
@@ -141,46 +144,57 @@ class Packed(NamedTuple):
 
     Attributes:
         inputs: the keyword arguments of a packed forward pass.
-        node: long[M], where in the row each real token stands, in row-major order.
-        first: long[N], the first of the real tokens that each token of the row stands for.
+        node: long[M], where in the row each real token stands, in row-major order; beside the tokens that were given.
     """
 
     inputs: dict[str, Any]
     node: Tensor
-    first: Tensor
 
 
-def pack(tokens: Tensor, mask: Tensor, *, share: bool = False) -> Packed:
+def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.device | None = None) -> Packed:
     """Lay the real tokens of long[B, T] out as one row, as if they stood at the left end of theirs.
+
+    The layout is made on the host, where an array of numbers so small costs least: a device is waited for where it
+    holds the tokens, and not again.
 
     Args:
         tokens: long[B, T].
         mask: bool[B, T], real tokens; they stand side by side in each row.
         share: read tokens that stand behind the same tokens once, which a causal model without noise cannot tell from
             reading them several times: a prompt and its G continuations, or equal continuations.
+        device: where the model is; where the tokens are if left out.
     """
-    lengths = mask.sum(1)
-    width = int(lengths.max())
-    positions = (torch.arange(width, device=mask.device) < lengths[:, None]).reshape(-1).nonzero()[:, 0]
-    read, columns = tokens[mask], positions % max(width, 1)
-    found = shared_prefixes(read, positions, width) if share else None
-    node = torch.arange(len(read), device=mask.device) if found is None else found.node
-    first = node if found is None else found.first
-    places = node.new_zeros(len(mask) * width).index_copy(0, positions, node)
-    picked = positions[first]
-    if found is not None:  # rows all of whose tokens are read in others need no attention of their own
-        rows, row = (picked // width).unique(return_inverse=True)
-        places, picked = places.view(-1, width)[rows].reshape(-1), row * width + picked % width
-        lengths = lengths[rows]
+    device = device or tokens.device
+    ids, real = tokens.cpu().numpy(), mask.cpu().numpy()
+    lengths = real.sum(1)
+    width = int(lengths.max(initial=0))
+    inside = np.arange(width) < lengths[:, None]
+    rows = np.full(inside.shape, NOTHING)
+    rows[inside] = ids[real]
+    order, owned = (distinct_prefixes if share else every_prefix)(rows)
+    # Numbers rise, so the largest at a token or above it is that of the last one that was to be read.
+    number = np.where(owned, owned.cumsum().reshape(owned.shape) - 1, 0)
+    number = np.maximum.accumulate(number, axis=0)
+    node = np.empty_like(number)
+    node[order] = number
+    kept = owned.any(1)  # rows all of whose tokens are read in others need no attention of their own
+    row, column = owned[kept].nonzero()
+
+    def at_model(array: NDArray[Any]) -> Tensor:
+        return sent(torch.from_numpy(array), device)
+
+    packing = Packing(
+        at_model(number[kept].reshape(-1)), at_model(row * width + column), width, at_model(lengths[order][kept])
+    )
     inputs = {
-        "input_ids": read[first][None],
-        "position_ids": columns[first][None],
+        "input_ids": at_model(rows[order][owned])[None],
+        "position_ids": at_model(column)[None],
         # A four-dimensional mask is handed through untouched, which keeps the model from building one of its own.
-        "attention_mask": tokens.new_zeros(1, 1, 1, 1),
-        "packing": Packing(places, picked, width, lengths),
+        "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
+        "packing": packing,
         "use_cache": False,
     }
-    return Packed(inputs, node, first)
+    return Packed(inputs, sent(torch.from_numpy(node[inside]), tokens.device))
 
 
 def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
 from rlcore.models.narrow import NarrowCopy, NarrowDecoder
 from rlcore.protocols import Decoder
+from rlcore.throughput import note_scored
 from rlcore.types import PolicyOutputs, Trajectories
 
 
@@ -75,6 +76,7 @@ class ModelPolicy:
 
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
+        note_scored(batch.action_mask)
         with self.autocast():
             said = self.forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
         return _scores(said, batch)

@@ -4,56 +4,47 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-BASE = 0x9E3779B97F4A7C15 - 2**64
-"""Odd, so that no power of it vanishes modulo 2^64."""
+NOTHING = -1
+"""Stands in a row where its tokens have ended. All its bits are ones, so of two rows one of which begins the other, the
+longer is sorted in front, and the shorter has nothing left of its own."""
 WORTH = 0.9
 """Sharing is left alone where more than this part of the tokens would have to be read all the same."""
 
 
-class Shared(NamedTuple):
-    """Say which of M real tokens, in row-major order, are one and the same to a causal model.
+class Prefixes(NamedTuple):
+    """Say which tokens of B rows have to be read so that every prefix of a row is.
 
     Attributes:
-        node: long[M], the number of each token's prefix, itself included; equal numbers, equal prefixes.
-        first: long[N], the first token that each of the N prefixes ends with; ascending.
+        order: long[B], the rows in such an order that those which begin alike stand together.
+        owned: bool[B, C], in that order: what stands behind other tokens than in the row before. Any other real token
+            stands for the same as the one before it, and above it, in its column.
     """
 
-    node: Tensor
-    first: Tensor
+    order: NDArray[np.int64]
+    owned: NDArray[np.bool_]
 
 
-def shared_prefixes(tokens: Tensor, positions: Tensor, width: int) -> Shared | None:
-    """Number the distinct prefixes of a batch.
+def every_prefix(rows: NDArray[np.int64]) -> Prefixes:
+    """Have all tokens of long[B, C] read, each for itself; NOTHING stands behind the last token of a row."""
+    return Prefixes(np.arange(len(rows)), rows != NOTHING)
 
-    Prefixes are told apart by a polynomial of their tokens modulo 2^64 (Karp & Rabin, 1987). Where equal polynomials
-    always end with the same token in the same column, the prefixes are equal: what is before has equal polynomials too.
 
-    Args:
-        tokens: long[M], the real tokens of all rows, in row-major order.
-        positions: long[M], where they stand in the flattened [B, C] if every row begins at the left.
-        width: C.
+def distinct_prefixes(rows: NDArray[np.int64]) -> Prefixes:
+    """Have tokens of long[B, C] that stand behind the same tokens read once, if that saves anything to speak of.
 
-    Returns:
-        None where next to nothing is shared.
+    Sorted as strings of bytes, rows that begin alike are neighbours, so that each is compared with the one before it
+    only. Which of two rows comes first means nothing.
     """
-    if not len(tokens):
-        return None
-    columns = positions % width
-    powers = torch.full((width,), BASE, device=tokens.device).cumprod(0)
-    # What stands between the rows is added too, after all that is real.
-    terms = tokens.new_zeros(int(positions[-1]) // width * width + width).index_copy(0, positions, tokens + 1)
-    sums = (terms.view(-1, width) * powers).cumsum(1).view(-1)[positions]
-    ordered, order = sums.sort(stable=True)
-    is_new = torch.ones_like(ordered, dtype=torch.bool)
-    torch.ne(ordered[1:], ordered[:-1], out=is_new[1:])
-    first, by_place = order[is_new].sort()
-    if len(first) > WORTH * len(tokens):
-        return None
-    rank = torch.empty_like(by_place).index_copy(0, by_place, torch.arange(len(first), device=tokens.device))
-    node = torch.empty_like(order).index_copy(0, order, rank[is_new.cumsum(0) - 1])
-    twin = first[node]
-    same = (tokens == tokens[twin]) & (columns == columns[twin])
-    return Shared(node, first) if bool(same.all()) else None
+    every = every_prefix(rows)
+    if not rows.size:
+        return every
+    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+    order = whole[:, 0].argsort(kind="stable")
+    ordered = rows[order]
+    owned = ordered != NOTHING
+    before = owned.sum()
+    owned[1:] &= ~np.logical_and.accumulate(ordered[1:] == ordered[:-1], axis=1)
+    return Prefixes(order, owned) if owned.sum() <= WORTH * before else every

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore import ops
+from rlcore.devices import sent
 from rlcore.models.decoding import CausalDecoder, ReadHeads
 from rlcore.models.packed_decoding import PackedDecoder, pays
 from rlcore.models.packing import pack, padded_inputs
 from rlcore.models.static_choice import StaticDecoding
 from rlcore.protocols import Decoder
+
+
+class Reading(NamedTuple):
+    """Hold a batch laid out for one forward pass, on the model's device.
+
+    Attributes:
+        inputs: the model's keyword arguments.
+        rows: long[N], the positions in its flattened output that predict the chosen tokens.
+        chosen: long[N], the chosen tokens, in row-major order.
+    """
+
+    inputs: dict[str, Any]
+    rows: Tensor
+    chosen: Tensor
 
 
 class Reader(Protocol):
@@ -26,9 +41,7 @@ class Reader(Protocol):
         """Tell whether every sequence costs as much as the longest of its batch."""
         ...
 
-    def read(
-        self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False
-    ) -> tuple[dict[str, Any], Tensor]:
+    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
         """Lay a batch out for one forward pass.
 
         Args:
@@ -36,10 +49,6 @@ class Reader(Protocol):
             mask: bool[B, T], real tokens; they stand side by side in each row.
             action_mask: bool[B, T].
             share: what stands behind the same tokens may be read once, for the model says the same of it each time.
-
-        Returns:
-            the model's keyword arguments, and long[N], the positions in its flattened output that predict the chosen
-            tokens, in row-major order of these.
         """
         ...
 
@@ -75,16 +84,18 @@ class CausalReader:
         """Tell whether every sequence costs as much as the longest of its batch."""
         return self.longest == 0
 
-    def read(
-        self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False
-    ) -> tuple[dict[str, Any], Tensor]:
+    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
         """Lay a batch out as `Reader.read` says."""
+        width = mask.shape[1] if mask.shape[1] <= self.longest or not self.longest else int(mask.sum(1).max())
+        if width > self.longest:
+            rows = ops.predicting(action_mask).reshape(-1).nonzero()[:, 0]
+            return Reading(padded_inputs(tokens, mask), rows, tokens[action_mask])
+        device = tokens.device
+        tokens, mask, action_mask = tokens.cpu(), mask.cpu(), action_mask.cpu()
         rows = ops.predicting(action_mask)
-        if mask.shape[1] <= self.longest or (self.longest and int(mask.sum(1).max()) <= self.longest):
-            read = mask & ops.needed(mask, rows)
-            packed = pack(tokens, read, share=share)
-            return packed.inputs, packed.node[rows[read]]
-        return padded_inputs(tokens, mask), rows.reshape(-1).nonzero()[:, 0]
+        read = mask & ops.needed(mask, rows)
+        packed = pack(tokens, read, share=share, device=device)
+        return Reading(packed.inputs, sent(packed.node[rows[read]], device), sent(tokens[action_mask], device))
 
     def decoder(
         self,
@@ -104,7 +115,7 @@ class CausalReader:
                 return fixed
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
-        if packs and pays(model, prompts, max_new_tokens):
+        if packs and pays(model, prompts):
             return PackedDecoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
         return CausalDecoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError, DataError
 from rlcore.models.decoding import ReadHeads
+from rlcore.models.reading import Reading
 from rlcore.models.seq2seq_decoding import Seq2SeqDecoder
 from rlcore.protocols import Decoder
 from rlcore.types import Trajectories
@@ -48,7 +49,7 @@ class Seq2SeqReader:
         action_mask: Tensor,
         *,
         share: bool = False,  # noqa: ARG002  nothing is: an encoder sees what comes after too
-    ) -> tuple[dict[str, Any], Tensor]:
+    ) -> Reading:
         """Lay a batch out as `rlcore.models.reading.Reader.read` says.
 
         Raises:
@@ -68,7 +69,7 @@ class Seq2SeqReader:
             "decoder_input_ids": decoder_ids,
             "use_cache": False,
         }
-        return inputs, (before + places)[action_mask]
+        return Reading(inputs, (before + places)[action_mask], tokens[action_mask])
 
     def _encoder_inputs(self, flat: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Put B texts, of long[B, 1] tokens each, under each other and close them: ids and mask, long[B, E]."""
@@ -153,7 +154,7 @@ class Seq2SeqReader:
         copies = None
         if len(distinct) < len(prompts):
             copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=model.device)
-        inputs, _ = self.read(batch.tokens, batch.mask, batch.action_mask)
+        inputs = self.read(batch.tokens, batch.mask, batch.action_mask).inputs
         return Seq2SeqDecoder(
             model, inputs, copies=copies, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast
         )

@@ -13,7 +13,7 @@ import functools
 import torch
 from torch import Tensor
 
-from rlcore.models.packing import Packing
+from rlcore.models.block_cache import States, gathered
 
 BLOCK = 2**18
 """Numbers multiplied before they are summed: about what stays in a core's cache."""
@@ -22,35 +22,26 @@ BLOCK = 2**18
 class SequenceCache:
     """Attend in the place of a packed batch's attention function (`rlcore.models.packing`), one query a sequence.
 
-    The prompts come first, packed; then `begin` says which prompt each sequence continues, and then every pass is one
-    token of each. Everything but the prompts' first pass is in float32.
+    Everything is in float32, as in `rlcore.models.block_cache`, which is faster where more than a few dozen tokens are
+    held with each sequence.
 
     Args:
-        packing: how the prompts are packed; they stand at the left ends of their rows.
+        read: keys and values of the packed prompts, float[1, groups, N, width], layer by layer.
+        places: long[D, P], the packed token at each position of the prompts; what is beyond an end may be any.
         lengths: long[D], the prompts'.
-        num_layers: how often attention runs in one pass.
+        copies: long[B], the prompt of each sequence.
+        room: tokens each will be continued by at most.
     """
 
-    def __init__(self, packing: Packing, lengths: Tensor, num_layers: int) -> None:
-        self.columns, self.calls = packing.columns, packing.calls
-        self._packing, self._lengths, self._num_layers = packing, lengths, num_layers
-        self._read: list[tuple[Tensor, Tensor]] = []
-        self._held: list[tuple[Tensor, Tensor]] = []
-        self._num_held = 0
+    def __init__(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor, room: int) -> None:
+        self.columns, self.calls = places.shape[1], [0]
+        self._held = [
+            (_laid_out(keys, places[copies], room), _laid_out(values, places[copies], room)) for keys, values in read
+        ]
+        self._num_held = self.columns
         self._absent: Tensor | None = None
-
-    def begin(self, copies: Tensor, room: int) -> None:
-        """Have sequences continue the prompts that were read.
-
-        Args:
-            copies: long[B], the prompt of each.
-            room: tokens each will be continued by at most.
-        """
-        for keys, values in self._read:
-            self._held.append((_laid_out(keys, copies, room), _laid_out(values, copies, room)))
-        self._read, self._num_held = [], self.columns
-        if int(self._lengths.min()) < self.columns:
-            missing = torch.arange(self.columns)[:, None] >= self._lengths[copies]
+        if int(lengths.min()) < self.columns:
+            missing = torch.arange(self.columns)[:, None] >= lengths[copies]
             self._absent = torch.zeros(missing.shape).masked_fill_(missing, float("-inf"))
 
     def fill(self, holes: Tensor, movers: Tensor, num_rows: int) -> None:
@@ -63,17 +54,14 @@ class SequenceCache:
         if self._absent is not None:
             self._absent = self._absent.index_copy(1, holes, self._absent[:, movers])[:, :num_rows]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
-        """Remember keys and values, [1, heads, N, width], and attend: [1, N, heads, width]."""
-        if not self._held:
-            self._read.append((self._packing.unpack(key), self._packing.unpack(value)))
-            return self._packing.attend(query, key, value, dropout=dropout, scaling=scaling)
-        layer = (self.calls[0] - 1) % self._num_layers
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:  # noqa: ARG002  nothing is dropped
+        """Remember keys and values, [1, groups, B, width], and attend: [1, B, heads, width]."""
+        layer = (self.calls[0] - 1) % len(self._held)
         keys, values = self._held[layer]
         keys[self._num_held] = key[0].transpose(1, 2)
         values[self._num_held] = value[0].transpose(1, 2)
         end = self._num_held + 1
-        if layer == self._num_layers - 1:
+        if layer == len(self._held) - 1:
             self._num_held = end
         asked = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         said = self._mix(asked, keys[:end], values[:end])
@@ -96,9 +84,10 @@ class SequenceCache:
         return functools.reduce(Tensor.add_, parts).view(heads, width, rows)
 
 
-def _laid_out(states: Tensor, copies: Tensor, room: int) -> Tensor:
-    """Return float32[P + room, heads, width, B] with the prompts' [D, heads, P, width] at its beginning."""
-    _, heads, length, width = states.shape
-    buffer = states.new_empty(length + room, heads, width, len(copies), dtype=torch.float32)
-    buffer[:length] = states.index_select(0, copies).permute(2, 1, 3, 0)
+def _laid_out(states: Tensor, picked: Tensor, room: int) -> Tensor:
+    """Return float32[P + room, groups, width, B] with packed states at `picked`, long[B, P], at its beginning."""
+    rows = gathered(states, picked)
+    _, groups, length, width = rows.shape
+    buffer = rows.new_empty(length + room, groups, width, len(rows))
+    buffer[:length] = rows.permute(2, 1, 3, 0)
     return buffer

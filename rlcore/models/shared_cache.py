@@ -12,41 +12,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlcore.models.packing import Packing
+from rlcore.models.block_cache import States, gathered
 
 
 class SharedCache:
     """Attend in the place of a packed batch's attention function (`rlcore.models.packing`), one query a sequence.
 
-    The prompts come first, packed; then `begin` says which prompt each sequence continues, and then every pass is one
-    token of each. Everything but the prompts' first pass is in float32.
+    Everything is in float32: attention kernels for narrow types are slow on processors.
 
     Args:
-        packing: how the prompts are packed; they stand at the left ends of their rows.
+        read: keys and values of the packed prompts, float[1, groups, N, width], layer by layer.
+        places: long[D, P], the packed token at each position of the prompts; what is beyond an end may be any.
         lengths: long[D], the prompts'.
-        num_layers: how often attention runs in one pass.
+        copies: long[B], the prompt of each sequence.
+        room: tokens each will be continued by at most.
     """
 
-    def __init__(self, packing: Packing, lengths: Tensor, num_layers: int) -> None:
-        self.columns, self.calls = packing.columns, packing.calls
-        self._packing, self._num_layers = packing, num_layers
-        self._prompts: list[tuple[Tensor, Tensor]] = []
-        self._drawn: list[tuple[Tensor, Tensor]] = []
+    def __init__(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor, room: int) -> None:
+        self.columns, self.calls = places.shape[1], [0]
+        self._prompts = [(gathered(keys, places), gathered(values, places)) for keys, values in read]
+        self._drawn: list[States] = []
         self._num_drawn = 0
         self._absent: Tensor | None = None
         if int(lengths.min()) < self.columns:
             missing = torch.arange(self.columns) >= lengths[:, None]
             self._absent = torch.zeros(missing.shape).masked_fill_(missing, float("-inf"))[:, None, None]
-
-    def begin(self, copies: Tensor, room: int) -> None:
-        """Have sequences continue the prompts that were read.
-
-        Args:
-            copies: long[B], the prompt of each.
-            room: tokens each will be continued by at most.
-        """
-        # Attention kernels for narrow types are slow on processors.
-        self._prompts = [(keys.float(), values.float()) for keys, values in self._prompts]
         for keys, _ in self._prompts:
             shape = (len(copies), keys.shape[1], room, keys.shape[3])
             self._drawn.append((keys.new_empty(shape), keys.new_empty(shape)))
@@ -77,17 +67,14 @@ class SharedCache:
             continued = renumbered
         self._seat(continued)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
-        """Remember keys and values, [1, heads, N, width], and attend: [1, N, heads, width]."""
-        if not self._drawn:
-            self._prompts.append((self._packing.unpack(key), self._packing.unpack(value)))
-            return self._packing.attend(query, key, value, dropout=dropout, scaling=scaling)
-        layer = (self.calls[0] - 1) % self._num_layers
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:  # noqa: ARG002  nothing is dropped
+        """Remember keys and values, [1, groups, B, width], and attend: [1, B, heads, width]."""
+        layer = (self.calls[0] - 1) % len(self._drawn)
         keys, values = self._drawn[layer]
         keys[:, :, self._num_drawn] = key[0].transpose(0, 1)
         values[:, :, self._num_drawn] = value[0].transpose(0, 1)
         end = self._num_drawn + 1
-        if layer == self._num_layers - 1:
+        if layer == len(self._drawn) - 1:
             self._num_drawn = end
         # Heads that share keys stand side by side, as if they were queries of one head.
         asked = query[0].transpose(0, 1).float().reshape(keys.shape[0], keys.shape[1], -1, keys.shape[3])

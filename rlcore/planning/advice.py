@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -10,6 +13,8 @@ import attrs
 from rlcore.config import merge, parse_overrides
 from rlcore.errors import RLCoreError
 from rlcore.planning.estimate import Estimate, estimate
+from rlcore.planning.phases import TRUNK
+from rlcore.verbosity import LEVEL
 
 FREE = "the same result"
 SLOWER = "the same result, slower"
@@ -38,16 +43,22 @@ class Advice:
 def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -> list[Advice]:
     """Rank what could be turned down: what changes no result first, and within that what saves most.
 
+    What trains something else is not tried where a change with the same result is enough.
+
     Args:
         values: the configuration.
         where: what it is called.
         found: its estimate.
         limit: bytes there are.
     """
-    advice = []
+    advice: list[Advice] = []
     for change, price in _changes(values, found):
+        if price == OTHER and any(each.peak <= limit for each in advice):
+            break
         try:
-            then = estimate(merge(values, parse_overrides(change.split())), where, world=found.world)
+            with _silence():  # what a change would be warned of is not what the run is
+                changed = merge(values, parse_overrides(change.split()))
+                then = estimate(changed, where, world=found.world, known=found)
         except RLCoreError:  # not every trainer or model has every option
             continue
         saving = found.measured.worst.peak - then.measured.worst.peak
@@ -57,23 +68,43 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
     return sorted(advice, key=lambda each: (rank[each.price], each.peak > limit, -each.saving))
 
 
-def _changes(values: Mapping[str, Any], found: Estimate) -> list[tuple[str, str]]:
+@contextmanager
+def _silence() -> Iterator[None]:
+    word, disabled = LEVEL.word, logging.root.manager.disable
+    LEVEL.write("critical")
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        LEVEL.write(word)
+        logging.disable(disabled)
+
+
+def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, str]]:
+    """Yield what to try and its price: the same result, then the same result but slower, then what is another."""
     trainer, model, gen = (values.get(name) or {} for name in ("trainer", "model", "gen"))
     batch, sampled = (-(-size // found.world) for size in (found.workload.batch_size, found.workload.num_sampled))
     micro = trainer.get("micro_batch_size") or batch
-    changes = [(f"trainer.micro_batch_size={size}", FREE) for size in (max(1, micro // 4), 1) if size < micro]
+    learns = found.measured.worst.name == "update"  # what only another phase takes cannot lower the peak
+    for size in dict.fromkeys(size for size in (max(1, micro // 4), 1) if learns and size < micro):
+        yield f"trainer.micro_batch_size={size}", FREE
     at_once = gen.get("batch_size") or sampled
-    if at_once > 1:
-        changes.append((f"gen.batch_size={max(1, at_once // 4)}", SLOWER))
-    if not model.get("gradient_checkpointing"):
-        changes.append(("model.gradient_checkpointing=true", SLOWER))
-    changes.append(("trainer.optimizer.name=adafactor trainer.optimizer.betas=null", OTHER))
-    changes.append(("run.mixed_precision=bf16", OTHER))
+    if at_once > 1 and not learns:
+        yield f"gen.batch_size={max(1, at_once // 4)}", SLOWER
+    if found.measured.held[TRUNK]:
+        yield "model.trunk_cache_gb=0", SLOWER
+    if learns and not model.get("gradient_checkpointing"):
+        yield "model.gradient_checkpointing=true", SLOWER
+    if model.get("sampling_dtype"):
+        yield "model.sampling_dtype=null", SLOWER
+    yield "trainer.optimizer.name=adafactor trainer.optimizer.betas=null", OTHER
+    yield "run.mixed_precision=bf16", OTHER
     if model.get("dtype", "float32") == "float32":
-        changes.append(("model.dtype=bfloat16", OTHER))
+        yield "model.dtype=bfloat16", OTHER
     if found.workload.reference:
-        changes.append(("trainer.kl_coef=0", OTHER))
+        yield "trainer.kl_coef=0", OTHER
     if model.get("unfrozen_layers") is None and not model.get("peft"):
-        changes.append(("model.unfrozen_layers=2", OTHER))
-        changes.append(("model.peft.type=lora model.peft.r=8", OTHER))
-    return list(dict.fromkeys(changes))
+        yield "model.unfrozen_layers=2", OTHER
+        yield "model.peft.type=lora model.peft.r=8", OTHER

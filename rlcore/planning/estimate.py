@@ -13,7 +13,8 @@ import torch
 from rlcore.config import structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.peak_memory import resident_bytes
-from rlcore.planning.phantoms import phantoms
+from rlcore.planning.draws import is_drawn_alike
+from rlcore.planning.phantoms import Phantoms, phantoms
 from rlcore.planning.phases import Measured, measure
 from rlcore.planning.subject import Subject, build_subject, read_inputs
 from rlcore.planning.workload import Workload
@@ -34,16 +35,26 @@ class Estimate:
         baseline: bytes that the process takes without a model; 0 on an accelerator, where it is not the device's.
         device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
         world: processes.
-        workload: what the trainer asks for.
-        notes: what was assumed.
+        subject: what was gone through, for estimates of the same with other options.
+        mode: the phantoms it is made of.
     """
 
     measured: Measured
     baseline: int
     device: str
     world: int
-    workload: Workload
-    notes: tuple[str, ...]
+    subject: Subject
+    mode: Phantoms
+
+    @property
+    def workload(self) -> Workload:
+        """Return what the trainer asks for."""
+        return self.subject.workload
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what was assumed."""
+        return self.subject.notes
 
     @property
     def peak(self) -> int:
@@ -51,13 +62,15 @@ class Estimate:
         return self.measured.worst.peak + self.baseline
 
 
-def estimate(values: Mapping[str, Any], where: str, *, world: int = 1) -> Estimate:
+def estimate(values: Mapping[str, Any], where: str, *, world: int = 1, known: Estimate | None = None) -> Estimate:
     """Estimate the memory of a run; no weights are read and none are made.
 
     Args:
         values: a configuration, as a file holds it; `model.path` may be an object of `transformers` too.
         where: what it is called in errors.
         world: processes that the run will have, each with a device of its own.
+        known: the estimate of a configuration that differs in other options than those that say what its prompts and
+            samples are and how long; what they leave as it is, is taken of it.
 
     Raises:
         RLCoreError: the configuration cannot be used, or does not say what would have to be known.
@@ -67,18 +80,21 @@ def estimate(values: Mapping[str, Any], where: str, *, world: int = 1) -> Estima
         raise ConfigError(f"{where}: trainer.name = {settings.trainer['name']!r}: must be the name of a trainer")
     baseline = resident_bytes()
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
-        measured, subject = _measured(settings, where, world)
+        measured, subject, mode = _measured(settings, where, world, known)
     device = subject.ranks.device.type
     own = baseline + KERNELS if device == "cpu" else 0
-    return Estimate(measured, own, device, world, subject.workload, subject.notes)
+    return Estimate(measured, own, device, world, subject, mode)
 
 
-def _measured(settings: TrainConfig, where: str, world: int) -> tuple[Measured, Subject]:
+def _measured(
+    settings: TrainConfig, where: str, world: int, known: Estimate | None
+) -> tuple[Measured, Subject, Phantoms]:
     try:
-        with phantoms() as live, warnings.catch_warnings():
+        with phantoms(known.mode if known else None) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
-            subject = build_subject(settings, read_inputs(settings), where, world)
-            return measure(subject, live), subject
+            subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
+            draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
+            return measure(subject, mode.live, draws), subject, mode
     except RLCoreError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:

@@ -34,7 +34,10 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and count what it returns."""
-        out = func(*args, **(kwargs or {}))
+        return self.counted(func(*args, **(kwargs or {})))
+
+    def counted(self, out: Any) -> Any:
+        """Count the tensors in what an operation has returned, and return it."""
         for leaf in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._count(leaf)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,26 +18,40 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from rlcore.models import linear
+from rlcore.models.tiles import Tile, tiles
 from rlcore.planning.live import LiveBytes
 
-_aten = torch.ops.aten
+_aten, _device_of = torch.ops.aten, torch.ops.prim.device.default
 _INDEXED = (
     _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default,
 )  # fmt: skip
 
+NUM_TILES = 3
+"""Of the logits: while the second is made the first is still there, and so it goes on."""
+
 
 class Phantoms(TorchDispatchMode):
-    """Make every new tensor of floats a phantom, and all that is computed from phantoms."""
+    """Make every new tensor of floats a phantom, and all that is computed from phantoms.
+
+    Attributes:
+        live: counts what they would take.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.live, self._fake = LiveBytes(), FakeTensorMode(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func` for shapes alone where it is about phantoms."""
-        kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if not any(isinstance(tensor, FakeTensor) for tensor in given):
+        """Call `func`, for shapes alone where it is about phantoms, and count what it returns."""
+        if func is _device_of:  # every second call, and nothing is made
+            return args[0].fake_device
+        return self.live.counted(self._called(func, types, args, kwargs or {}))
+
+    def _called(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        given = _tensors((args, kwargs))
+        phantoms = [tensor for tensor in given if isinstance(tensor, FakeTensor)]
+        if not phantoms:
             return func(*args, **kwargs) if given else self._made(func, args, kwargs)
         if func is _aten._local_scalar_dense.default:  # noqa: SLF001  the operation's name
             return 0.0 if given[0].is_floating_point() else 0
@@ -44,9 +59,12 @@ class Phantoms(TorchDispatchMode):
             return True
         if func in _INDEXED:
             args = (args[0], _positions(args[1]), *args[2:])
-        args, kwargs = tree_map_only(Tensor, self._phantom, (args, kwargs))
-        with self._fake:
-            out = func(*args, **kwargs)
+            given = _tensors((args, kwargs))
+        if len(phantoms) < len(given):
+            args, kwargs = tree_map_only(Tensor, self._phantom, (args, kwargs))
+        out = self._fake.dispatch(func, types, args, kwargs)
+        if isinstance(out, FakeTensor) and out.is_floating_point():
+            return out
         return self._with_real_integers(out, func, args, kwargs)
 
     def _phantom(self, tensor: Tensor) -> Tensor:
@@ -68,6 +86,17 @@ class Phantoms(TorchDispatchMode):
         for i in unknown:
             leaves[i] = found[i]
         return tree_unflatten(leaves, form)
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    """List the tensors among arguments; torch's own way takes as long as the calls themselves."""
+    found: list[Tensor] = []
+    for value in given.values() if isinstance(given, dict) else given:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple, dict)):
+            found += _tensors(value)
+    return found
 
 
 def _positions(indices: Any) -> list[Any]:
@@ -96,13 +125,24 @@ def _apply(module: nn.Module, convert: Any, recurse: bool = True) -> nn.Module:
     return module
 
 
+def _first_tiles(*given: Any) -> Iterator[Tile]:
+    """Make a few tiles of logits, not hundreds: each lies in the memory of the last and adds to sums that are there."""
+    return islice(tiles(*given), NUM_TILES)
+
+
 @contextmanager
-def phantoms() -> Iterator[LiveBytes]:
-    """Have what runs in this context work on phantoms; yields the count of the bytes they would take."""
-    live, converted = LiveBytes(), nn.Module._apply  # noqa: SLF001  put back below
+def phantoms(again: Phantoms | None = None) -> Iterator[Phantoms]:
+    """Have what runs in this context work on phantoms; yields what counts the bytes they would take.
+
+    Args:
+        again: go on with these, among which those of an earlier context can be used.
+    """
+    mode, converted = again or Phantoms(), nn.Module._apply  # noqa: SLF001  put back below
     nn.Module._apply = _apply  # type: ignore[method-assign]  # noqa: SLF001  it cannot swap phantoms
+    vars(linear)["tiles"] = _first_tiles
     try:
-        with Phantoms(), live:
-            yield live
+        with mode:
+            yield mode
     finally:
         nn.Module._apply = converted  # type: ignore[method-assign]  # noqa: SLF001  as it was
+        vars(linear)["tiles"] = tiles

@@ -44,6 +44,7 @@ class Subject:
         policy: of phantoms.
         ranks: this process, which stands for one of `world`.
         world: processes of the run.
+        tokenizer: the run's; None where it is not at hand.
         lengths: of prompts and samples.
         notes: what was assumed.
     """
@@ -56,6 +57,7 @@ class Subject:
     policy: Policy
     ranks: Ranks
     world: int
+    tokenizer: Any
     lengths: Lengths
     notes: tuple[str, ...]
 
@@ -70,8 +72,18 @@ def read_inputs(settings: TrainConfig) -> Inputs:
     return Inputs(model=settings.model.get("path"), tokenizer=settings.model.get("tokenizer"), **named)
 
 
-def build_subject(settings: TrainConfig, inputs: Inputs, where: str, world: int) -> Subject:
+def build_subject(
+    settings: TrainConfig, inputs: Inputs, where: str, world: int, known: Subject | None = None
+) -> Subject:
     """Build what is planned for; to be called among phantoms.
+
+    Args:
+        settings: the configuration.
+        inputs: the model, prompts and samples it names.
+        where: what it is called in errors.
+        world: processes of the run.
+        known: built of a configuration that differs in other options than those of its data and their lengths; what
+            those leave as it is serves again.
 
     Raises:
         RLCoreError: the configuration names what is not there, or lacks what the trainer needs.
@@ -83,24 +95,32 @@ def build_subject(settings: TrainConfig, inputs: Inputs, where: str, world: int)
     check_declared(component, trainer)
     inputs.require(component.name, trainer.needs)
     optimizers = Optimizers(options, Chooser(where, Wrapping()))
-    tokenizer = find_tokenizer(inputs, chosen.architecture.options)
     workload, notes = _workload_of(trainer, options, str(component), 0)
-    policy = _build_policy(inputs, chosen, workload, tokenizer)
-    lengths = find_lengths(
-        settings, inputs, chosen, tokenizer, max_prompt=policy.max_prompt_length, max_length=policy.max_length
-    )
+    tokenizer = known.tokenizer if known else find_tokenizer(inputs, chosen.architecture.options)
+    if known is not None and _is_policy_of(known, settings, workload):
+        policy, ranks = known.policy, known.ranks
+    else:
+        policy, ranks = _build_policy(inputs, chosen, workload, tokenizer), _ranks(settings)
+    bounds = {"max_prompt": policy.max_prompt_length, "max_length": policy.max_length}
+    lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, **bounds)
     workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
-    if not workload.dropout:
-        disable_dropout(policy.module)
     policy.module.train()
     found = [config for _, config in sections(options, "trainer")]
     if len(found) != 1:
         notes += (f"{component} has {len(found)} optimizers: planned is {'the first' if found else 'adamw'} alone",)
     return Subject(
         settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
-        optimizers=optimizers, policy=policy, ranks=_ranks(settings), world=world, lengths=lengths,
+        optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
         notes=(*notes, *lengths.notes),
     )  # fmt: skip
+
+
+def _is_policy_of(known: Subject, settings: TrainConfig, workload: Workload) -> bool:
+    """Tell whether what has been built for another configuration is what this one would build."""
+    asked, given = (
+        (each.value_head, each.reference, each.q_heads, each.dropout) for each in (workload, known.workload)
+    )
+    return (asked, settings.model, settings.run) == (given, known.settings.model, known.settings.run)
 
 
 def _described(model: Any, revision: Any) -> Any:
@@ -166,6 +186,8 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
     with weightless(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         policy: Policy = build(inputs.model, chosen.architecture.options, tokenizer=tokenizer or stand_in(2), **asked)
+    if not workload.dropout:
+        disable_dropout(policy.module)
     return policy
 
 

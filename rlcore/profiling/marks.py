@@ -43,6 +43,40 @@ def phase(name: str) -> AbstractContextManager[object]:
     return NOTHING if _running is None else _running.phase(name)
 
 
+def background(name: str) -> AbstractContextManager[object]:
+    """Return a block of which all that falls into no phase is shown as the phase `name`, beside those within it."""
+    return NOTHING if _running is None else _running.background(name)
+
+
+def awaited(name: str) -> AbstractContextManager[object]:
+    """Return a block of a coroutine, whose time is shown beside the sum, however many go on at once."""
+    return NOTHING if _running is None else _running.awaited(name)
+
+
+def timed_each(name: str) -> Callable[[Callable[P, Iterator[R]]], Callable[P, Iterator[R]]]:
+    """Return a decorator that counts what an iterator takes to come to each of its items as the phase `name`."""
+
+    def decorate(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
+        @functools.wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> Iterator[R]:
+            items = function(*given, **named)
+            return items if _running is None else _each(items, name)
+
+        return call
+
+    return decorate
+
+
+def _each(items: Iterator[R], name: str) -> Iterator[R]:
+    while True:
+        with phase(name):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
+
+
 def timed(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that counts all a function takes as the phase `name`."""
 

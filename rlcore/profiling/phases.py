@@ -4,8 +4,10 @@
     self  = total less what phases directly within it took
     wall  = sum of self over all phases + other
 
-so the phases of the thread that drives the run, and what is left between them (`other`), add up to its wall time. Other
-threads have tracks of their own: what goes on there goes on beside, and is no part of the sum.
+so the phases of the thread that drives the run, and what is left between them (`other`), add up to its wall time. A
+background is a phase that is what is left in it: phases within it stand beside it, and its total is its self. Other
+threads have tracks of their own: what goes on there goes on beside, and is no part of the sum; nor is what is awaited,
+which belongs to no thread.
 """
 
 from __future__ import annotations
@@ -17,9 +19,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-import attrs
-
-from rlcore.profiling.stretches import Event, Path, Row, Stretch
+from rlcore.profiling.stretches import Event, Row, Stretch
+from rlcore.profiling.tracks import Frame, Track
 
 TRACED = 6
 """Steps whose phases the trace shows one by one; the table has all of them."""
@@ -36,25 +37,6 @@ class Operators(Protocol):
     def range(self, name: str) -> AbstractContextManager[object]:
         """Return what marks a phase among the operators."""
         ...
-
-
-@attrs.define(eq=False)
-class _Frame:
-    """Hold a phase that is open: its path, when it began, and what has been counted in it since."""
-
-    path: Path
-    begun: int
-    range: AbstractContextManager[object]
-    inner: int = 0
-    tokens: int = 0
-
-
-@attrs.define(eq=False)
-class _Track:
-    """Hold the open phases of one thread."""
-
-    number: int
-    frames: list[_Frame] = attrs.field(factory=list)
 
 
 class Profile:
@@ -101,6 +83,14 @@ class Profile:
         frames = self._track().frames
         return NOTHING if frames and frames[-1].path[-1] == name else _Phase(self, name)
 
+    def background(self, name: str) -> AbstractContextManager[object]:
+        """Return a block of which what no phase in it takes is the phase `name`."""
+        return _Phase(self, name, is_background=True)
+
+    def awaited(self, name: str) -> AbstractContextManager[object]:
+        """Return a block, as of a coroutine, that goes on beside the others of its thread; each counts in full."""
+        return _Awaited(self, name)
+
     def count_tokens(self, tokens: int) -> None:
         """Note that the phase that is open on this thread is about so many tokens."""
         if frames := self._track().frames:
@@ -120,17 +110,18 @@ class Profile:
         self._turn(done)
         self._number = 0
 
-    def enter(self, name: str) -> _Frame:
+    def enter(self, name: str, *, is_background: bool = False) -> Frame:
         """Open a phase on this thread."""
         track = self._track()
-        outer = track.frames[-1].path if track.frames else ()
+        outer = track.frames[-1].around if track.frames else ()
         marks = NOTHING if self._operators is None else self._operators.range(name)
-        frame = _Frame((*outer, name), self._now() if track is self._main else self._clock(), marks)
+        begun = self._now() if track is self._main else self._clock()
+        frame = Frame((*outer, name), begun, marks, is_background)
         track.frames.append(frame)
         marks.__enter__()
         return frame
 
-    def leave(self, frame: _Frame) -> None:
+    def leave(self, frame: Frame) -> None:
         """Close a phase; those of coroutines, which take turns on one thread, need not end in their order."""
         track = self._track()
         frame.range.__exit__(None, None, None)
@@ -141,16 +132,31 @@ class Profile:
         del track.frames[at]
         self._settle(track, frame, now, track.frames[at - 1] if at else None, calls=1)
 
-    def _settle(self, track: _Track, frame: _Frame, now: int, outer: _Frame | None, *, calls: int) -> None:
+    def now(self) -> int:
+        """Tell the nanoseconds of the clock, on any thread, without waiting for a device."""
+        return self._clock()
+
+    def note_awaited(self, name: str, begun: int) -> None:
+        """Add what was awaited, from `begun` until now."""
+        now = self.now()
+        with self._lock:
+            self._open.beside.setdefault((name,), Row()).add(Row(now - begun, now - begun, 1))
+            self._note(Event(name, None, begun, now))
+
+    def _note(self, event: Event) -> None:
+        if self.num_begun <= TRACED:
+            self.events.append(event)
+
+    def _settle(self, track: Track, frame: Frame, now: int, outer: Frame | None, *, calls: int) -> None:
         """Add what a phase has taken so far to its row and to the phase around it, and have it begin again."""
         took = now - frame.begun
         if outer is not None:
             outer.inner += took
         with self._lock:
-            rows = self._open.rows if track is self._main else self._open.beside
-            rows.setdefault(frame.path, Row()).add(Row(took, took - frame.inner, calls, frame.tokens))
-            if self.num_begun <= TRACED:
-                self.events.append(Event(frame.path[-1], track.number, frame.begun, now))
+            rows, own = self._open.rows if track is self._main else self._open.beside, took - frame.inner
+            total = own if frame.is_background else took
+            rows.setdefault(frame.path, Row()).add(Row(total, own, calls, frame.tokens))
+            self._note(Event(frame.path[-1], track.number, frame.begun, now))
         frame.begun, frame.inner, frame.tokens = now, 0, 0
 
     def _turn(self, done: int) -> None:
@@ -162,8 +168,8 @@ class Profile:
             over, number = self._open, self._number
             self._open = Stretch()
         over.wall = now - self._opened
-        if number and self.num_begun <= TRACED:
-            self.events.append(Event(f"step {number}", self._main.number, self._opened, now))
+        if number:
+            self._note(Event(f"step {number}", self._main.number, self._opened, now))
         self._opened = now
         if not 0 < number <= done or self._is_recorded:
             self.around.merge(over)
@@ -171,10 +177,10 @@ class Profile:
         over.num_steps, over.first_step, over.last_step = 1, number, number
         (self.steps if self.first.num_steps else self.first).merge(over)
 
-    def _track(self) -> _Track:
-        track: _Track | None = getattr(self._local, "track", None)
+    def _track(self) -> Track:
+        track: Track | None = getattr(self._local, "track", None)
         if track is None:
-            track = self._local.track = _Track(self._number_of(threading.current_thread()))
+            track = self._local.track = Track(self._number_of(threading.current_thread()))
         return track
 
     def _number_of(self, thread: threading.Thread) -> int:
@@ -196,13 +202,28 @@ class Profile:
 class _Phase:
     """Be one block of a phase."""
 
-    def __init__(self, profile: Profile, name: str) -> None:
-        self._profile, self._name = profile, name
+    def __init__(self, profile: Profile, name: str, *, is_background: bool = False) -> None:
+        self._profile, self._name, self._is_background = profile, name, is_background
 
     def __enter__(self) -> None:
-        self._frame = self._profile.enter(self._name)
+        self._frame = self._profile.enter(self._name, is_background=self._is_background)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._profile.leave(self._frame)
+
+
+class _Awaited:
+    """Be one block that is awaited."""
+
+    def __init__(self, profile: Profile, name: str) -> None:
+        self._profile, self._name = profile, name
+
+    def __enter__(self) -> None:
+        self._begun = self._profile.now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._profile.note_awaited(self._name, self._begun)

@@ -8,11 +8,14 @@ import torch
 
 from rlcore.log import get_logger
 from rlcore.profiling.marks import count_tokens, phase
+from rlcore.profiling.phases import NOTHING
 from rlcore.types import Trajectories
 
 
 def time_scoring(policy: Any) -> None:
-    """Count the calls of a policy's `score` and `reference_score` as phases: `update` with gradients, `score` without.
+    """Count the calls of a policy's `score` and `reference_score` as phases.
+
+    With gradients it is `forward` in an `update`, the one in progress or one of its own; without, `score`.
 
     The object stays what it is, for others may hold it already: it gets a class that differs in nothing else, so that
     copies of it score with weights of their own. One that takes none is left alone, which is said.
@@ -26,9 +29,11 @@ def time_scoring(policy: Any) -> None:
             return cls.__getattr__(self, name)
 
     def score(self: Any, batch: Trajectories, **asked: Any) -> Any:
-        with phase("update" if torch.is_grad_enabled() else "score"):
+        learns = torch.is_grad_enabled()
+        with phase("update" if learns else "score"):
             count_tokens(batch.mask)
-            return ask(self, "score")(batch, **asked)
+            with phase("forward") if learns else NOTHING:
+                return ask(self, "score")(batch, **asked)
 
     def reference_score(self: Any, batch: Trajectories, **asked: Any) -> Any:
         with phase("score"):

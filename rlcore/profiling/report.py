@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from rlcore.profiling.phases import TRACED, Profile
-from rlcore.profiling.stretches import Path, Row, Stretch
+from rlcore.profiling.stretches import Event, Path, Row, Stretch
 
 SCHEMA = 1
 OTHER = "other"
@@ -30,7 +30,7 @@ def make_table(profile: Profile) -> str:
         lines.append(f"step {profile.first.first_step}, the first: {_in_a_line(profile.first)}")
     lines.append(f"outside these steps: {_in_a_line(profile.around)}")
     if counted.beside:
-        lines.append("beside, on other threads, and no part of the sum:")
+        lines.append("beside, at the same time, and no part of the sum:")
         lines += [_row(path, row, counted) for path, row in _in_order(counted.beside)]
     return "\n".join(lines) + "\n"
 
@@ -50,23 +50,29 @@ def as_trace(profile: Profile) -> str:
     """Return the first steps' phases in the Trace Event Format, which chrome://tracing and Perfetto open.
 
     A complete event (`"ph": "X"`) has its beginning `ts` and its length `dur` in microseconds; a track is a thread.
+    What is awaited is on none, and has a beginning and an end (`"b"`, `"e"`) of one `id`.
     """
     pid = os.getpid()
-    names = [
+    names = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "rank 0"}}]
+    names += [
         {"name": "thread_name", "ph": "M", "pid": pid, "tid": number, "args": {"name": name}}
         for number, name in enumerate(profile.tracks)
     ]
     # Of events that begin together the longer one is around the others, and readers want it first.
     events = sorted(profile.events, key=lambda event: (event.begun, -event.ended))
-    passages = [
-        {
-            "name": event.name, "cat": "phase", "ph": "X", "pid": pid, "tid": event.track,
-            "ts": (event.begun - profile.begun) / 1000, "dur": (event.ended - event.begun) / 1000,
-        }
-        for event in events
-    ]  # fmt: skip
+    origin = profile.begun
+    passages = [passage for number, event in enumerate(events) for passage in _passage(event, number, pid, origin)]
     told = {"displayTimeUnit": "ms", "otherData": {"steps": TRACED}, "traceEvents": [*names, *passages]}
     return json.dumps(told) + "\n"
+
+
+def _passage(event: Event, number: int, pid: int, origin: int) -> list[dict[str, Any]]:
+    begun, ended = ((at - origin) / 1000 for at in (event.begun, event.ended))
+    if event.track is not None:
+        what = {"name": event.name, "cat": "phase", "ph": "X", "pid": pid, "tid": event.track}
+        return [{**what, "ts": begun, "dur": (event.ended - event.begun) / 1000}]
+    what = {"name": event.name, "cat": "awaited", "id": number, "pid": pid, "tid": 0}
+    return [{**what, "ph": "b", "ts": begun}, {**what, "ph": "e", "ts": ended}]
 
 
 def _rows(stretch: Stretch) -> list[str]:

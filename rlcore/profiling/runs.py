@@ -43,7 +43,8 @@ def profiled(run: Run) -> Iterator[None]:
             yield
     finally:
         profile.end_steps(run.step)
-        stop_timing(run.policy)
+        for policy in run.timed_policies:
+            stop_timing(policy)
         try:
             folder.mkdir(exist_ok=True)
             if operators is not None:

@@ -32,7 +32,7 @@ class Stretch:
     Attributes:
         wall: nanoseconds.
         rows: phases of the thread that drives the run, by their path: ("evaluate", "generate").
-        beside: phases of other threads.
+        beside: phases of other threads, and what was awaited.
         num_steps: steps in it.
         first_step, last_step: their numbers, 0 where there is none.
     """
@@ -61,9 +61,12 @@ class Stretch:
 
 @attrs.frozen
 class Event:
-    """Hold one passage of a phase, for the trace: nanoseconds of the clock, and the number of its thread's track."""
+    """Hold one passage of a phase, for the trace: nanoseconds of the clock, and the number of its thread's track.
+
+    What is awaited is on no track: several such may go on at once.
+    """
 
     name: str
-    track: int
+    track: int | None
     begun: int
     ended: int

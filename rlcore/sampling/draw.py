@@ -68,23 +68,23 @@ def _drop_below(logits: Tensor, floor: Tensor) -> Tensor:
 def _nucleus_floor(logits: Tensor, top_p: float) -> Tensor:
     """Find the smallest logit in the nucleus of each row: float[B, 1].
 
-    All of a row is sorted only if its few hundred (of a large vocabulary: few thousand) likeliest tokens do not reach
-    the sum.
+    On a processor, all of a row is sorted only if its few hundred (of a large vocabulary: few thousand) likeliest
+    tokens do not reach the sum. An accelerator would have to be waited for to learn that.
     """
     height, vocabulary = logits.shape
     total = logits.logsumexp(1, keepdim=True)
     floor = torch.empty_like(total)
     rows = torch.arange(height, device=logits.device)
-    for size in (256, 4096, vocabulary):
-        if size > vocabulary // 4 and size != vocabulary:
-            continue
+    sizes = [size for size in (256, 4096) if size <= vocabulary // 4 and logits.device.type == "cpu"]
+    for size in (*sizes, vocabulary):
         likeliest = logits[rows].topk(size).values
         running = (likeliest - total[rows]).exp().cumsum(1, dtype=torch.float64)
         inside = (running < top_p).sum(1, keepdim=True)  # the token that reaches the sum is the first one not counted
         floor[rows] = likeliest.gather(1, inside.clamp(max=size - 1))
-        rows = rows[inside[:, 0] >= size]
-        if not len(rows):
-            break
+        if size < vocabulary:
+            rows = rows[inside[:, 0] >= size]
+            if not len(rows):
+                break
     return floor
 
 

@@ -10,18 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from rlcore.data.tokens import decode
-from rlcore.devices import sent
+from rlcore.devices import sent, tensor_on
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.protocols import DecodeStep, Policy
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
 from rlcore.sampling.given import batches_of, check_options, check_vocabulary, limits_of, tokenized
 from rlcore.sampling.record import Choice, Record
+from rlcore.sampling.running import Running
 from rlcore.sampling.stops import StopSequences
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 
 LEAVE_SHARE = 8
 """Finished sequences leave the running batch once they are one in so many of it: copying what stays then pays."""
+READ_EVERY = {"cpu": 1, "cuda": 8}
+"""Tokens after which a device is asked which sequences go on; the program waits for an accelerator each time."""
 CONTEXT = 4
 """Tokens before a text that are decoded with it, because some tokenizers spell a text's first token differently."""
 
@@ -128,43 +131,44 @@ class _Loop:
     def __attrs_post_init__(self) -> None:
         ids = self.sampling.eos_token_ids
         ids = self.policy.eos_token_ids if ids is None else ids
-        self.eos = torch.tensor(ids, dtype=torch.long, device=self.policy.device)
+        self.eos = tensor_on(self.policy.device, ids)
         if self.sampling.stop_sequences:
             self.stops = StopSequences(self.policy.tokenizer, self.sampling.stop_sequences)
 
     def run(self, batch: Sequence[int]) -> None:
         """Continue the prompts at `batch` until each has ended or been cut."""
-        limits = torch.tensor([self.limits[row] for row in batch], device=self.policy.device)
-        cuts = {self.limits[row] for row in batch}
-        last = max(cuts)
-        rows = torch.tensor(batch, device=self.policy.device)
-        live = torch.ones_like(rows, dtype=torch.bool)
+        device, limits = self.policy.device, [self.limits[row] for row in batch]
         read = [self.prompts[row].tokens for row in batch]
+        running = Running.begin(batch, limits, [prompt[-1] for prompt in read], device)
+        every, cuts, last = READ_EVERY.get(device.type, READ_EVERY["cuda"]), set(limits), max(limits)
         asked = {"advantages": True} if self.sampling.beta else {}
         decoder = self.policy.decoder(read, max_new_tokens=last, **asked)
         said = decoder.start()
         self._check_said(said)
-        tokens = torch.tensor([prompt[-1] for prompt in read], device=self.policy.device)
         for at in range(last):
-            choice = self._choose(said, tokens, rows, at)
+            choice = self._choose(said, running.tokens, running.rows, at)
             if self.logit_mask is not None:
-                self._check_dead_end(self.logit_mask, choice, tokens, live, at)
-            self.record.write(rows, live, at, choice)
-            ended = self._ended(choice.tokens, rows, at) & live
-            self.record.ended[rows] |= ended
-            live = live & ~ended
-            if at + 1 in cuts:
-                live &= limits > at + 1
-            num_live = int(live.sum())
-            if not num_live:
+                self._check_dead_end(self.logit_mask, choice, running.tokens, running.live, at)
+            self.record.write(running.rows, running.live, at, choice)
+            ended = self._ended(choice.tokens, running.rows, at) & running.live
+            self.record.ended[running.rows] |= ended
+            running.tokens, running.live = choice.tokens, running.live & ~ended
+            if at + 1 == last:
                 break
-            tokens = choice.tokens
-            num_finished = len(rows) - num_live
-            if num_finished * LEAVE_SHARE >= len(rows) or (num_finished and at + 1 in cuts):
-                kept = live.nonzero()[:, 0]
-                decoder.keep(kept)
-                rows, limits, tokens, live = rows[kept], limits[kept], tokens[kept], live[kept]
-            said = decoder.step(tokens)
+            is_cut = at + 1 in cuts
+            if is_cut:
+                running.cut(at + 1)
+            if is_cut or (at + 1) % every == 0:
+                going = running.going()
+                if not going:
+                    break
+                num_finished = len(running.rows) - len(going)
+                # Those that are cut leave at once: their contexts may have no room for even one more token.
+                if num_finished * LEAVE_SHARE >= len(running.rows) or (num_finished and is_cut):
+                    kept = tensor_on(device, going)
+                    decoder.keep(kept)
+                    running.keep(kept)
+            said = decoder.step(running.tokens)
 
     def _check_said(self, said: DecodeStep) -> None:
         """Check what was given against the vocabulary, which is known from the first logits only."""
@@ -234,7 +238,8 @@ class _Loop:
         if self.stops is not None:
             tail = self.stops.tail
             completed = self.stops.completed(tokens.tolist(), lambda i: self._window(int(rows[i]), at + 1, tail))
-            ended[completed] = True
+            if completed:
+                ended[completed] = True
         return ended
 
     def _window(self, row: int, end: int, tail: int) -> tuple[list[int], list[int]]:

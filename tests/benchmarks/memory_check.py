@@ -38,6 +38,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "sft 50k": (WORDY, {"trainer": {"name": "sft", "batch_size": 16}}),
     "sft llama micro 4": (LLAMA, {"trainer": {"name": "sft", "batch_size": 16, "micro_batch_size": 4}}),
+    "sft gpt adafactor": (
+        GPT,
+        {"trainer": {"name": "sft", "batch_size": 8, "optimizer": {"name": "adafactor", "betas": None}}},
+    ),
+    "ilql llama micro 2": (LLAMA, {"trainer": {"name": "ilql", "batch_size": 8, "micro_batch_size": 2}}),
     "ilql gpt": (GPT, {"trainer": {"name": "ilql", "batch_size": 8}}),
 }
 QUICK = ("ppo gpt", "sft llama micro 4")

@@ -214,13 +214,15 @@ def test_what_sampling_raises_ends_the_thread_and_asks_about_no_more() -> None:
 
 
 def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
-    cancelled, release = threading.Event(), threading.Event()
+    begun, cancelled, release = threading.Event(), threading.Event(), threading.Event()
 
     def blocked(outputs: list[str]) -> list[float]:
+        begun.set()
         release.wait(10)
         return [0.0] * len(outputs)
 
     async def endless(outputs: list[str]) -> list[float]:
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -230,6 +232,7 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
 
     def before(number: int) -> None:
         if number == 3:
+            assert begun.wait(10)
             raise KeyboardInterrupt
 
     try:
@@ -238,6 +241,7 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
         assert threads()  # nothing can end a function but itself
     finally:
         release.set()
+    begun.clear()
     with pytest.raises(KeyboardInterrupt):
         run(endless, overlap=True, sampled=Sampled(before=before))
     assert cancelled.wait(10)

@@ -23,6 +23,7 @@ from rlcore.models.policy import ModelPolicy
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
 from rlcore.models.tiles import LogitMap
+from rlcore.models.whole import whole_scores
 from rlcore.types import PolicyOutputs, Trajectories
 
 SHAPE = tiny.SHAPE | {"num_hidden_layers": 2}
@@ -126,13 +127,21 @@ def test_heads_frozen_layers_and_recomputing_change_nothing(
     assert rows == [0]  # nor does a Q-head run
 
 
-def test_few_logits_are_kept_whole(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
     policy, batch = build(make("llama"), char_tokenizer), dialogues()
-    rows = rows_given(policy.model.get_output_embeddings())
-    for size in (10 * 32 * 4, 10 * 32 * 4 - 1):
-        monkeypatch.setattr(linear, "WHOLE_BYTES", size)
+    rows, whole, ten = rows_given(policy.model.get_output_embeddings()), [], 10 * 32 * 4
+    monkeypatch.setattr(linear, "whole_scores", lambda *_, **__: whole.append(1) or whole_scores(*_, **__))
+    for few, kept in ((ten, ten), (ten - 1, ten), (ten - 1, ten - 1)):
+        monkeypatch.setattr(linear, "FEW_BYTES", few)
+        monkeypatch.setattr(linear, "WHOLE_BYTES", kept)
         policy.score(batch)
-    assert rows == [10, 0]
+    assert (rows, whole) == ([10, 0, 0], [1])
+    for kept in (ten, ten - 1):  # entropies are read off all logits, or off tiles
+        monkeypatch.setattr(linear, "WHOLE_BYTES", kept)
+        policy.score(batch, entropy=True)
+    assert (rows, whole) == ([10, 0, 0, 10, 0], [1])
 
 
 def test_mixed_precision_is_that_of_the_models_own_head(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:

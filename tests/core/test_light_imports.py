@@ -17,6 +17,7 @@ HEAVY = ("torch", "transformers", "datasets", "accelerate")
 LIGHT = [
     "rlcore",
     "rlcore.agreement",
+    "rlcore.allocation",
     "rlcore.cli",
     "rlcore.components",
     "rlcore.config",
@@ -49,6 +50,7 @@ LIGHT = [
     "rlcore.profiling.phases",
     "rlcore.profiling.report",
     "rlcore.profiling.stretches",
+    "rlcore.profiling.tracks",
     "rlcore.registry",
     "rlcore.rollouts",
     "rlcore.rollouts.command",

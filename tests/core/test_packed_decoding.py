@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 import torch
 import transformers as hf
@@ -10,10 +13,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.models import packed_decoding
+from rlcore.models.block_cache import BlockCache
 from rlcore.models.decoding import CausalDecoder
 from rlcore.models.packed_decoding import PackedDecoder, pays
 from rlcore.models.packing import longest_packed
 from rlcore.models.reading import CausalReader
+from rlcore.models.sequence_cache import SequenceCache
+from rlcore.models.shared_cache import SharedCache
 from rlcore.protocols import Decoder, DecodeStep
 
 PAD, NEW = 31, 12
@@ -60,16 +66,39 @@ def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeSt
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("least_shared", [1, 99], ids=["shared", "copied"])
+@pytest.mark.parametrize(
+    ("least_shared", "most_short", "cache"), [(99, 0, BlockCache), (99, 99, SequenceCache), (1, 0, SharedCache)]
+)
 def test_it_says_what_the_padded_decoder_says(
-    name: str, kind: str, least_shared: int, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, least_shared: int, most_short: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "LEAST_SHARED", least_shared)
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr("rlcore.models.block_cache.WIDTH", 3)
     monkeypatch.setattr("rlcore.models.sequence_cache.BLOCK", 300)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
-    assert_they_go_on_alike(padded, packed, padded.start(), packed.start())
+    expected, said = padded.start(), packed.start()
+    if cache is not SharedCache or 2 * len({tuple(prompt) for prompt in prompts}) <= len(prompts):
+        assert type(packed.cache) is cache
+    assert_they_go_on_alike(padded, packed, expected, said)
+
+
+def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcore.models.block_cache.WIDTH", 4)
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", 0)
+    model = make("gpt2")
+    decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
+    decoder.start()
+    shapes = [tuple(keys.shape[::2]) for keys, _ in decoder.cache.blocks[0]]
+    assert shapes == [(5, 4), (3, 4), (5, 4)]  # columns 0 to 3, 4 to 7 of prompts longer than 4, 8 to 11
+    for token in range(7):
+        decoder.step(torch.full((5,), token))
+    assert [tuple(keys.shape[::2]) for keys, _ in decoder.cache.blocks[0]] == [*shapes, (5, 4), (5, 1)]
+    assert not decoder.cache.blocks[0][-1][0][:, :, :1].eq(0).all()
+    decoder.keep(torch.tensor([0, 2]))  # of 5 and 10 tokens
+    assert [len(keys) for keys, _ in decoder.cache.blocks[0]] == [2] * 5
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -105,32 +134,42 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
     assert not model.get_output_embeddings()._forward_pre_hooks
 
 
+@pytest.mark.parametrize(("count", "expected"), [(31, False), (32, True)])
+def test_a_reader_takes_it_for_large_batches(count: int, expected: bool) -> None:
+    model, prompts = make("gpt2"), [[i % 30, i // 30, 1] for i in range(count)]
+    for longest in (3 + 9, 3 + 9 - 1):
+        made = CausalReader(longest=longest).decoder(
+            model, prompts, max_new_tokens=9, heads=None, autocast=torch.no_grad
+        )
+        assert isinstance(made, PackedDecoder) is (expected and longest == 12)
+    assert not pays(make("gpt2").to("meta"), prompts)
+
+
 @pytest.mark.parametrize(
-    ("count", "length", "groups", "new", "dtype", "expected"),
-    [(140, 1, 20, 9, torch.float32, True), (20, 1, 20, 9, torch.float32, False),
-     (140, 40, 140, 9, torch.float32, False), (140, 40, 20, 64, torch.float32, True),
-     (140, 1, 20, 64, torch.float32, False), (140, 1, 20, 64, torch.bfloat16, False),
-     (140, 40, 140, 64, torch.bfloat16, True), (140, 80, 140, 64, torch.bfloat16, False)],
+    ("length", "groups", "new", "expected"),
+    [(1, 40, 9, SequenceCache), (1, 4, 9, SequenceCache), (1, 40, 40, BlockCache), (40, 40, 9, BlockCache),
+     (40, 20, 9, SharedCache), (40, 21, 9, BlockCache)],
 )  # fmt: skip
-def test_a_reader_takes_it_for_large_batches_of_short_or_shared_prompts(
-    count: int, length: int, groups: int, new: int, dtype: torch.dtype, expected: bool
+def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int, new: int, expected: type) -> None:
+    prompts = [[i % groups % 30, i % groups // 30, *[1] * (length - 1)] for i in range(40)]
+    decoder = PackedDecoder(make("gpt2"), prompts, max_new_tokens=new)
+    decoder.start()
+    assert type(decoder.cache) is expected
+
+
+@pytest.mark.parametrize("most_short", [0, 99], ids=["blocks", "sequences last"])
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["weights", "autocast"])
+def test_in_a_narrow_type_it_stays_near_the_padded_decoder(
+    is_mixed: bool, most_short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = make("gpt2").to(dtype)
-    prompts = [[i % groups % 30, i % groups // 30] + [1] * length for i in range(count)]
-    assert pays(model, prompts, new) is expected
-    reader = CausalReader(longest=2**31)
-    made = reader.decoder(model, prompts, max_new_tokens=new, heads=None, autocast=torch.no_grad)
-    assert isinstance(made, PackedDecoder) is expected
-    too_long = CausalReader(longest=length + 2 + new - 1)
-    made = too_long.decoder(model, prompts, max_new_tokens=new, heads=None, autocast=torch.no_grad)
-    assert not isinstance(made, PackedDecoder)
-
-
-def test_in_a_narrow_type_it_stays_near_the_padded_decoder() -> None:
-    model, prompts = make("llama, grouped heads").to(torch.bfloat16), PROMPTS["groups, ragged"]
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr("rlcore.models.block_cache.WIDTH", 3)
+    model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
+    model.to(torch.float32 if is_mixed else torch.bfloat16)
     padded, packed = (
-        CausalDecoder(model, prompts, max_new_tokens=2, pad_id=PAD), PackedDecoder(model, prompts, max_new_tokens=2)
-    )  # fmt: skip
+        kind(model, prompts, max_new_tokens=2, autocast=autocast) for kind in (CausalDecoder, PackedDecoder)
+    )
     padded.start(), packed.start()
     tokens = torch.arange(len(prompts))
     expected, said = padded.step(tokens).logits.float(), packed.step(tokens).logits.float()

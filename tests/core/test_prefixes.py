@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
+from numpy.typing import NDArray
 from test_packing import GPT, PACKS, SHAPE, assert_same, by_row, gradients
 from tiny import make_causal
 from torch import Tensor, nn
 
-from rlcore.models import prefixes
 from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
 from rlcore.models.noise import disable_dropout
 from rlcore.models.packing import longest_packed
-from rlcore.models.prefixes import shared_prefixes
+from rlcore.models.prefixes import NOTHING, distinct_prefixes
 from rlcore.models.reading import CausalReader
 
 ROWS = (
@@ -40,52 +41,45 @@ def batch(side: str = "right") -> tuple[Tensor, Tensor, Tensor]:
     return tokens, mask, mask & (mask.cumsum(1) > 2)
 
 
-def flat(rows: list[list[int]]) -> tuple[Tensor, Tensor, int]:
-    width = max(map(len, rows))
-    tokens = torch.tensor([token for row in rows for token in row])
-    return tokens, torch.tensor([i * width + column for i, row in enumerate(rows) for column in range(len(row))]), width
+def padded(rows: list[list[int]]) -> NDArray[np.int64]:
+    width = max(map(len, rows), default=0)
+    return np.array([row + [NOTHING] * (width - len(row)) for row in rows]).reshape(len(rows), width)
 
 
 def test_prefixes_are_the_hand_worked_ones() -> None:
-    found = shared_prefixes(*flat([[4, 4], [4, 4, 5], [5], [4, 4, 5]]))
-    assert found is not None
-    assert found.first.tolist() == [0, 1, 4, 5]
-    assert found.node.tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2]
+    order, owned = distinct_prefixes(padded([[5, 6], [4, 4], [4, 4, 5], [5], [4, 4, 5]]))
+    read = dict(zip(order.tolist(), owned.sum(1).tolist(), strict=True))
+    # Of the three that begin with 4, 4 one reads that; of the two equal ones one reads the 5; of two 5s one reads it.
+    assert sorted(read[row] for row in (1, 2, 4)) in ([0, 0, 3], [0, 1, 2])
+    assert sorted(read[row] for row in (0, 3)) in ([0, 2], [1, 1])
+    assert owned.sum() == 5
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_prefixes_are_those_that_a_dictionary_finds(seed: int) -> None:
+def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 9, (40,), generator=random).tolist()
     rows = [torch.randint(0, 3, (length,), generator=random).tolist() for length in lengths]
-    numbers: dict[tuple[int, ...], int] = {}
-    expected = [numbers.setdefault(tuple(row[: i + 1]), len(numbers)) for row in rows for i in range(len(row))]
-    found = shared_prefixes(*flat(rows))
-    assert found is not None
-    assert found.node.tolist() == expected
+    order, owned = distinct_prefixes(padded(rows))
+    assert sorted(order.tolist()) == list(range(40))
+    read = [
+        tuple(rows[row][: column + 1]) for row, own in zip(order, owned, strict=True) for column in own.nonzero()[0]
+    ]
+    assert len(read) == len(set(read))  # each once
+    assert set(read) == {tuple(row[: i + 1]) for row in rows for i in range(len(row))}
+    before: list[int] = []
+    for row, own in zip(order, owned, strict=True):  # what is not read stands behind the same tokens as above it
+        for column in range(len(rows[row])):
+            assert own[column] or rows[row][: column + 1] == before[: column + 1]
+        before = rows[row]
 
 
 def test_where_next_to_nothing_is_shared_nothing_is() -> None:
-    assert shared_prefixes(*flat([[1, 2, 3, 4, 5], [2, 3, 4, 5, 6], [1, 9, 9, 9, 9]])) is None
-    assert shared_prefixes(torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long), 0) is None
-
-
-@pytest.mark.parametrize(
-    ("base", "rows", "distinct"),
-    [
-        (1, [[3, 5, 7], [5, 3, 7], [3, 5, 7], [3, 5, 7]], 6),  # the order of tokens counts for nothing then
-        (0, [[4, 4], [4, 4], [4, 4]], 2),  # nothing at all counts then
-    ],
-)
-def test_prefixes_with_the_same_sum_are_told_apart(
-    monkeypatch: pytest.MonkeyPatch, base: int, rows: list[list[int]], distinct: int
-) -> None:
-    monkeypatch.setattr(prefixes, "BASE", base)
-    assert shared_prefixes(*flat(rows)) is None
-    monkeypatch.undo()
-    found = shared_prefixes(*flat(rows))
-    assert found is not None
-    assert len(found.first) == distinct
+    rows = padded([[2, 2, 3, 4, 5], [1, 3, 4, 5, 6], [2, 9, 9, 9, 9]])
+    order, owned = distinct_prefixes(rows)
+    assert order.tolist() == [0, 1, 2]
+    assert owned.all()
+    assert distinct_prefixes(padded([])).owned.shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", PACKS)
@@ -115,7 +109,7 @@ def test_rows_that_others_hold_need_no_attention() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
     _, run = predict(model, CausalReader(longest_packed(model)), *batch())
     packing = run.inputs["packing"]
-    assert len(packing.places) == 4 * packing.columns  # not the third and the fifth
+    assert len(packing.places) == 2 * packing.columns  # the second, without its last token, and the fourth hold all
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,24 @@ def test_the_trace_has_an_event_for_every_passage(profile: Profile, clock: Clock
     )
 
 
+def test_what_is_awaited_is_on_no_track_of_the_trace(profile: Profile, clock: Clock) -> None:
+    profile.begin_step(0)
+    clock.spend(1)
+    with profile.awaited("judge"):
+        clock.spend(2)
+        with profile.awaited("judge"):
+            clock.spend(4)
+    profile.end_steps(1)
+    trace = json.loads(as_trace(profile))
+    events = [(e["name"], e["ph"], e["ts"]) for e in trace["traceEvents"] if e.get("cat") == "awaited"]
+    assert events == [("judge", "b", 1000), ("judge", "e", 7000), ("judge", "b", 3000), ("judge", "e", 7000)]
+    ids = [e["id"] for e in trace["traceEvents"] if e.get("cat") == "awaited"]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+    lines = make_table(profile).splitlines()
+    assert lines[-2] == "beside, at the same time, and no part of the sum:"
+    assert lines[-1].split() == ["judge", "0.010", "0.010", "10.00", "142.9", "%", "2"]
+
+
 def test_a_trace_that_would_not_nest_is_seen() -> None:
     events = [{"ph": "X", "pid": 1, "tid": 0, "ts": ts, "dur": 10} for ts in (0, 5)]
     with pytest.raises(AssertionError):

@@ -5,6 +5,7 @@ import torch
 
 from rlcore.data.prompts import build_prompts
 from rlcore.data.text import render_outputs
+from rlcore.data.tokens import decode
 from rlcore.settings import DataConfig
 from rlcore.types import Trajectories
 
@@ -77,3 +78,21 @@ def test_as_many_prompts_as_sequences_are_needed(char_tokenizer):
     prompts = prompts_of(char_tokenizer, "a", "b")
     with pytest.raises(ValueError, match="zip"):
         render_outputs(char_tokenizer, sampled(char_tokenizer, prompts, [[2], [3]]), prompts[:1], ())
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_batch_is_spelt_as_transformers_spells_each_text(char_tokenizer, llama_tokenizer, byte_tokenizer, skip):
+    for tokenizer in (char_tokenizer, llama_tokenizer, byte_tokenizer):
+        special = [tokenizer.eos_token_id]
+        rows = [list(range(3, 9)), special, [7, *special, 3, 3], [], list(range(12, 2, -1))]
+        each = [tokenizer.decode(row, skip_special_tokens=skip, clean_up_tokenization_spaces=False) for row in rows]
+        assert decode(tokenizer, rows, skip_special_tokens=skip) == each
+
+
+def test_a_class_with_a_spelling_of_its_own_is_asked(char_tokenizer):
+    class Loud(type(char_tokenizer)):
+        def _decode(self, token_ids, **options):
+            return super()._decode(token_ids, **options).upper()
+
+    loud = Loud(tokenizer_object=char_tokenizer.backend_tokenizer, eos_token="</s>", pad_token="<pad>")
+    assert decode(loud, [[0, 1], [2]], skip_special_tokens=True) == ["AB", "C"]

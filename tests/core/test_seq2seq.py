@@ -68,7 +68,7 @@ def test_either_side_begins_and_ends_as_the_tokenizer_does(name: str, forced: in
 def test_a_text_that_is_closed_already_is_not_closed_again() -> None:
     policy, rows = build(make("t5"), habitual()), [[1, 2, EOS, 3], [1, 2, 3], [EOS, 4]]
     batch = Trajectories.stack(rows, [[False] * (len(row) - 1) + [True] for row in rows])
-    inputs, _ = policy.module.reader.read(batch.tokens, batch.mask, batch.action_mask)
+    inputs = policy.module.reader.read(batch.tokens, batch.mask, batch.action_mask).inputs
     read = [ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
     assert read == [[1, 2, EOS], [1, 2, EOS], [EOS]]
 

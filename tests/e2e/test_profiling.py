@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,9 @@ from e2e_scenarios import save_model, scenario, train
 
 import rlcore
 from rlcore.cli import main
+from rlcore.models.policy import ModelPolicy
+from rlcore.ranks import Ranks
+from rlcore.testing.children import call_on_two_ranks
 
 __all__ = ["plugins"]  # a fixture
 
@@ -105,16 +107,18 @@ def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 COMMON = {"log", "log/rlcore:jsonl", "hooks", "hooks/acme-watch:main", "evaluate", "evaluate/generate", "checkpoint"}
+COMMON |= {"trainer", "driver"}
 SAMPLED = {"generate", "reward", "reward/reward functions"}
+LEARNED = {"batches", "update", "update/forward", "update/backward", "optimizer", "metrics"}
 
 
 @pytest.mark.parametrize(
     ("name", "trainer", "phases"),
     [
-        ("ppo_plain", None, {*SAMPLED, *COMMON, "score", "update", "optimizer"}),
-        ("sft_plain", None, {*COMMON, "update", "optimizer", "evaluate/score"}),
-        ("ppo_plain", {"name": "reinforce", "rollouts": 40}, {*SAMPLED, *COMMON, "update", "optimizer"}),
-        ("ppo_plain", "own", {*SAMPLED, *COMMON, "score", "update"}),
+        ("ppo_plain", None, {*SAMPLED, *COMMON, *LEARNED, "score"}),
+        ("sft_plain", None, {*COMMON, *LEARNED, "evaluate/score", "evaluate/batches", "evaluate/metrics"}),
+        ("ppo_plain", {"name": "reinforce", "rollouts": 40}, {*SAMPLED, *COMMON, *LEARNED}),
+        ("ppo_plain", "own", {*SAMPLED, *COMMON, "score", "update/forward"}),
     ],
     ids=["ppo", "sft", "reinforce", "own"],
 )
@@ -158,8 +162,8 @@ def test_rewards_asked_for_while_sampling_have_a_track_of_their_own(tmp_path: Pa
     changes = {"run": {"steps": 3, "profile": True, "overlap_rewards": True}, "gen": {"batch_size": 4}}
     train("ppo_plain", tmp_path, "run", {**changes, "reward_fn": slow})
     profile = told(tmp_path / "run")
-    (beside,) = profile["steps"]["beside"]
-    assert beside["path"] == ["reward functions"]
+    beside, within = profile["steps"]["beside"]
+    assert (beside["path"], within["path"]) == (["reward functions"], ["reward functions", "slow"])
     assert beside["calls"] == 2 * 3  # 10 rollouts by 4, in each of steps 2 and 3
     assert beside["total_s"] >= 6 * 0.02
     assert {"generate", "generate/reward", "reward"} <= names(profile["steps"])  # the last two: spelling out, waiting
@@ -246,10 +250,18 @@ def test_a_run_that_goes_on_profiles_what_it_does_anew(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "run/metrics.jsonl")) == 9
 
 
-def test_of_two_ranks_the_first_profiles(two_ranks: Callable, tmp_path: Path) -> None:
-    done = two_ranks("ppo_plain", "run", {"run": {"steps": 3, "profile": True}})
-    assert done.stdout.count("where the time of steps 2 to 3 went") == 1, done.stderr
-    assert {"generate", "update", "evaluate"} <= names(told(tmp_path / "run")["steps"])
+def in_company(folder: str) -> list[bool]:
+    """Train with a profile; return of each rank whether the policy is of the class it was built of again."""
+    result = train("ppo_plain", Path(folder), "run", {"run": {"steps": 3, "profile": True}})
+    ranks: Ranks = result.run.ranks
+    return ranks.gather([type(result.policy) is ModelPolicy])
+
+
+def test_of_two_ranks_the_first_profiles(tmp_path: Path) -> None:
+    untimed = call_on_two_ranks("test_profiling:in_company", {"folder": str(tmp_path)}, what="a profile of two ranks")
+    assert untimed == [True, True]
+    assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(tmp_path / "run")["steps"])
+    assert (tmp_path / "run/profile/table.txt").read_text().startswith("where the time of steps 2 to 3 went")
     check_trace(tmp_path / "run")
 
 

@@ -1,0 +1,49 @@
+"""Make the batches that a run would work on: of its samples, or of prompts and rollouts as long as they may be."""
+
+from __future__ import annotations
+
+import torch
+
+from rlcore.batching import micro_batches
+from rlcore.data.samples import stack_samples
+from rlcore.order import Order
+from rlcore.planning.subject import Subject, vocabulary_of
+from rlcore.types import Prompt, Trajectories
+
+
+def pieces(subject: Subject, batch: Trajectories, size: int) -> list[Trajectories]:
+    """Cut a batch into micro-batches as the run does."""
+    bound = subject.workload.micro_batch_tokens
+    return [piece for piece, _ in micro_batches(batch, size, subject.ranks, tokens=bound)]
+
+
+def learned(subject: Subject) -> Trajectories:
+    """Return one rank's share of the batch of an optimizer step: of rollouts as long as they may be, or of samples."""
+    if subject.workload.num_sampled:
+        return rollouts(subject, subject.share(subject.workload.batch_size))
+    samples = subject.lengths.samples
+    order, batches = Order(len(samples), subject.settings.run.seed), []
+    while order.dealt < len(samples):
+        dealt = order.take_within_pass(subject.workload.batch_size)
+        batches.append([samples[i] for i in dealt[:: subject.world]])
+    return stack_samples(max(batches, key=lambda batch: sum(len(each.tokens) for each in batch)))
+
+
+def rollouts(subject: Subject, size: int) -> Trajectories:
+    """Return sequences as long as they may be, of as many different prompts as the run has, none like another."""
+    new, base = subject.settings.gen.max_new_tokens, max(vocabulary_of(subject.policy), 2)
+    drawn = torch.randint(base, (size, new), generator=torch.Generator().manual_seed(0)).tolist()
+    made = prompts(subject, size, subject.lengths.prompt, subject.lengths.num_prompts)
+    tokens = [[*prompt.tokens, *response] for prompt, response in zip(made, drawn, strict=True)]
+    return Trajectories.stack(tokens, [[False] * len(prompt.tokens) + [True] * new for prompt in made])
+
+
+def prompts(subject: Subject, size: int, length: int, different: int = 0) -> list[Prompt]:
+    """Make prompts of one length, so many different ones, or all."""
+    base, made = max(vocabulary_of(subject.policy), 2), []
+    for i in range(size):
+        number, tokens = i % (different or size), [0] * max(length, 1)
+        for place in range(len(tokens)):
+            number, tokens[place] = divmod(number, base)
+        made.append(Prompt("", tuple(tokens)))
+    return made

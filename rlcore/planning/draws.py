@@ -1,0 +1,89 @@
+"""Draw a few tokens of phantoms, and note what sampling takes with caches as long as they get."""
+
+from __future__ import annotations
+
+import attrs
+
+from rlcore.config import evolve
+from rlcore.planning.batches import prompts
+from rlcore.planning.live import LiveBytes
+from rlcore.planning.subject import Subject
+from rlcore.planning.watched import Watched
+from rlcore.sampling import sample
+from rlcore.settings import SamplingConfig
+from rlcore.sweeps import eval_samplings
+
+NUM_EARLY, NUM_LATE = 2, 3
+"""Tokens drawn to see what sampling takes: the first step of a decoder allocates its cache, the next finds it there."""
+
+
+UNSEEN = ("gradient_checkpointing", "trunk_cache_gb", "unfrozen_layers")
+"""Options of a model that make no difference to sampling, which needs no gradients."""
+
+
+@attrs.frozen
+class Draw:
+    """Hold what it takes to sample once, beyond what there was before anything was sampled.
+
+    Attributes:
+        name: of the phase.
+        parts: bytes by what they are for.
+        peak: bytes at the worst moment.
+    """
+
+    name: str
+    parts: dict[str, int]
+    peak: int
+
+
+@attrs.frozen
+class Draws:
+    """Hold what it takes to sample in training and in evaluations, and what is kept of that for the next time."""
+
+    phases: tuple[Draw, ...]
+    kept: int
+
+
+def is_drawn_alike(one: Subject, other: Subject) -> bool:
+    """Tell whether two runs of the same prompts sample in the same way."""
+    (first, work), (second, task) = ((each.settings, each.workload) for each in (one, other))
+    models = [{name: value for name, value in each.model.items() if name not in UNSEEN} for each in (first, second)]
+    return models[0] == models[1] and (
+        (first.gen, first.eval, first.run, work.num_sampled, work.value_head, work.q_heads)
+        == (second.gen, second.eval, second.run, task.num_sampled, task.value_head, task.q_heads)
+    )
+
+
+def draw(subject: Subject, live: LiveBytes) -> Draws:
+    """Sample as in training, and as in evaluations; to be called among phantoms."""
+    settings, phases, began = subject.settings, [], live.now
+    if subject.workload.num_sampled:
+        size = subject.share(subject.workload.num_sampled)
+        phases.append(_drawn(subject, live, "sampling", settings.gen, size, subject.lengths.prompt, began))
+    if subject.lengths.eval_prompt:
+        samplings = [sampling for _, sampling in eval_samplings(settings.gen, settings.eval.gen)]
+        longest = max(samplings, key=lambda sampling: sampling.max_new_tokens)
+        known = subject.lengths.num_eval_prompts * settings.eval.samples
+        size = subject.share(min(settings.eval.batch_size, known or settings.eval.batch_size))
+        phases.append(_drawn(subject, live, "evaluation", longest, size, subject.lengths.eval_prompt, began))
+    return Draws(tuple(phases), live.now - began)
+
+
+def _drawn(
+    subject: Subject, live: LiveBytes, name: str, gen: SamplingConfig, num_prompts: int, length: int, began: int
+) -> Draw:
+    """Draw the first tokens, with a cache of its full size, then the last ones."""
+    size = min(num_prompts, gen.batch_size or num_prompts)
+    first, last = (min(number, gen.max_new_tokens) for number in (NUM_EARLY, NUM_LATE))
+    few = evolve(gen, max_new_tokens=first, min_new_tokens=0, eos_token_ids=(), stop_sequences=())
+    before = live.restart()
+    early = Watched(subject.policy, live, before, capacity=gen.max_new_tokens)
+    sample(early, prompts(subject, size, length, subject.lengths.num_prompts), few)
+    peak = live.peak
+    late = Watched(subject.policy, live, before, is_late=True)
+    sample(late, prompts(subject, size, length + gen.max_new_tokens - last), evolve(few, max_new_tokens=last))
+    peak = max(peak, live.peak)
+    kept = live.now - before  # a copy of the weights, buffers: theirs is a line of what is held throughout
+    cache = max(max(early.cache, late.cache) - kept, 0)
+    parts = {"key-value cache": cache, "logits": early.logits, "the rest": peak - before - kept - cache - early.logits}
+    return Draw(name, parts, peak - began)

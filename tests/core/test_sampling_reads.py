@@ -1,0 +1,145 @@
+"""Laws of how seldom sampling asks a device what it holds: each time, the program waits for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from static_making import FAMILIES, ordinary, static
+from tiny import make_causal
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from rlcore.models.graphs import reads_on_host
+from rlcore.models.static_choice import StaticDecoding
+from rlcore.protocols import Decoder
+from rlcore.sampling import loop, sample
+from rlcore.sampling.draw import chosen_logprobs, draw, restrict
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories
+
+PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
+
+
+class Kernels(TorchDispatchMode):
+    """Note the kernels whose results a program has to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if reads_on_host(func, args):
+            self.waits.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+class Questions(TorchFunctionMode):
+    """Note what reaches no kernel on a processor: lists made of tensors, and tensors made of lists on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None
+        if made or func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
+            self.waits.append(func.__name__)
+        return func(*args, **kwargs or {})
+
+
+class StaticPolicy:
+    """Show sampling as much of a policy as it needs, one that decodes as it would on an accelerator."""
+
+    def __init__(self, model: PreTrainedModel, make: Callable[..., Decoder]) -> None:
+        self.module, self.tokenizer, self._make = model, type("Padded", (), {"pad_token_id": 31}), make
+        self.eos_token_ids: tuple[int, ...] = (30,)
+        self.max_length, self.num_q_heads = 64, 0
+        self.device = torch.device("cpu")
+
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **asked: bool) -> Decoder:
+        return self._make(self.module, prompts, max_new_tokens)
+
+
+def make_policy(family: str = "gpt2", *, grows: bool = False) -> StaticPolicy:
+    kept = StaticDecoding(everywhere=True)
+    model = make_causal(FAMILIES[family])
+    return StaticPolicy(model, ordinary if grows else lambda *given: static(kept, *given))
+
+
+def continued(policy: StaticPolicy, **options: Any) -> Trajectories:
+    return sample(policy, PROMPTS, SamplingConfig(**options), generator=torch.Generator().manual_seed(3))
+
+
+def waits(policy: StaticPolicy, **options: Any) -> list[str]:
+    with Questions() as questions, Kernels() as kernels:
+        continued(policy, **options)
+    return questions.waits + kernels.waits
+
+
+def added(policy: StaticPolicy, **options: Any) -> Counter[str]:
+    """Count what sampling 41 tokens of every prompt asks for and sampling 9 does not."""
+    continued(policy, max_new_tokens=41)  # what a model is asked once, when it is first decoded with, comes here
+    few, many = (Counter(waits(policy, eos_token_ids=(), max_new_tokens=number, **options)) for number in (9, 41))
+    return many - few
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("gpt2", {}), ("gpt2", {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3}), ("llama", {"temperature": 0.0})],
+    ids=["plain", "restricted", "greedy"],
+)
+def test_a_device_is_asked_once_in_so_many_tokens(
+    family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy(family)
+    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
+
+
+def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
+    assert loop.READ_EVERY["cpu"] == 1 < loop.READ_EVERY["cuda"]
+
+
+@pytest.mark.parametrize("grows", [False, True], ids=["static", "growing"])
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
+)
+def test_asking_seldom_changes_nothing(options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
+    often = continued(make_policy(grows=grows), **options)
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    seldom = continued(make_policy(grows=grows), **options)
+    assert len(set(often.num_actions.tolist())) > 2
+    assert seldom.tokens.tolist() == often.tokens.tolist()
+    assert seldom.action_mask.tolist() == often.action_mask.tolist()
+    assert seldom.ended.tolist() == often.ended.tolist()
+    assert set(seldom.columns) == set(often.columns)
+    for name in often.columns:
+        torch.testing.assert_close(seldom[name], often[name], atol=1e-5, rtol=0)
+
+
+def test_no_sequence_is_read_beyond_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    policy, read = make_policy(grows=True), []
+    policy.max_length = 12  # so that one of 20 prompts may be continued by 8 tokens, and 19 by 11
+    policy.module.transformer.wpe.register_forward_hook(lambda module, args, out: read.append(int(args[0].max())))
+    prompts = [Prompt(text="", tokens=(1, 2, 3, 4)), *[Prompt(text="", tokens=(5,))] * 19]
+    batch = sample(policy, prompts, SamplingConfig(max_new_tokens=40, eos_token_ids=()))
+    assert batch.num_actions.tolist() == [8, *[11] * 19]
+    assert max(read) == 10  # the last of 12 tokens is drawn, and not read
+
+
+def test_drawing_needs_nothing_that_a_device_holds() -> None:
+    logits = torch.empty(4, 5000, device="meta")  # which holds nothing, and can be asked for nothing
+    allowed = torch.empty(4, 5000, dtype=torch.bool, device="meta")
+    forbidden = torch.empty(2, dtype=torch.long, device="meta")
+    wanted = restrict(logits, temperature=0.7, top_k=9, top_p=0.9, forbidden=forbidden, allowed=allowed)
+    tokens, logprobs = draw(wanted, torch.empty(4, dtype=torch.float64, device="meta"))
+    assert tokens.shape == logprobs.shape == chosen_logprobs(logits, tokens).shape == (4,)
