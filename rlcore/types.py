@@ -16,6 +16,7 @@ guessed from token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -153,15 +154,18 @@ class Trajectories:
             action_mask: B sequences of booleans, as long as `tokens`.
             ended: B booleans; True for all when left out (a demonstration is whole).
             pad_id: what padding holds; any id will do, for no result depends on it.
+
+        Raises:
+            ValueError: `action_mask` is not as long as `tokens`.
         """
-        height, width = len(tokens), max((len(row) for row in tokens), default=0)
-        ids = torch.full((height, width), pad_id, dtype=torch.long)
-        mask = torch.zeros(height, width, dtype=torch.bool)
-        chosen = torch.zeros(height, width, dtype=torch.bool)
-        for i, (row, actions) in enumerate(zip(tokens, action_mask, strict=True)):
-            ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
-            mask[i, : len(row)] = True
-            chosen[i, : len(row)] = torch.as_tensor(actions, dtype=torch.bool)
+        lengths, given = [len(row) for row in tokens], [len(row) for row in action_mask]
+        if lengths != given:
+            raise ValueError(f"sequences of {lengths} tokens with action masks of {given}: both must be as long")
+        height, width = len(tokens), max(lengths, default=0)
+        mask = torch.arange(width) < torch.tensor(lengths, dtype=torch.long)[:, None]
+        ids, chosen = torch.full(mask.shape, pad_id), torch.zeros_like(mask)
+        ids[mask] = torch.tensor(list(chain.from_iterable(tokens)), dtype=torch.long)
+        chosen[mask] = torch.tensor(list(chain.from_iterable(action_mask)), dtype=torch.bool)
         done = torch.ones(height, dtype=torch.bool) if ended is None else torch.as_tensor(ended, dtype=torch.bool)
         return cls(tokens=ids, mask=mask, action_mask=chosen, ended=done)
 

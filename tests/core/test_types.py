@@ -34,10 +34,12 @@ def test_demonstrations_are_whole_unless_said_otherwise() -> None:
 
 
 def test_masks_of_another_length_are_refused() -> None:
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises(ValueError, match=r"\[2\] tokens with action masks of \[3\]"):
         Trajectories.stack([[1, 2]], [[F, T, T]])
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match=r"\[2, 1\] tokens with action masks of \[2\]"):
         Trajectories.stack([[1, 2], [1]], [[F, T]])
+    with pytest.raises(ValueError, match="as long"):  # as many in all
+        Trajectories.stack([[1, 2], [1]], [[F], [F, T]])
 
 
 def test_a_missing_column_is_named_with_those_there_are() -> None:
