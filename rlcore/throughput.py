@@ -1,4 +1,4 @@
-"""Count the tokens of a step, for `perf/tokens_per_s`: whatever the trainer, the core sees what it samples and scores.
+"""Count the tokens of a step, for `perf/tokens_per_s`: a run sees what it samples, and a policy what it scores.
 
     perf/tokens_per_s = chosen tokens of the step, on all processes / time/step_s
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import attrs
@@ -37,27 +38,30 @@ class StepTokens:
         return {"perf/tokens_per_s": tokens / seconds} if tokens else {}
 
 
-_counting: StepTokens | None = None
+# A thread of its own begins with none: a run that a reward function makes beside this one counts for itself.
+_counting: ContextVar[StepTokens | None] = ContextVar("counting", default=None)
 
 
 @contextmanager
 def counting() -> Iterator[StepTokens]:
     """Count what is sampled and learned from in the block."""
-    global _counting  # noqa: PLW0603  a policy knows nothing of the step it scores for
-    before, _counting = _counting, StepTokens()
+    tokens = StepTokens()
+    before = _counting.set(tokens)
     try:
-        yield _counting
+        yield tokens
     finally:
-        _counting = before
+        _counting.reset(before)
 
 
 def note_sampled(chosen: Tensor) -> None:
     """Note that the tokens at `chosen`, bool[B, T], were sampled."""
-    if _counting is not None:
-        _counting.sampled = _counting.sampled + chosen.sum()
+    tokens = _counting.get()
+    if tokens is not None:
+        tokens.sampled = tokens.sampled + chosen.sum()
 
 
 def note_scored(chosen: Tensor) -> None:
     """Note that the tokens at `chosen`, bool[B, T], were scored: with gradients they are learned from."""
-    if _counting is not None and torch.is_grad_enabled():
-        _counting.learned = _counting.learned + chosen.sum()
+    tokens = _counting.get()
+    if tokens is not None and torch.is_grad_enabled():
+        tokens.learned = tokens.learned + chosen.sum()

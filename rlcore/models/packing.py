@@ -171,7 +171,7 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
     inside = np.arange(width) < lengths[:, None]
     rows = np.full(inside.shape, NOTHING)
     rows[inside] = ids[real]
-    order, owned = (distinct_prefixes if share else every_prefix)(rows)
+    order, owned = (distinct_prefixes if share else every_prefix)(rows, inside)
     # Numbers rise, so the largest at a token or above it is that of the last one that was to be read.
     number = np.where(owned, owned.cumsum().reshape(owned.shape) - 1, 0)
     number = np.maximum.accumulate(number, axis=0)

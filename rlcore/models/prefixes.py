@@ -27,24 +27,27 @@ class Prefixes(NamedTuple):
     owned: NDArray[np.bool_]
 
 
-def every_prefix(rows: NDArray[np.int64]) -> Prefixes:
-    """Have all tokens of long[B, C] read, each for itself; NOTHING stands behind the last token of a row."""
-    return Prefixes(np.arange(len(rows)), rows != NOTHING)
+def every_prefix(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:  # noqa: ARG001  they need not be looked at
+    """Have all tokens read, each for itself; the arguments are those of `distinct_prefixes`."""
+    return Prefixes(np.arange(len(real)), real)
 
 
-def distinct_prefixes(rows: NDArray[np.int64]) -> Prefixes:
-    """Have tokens of long[B, C] that stand behind the same tokens read once, if that saves anything to speak of.
+def distinct_prefixes(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:
+    """Have tokens that stand behind the same tokens read once, if that saves anything to speak of.
 
     Sorted as strings of bytes, rows that begin alike are neighbours, so that each is compared with the one before it
     only. Which of two rows comes first means nothing.
+
+    Args:
+        rows: long[B, C], tokens, and NOTHING behind the last one of a row.
+        real: bool[B, C], True for a token.
     """
-    every = every_prefix(rows)
+    every = every_prefix(rows, real)
     if not rows.size:
         return every
     whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
     order = whole[:, 0].argsort(kind="stable")
     ordered = rows[order]
-    owned = ordered != NOTHING
-    before = owned.sum()
+    owned = real[order]
     owned[1:] &= ~np.logical_and.accumulate(ordered[1:] == ordered[:-1], axis=1)
-    return Prefixes(order, owned) if owned.sum() <= WORTH * before else every
+    return Prefixes(order, owned) if owned.sum() <= WORTH * real.sum() else every

@@ -34,7 +34,10 @@ class LanguageModelConfig:
     )  # fmt: skip
     attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
     fused_activations: bool = option(True, "replace slow spellings of GELU by torch's fused one (equal to 5e-7)")
-    gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
+    gradient_checkpointing: bool = option(
+        False, "recompute activations in the backward pass to save memory; with glibc, memory that is freed then goes "
+        "back to the system at once, in the whole process",
+    )  # fmt: skip
     trust_remote_code: bool = option(False, "run code that a hub repository brings")
     revision: str | None = option(None, "hub revision of the model")
 

@@ -16,6 +16,8 @@ from rlcore.planning.estimate import Estimate, estimate
 from rlcore.planning.phases import TRUNK
 from rlcore.verbosity import LEVEL
 
+SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
+"""The option that bounds what a phase samples at once."""
 FREE = "the same result"
 SLOWER = "the same result, slower"
 OTHER = "another training"
@@ -83,28 +85,34 @@ def _silence() -> Iterator[None]:
 
 
 def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield what to try and its price: the same result, then the same result but slower, then what is another."""
-    trainer, model, gen = (values.get(name) or {} for name in ("trainer", "model", "gen"))
-    batch, sampled = (-(-size // found.world) for size in (found.workload.batch_size, found.workload.num_sampled))
-    micro = trainer.get("micro_batch_size") or batch
-    learns = found.measured.worst.name == "update"  # what only another phase takes cannot lower the peak
-    for size in dict.fromkeys(size for size in (max(1, micro // 4), 1) if learns and size < micro):
-        yield f"trainer.micro_batch_size={size}", FREE
-    at_once = gen.get("batch_size") or sampled
-    if at_once > 1 and not learns:
-        yield f"gen.batch_size={max(1, at_once // 4)}", SLOWER
+    """Yield what to try and its price: the same result, then the same result but slower, then what is another.
+
+    What only another phase takes than the worst cannot lower the peak.
+    """
+    trainer, model = (values.get(name) or {} for name in ("trainer", "model"))
+    worst = found.measured.worst.name
+    micro = trainer.get("micro_batch_size") or found.subject.share(found.workload.batch_size)
+    sizes = dict.fromkeys((max(1, micro // 4), 1)) if worst in ("update", "scoring") and micro > 1 else ()
+    yield from ((f"trainer.micro_batch_size={size}", FREE) for size in sizes)
+    at_once = found.measured.draws.at_once.get(worst, 1)
+    if at_once > 1:
+        yield f"{SAMPLES[worst]}={max(1, at_once // 4)}", SLOWER
     if found.measured.held[TRUNK]:
         yield "model.trunk_cache_gb=0", SLOWER
-    if learns and not model.get("gradient_checkpointing"):
+    if worst == "update" and not model.get("gradient_checkpointing"):
         yield "model.gradient_checkpointing=true", SLOWER
     if model.get("sampling_dtype"):
         yield "model.sampling_dtype=null", SLOWER
-    yield "trainer.optimizer.name=adafactor trainer.optimizer.betas=null", OTHER
-    yield "run.mixed_precision=bf16", OTHER
+    yield from ((change, OTHER) for change in _other_trainings(model, found))
+
+
+def _other_trainings(model: Mapping[str, Any], found: Estimate) -> Iterator[str]:
+    yield "trainer.optimizer.name=adafactor trainer.optimizer.betas=null"
+    yield "run.mixed_precision=bf16"
     if model.get("dtype", "float32") == "float32":
-        yield "model.dtype=bfloat16", OTHER
+        yield "model.dtype=bfloat16"
     if found.workload.reference:
-        yield "trainer.kl_coef=0", OTHER
+        yield "trainer.kl_coef=0"
     if model.get("unfrozen_layers") is None and not model.get("peft"):
-        yield "model.unfrozen_layers=2", OTHER
-        yield "model.peft.type=lora model.peft.r=8", OTHER
+        yield "model.unfrozen_layers=2"
+        yield "model.peft.type=lora model.peft.r=8"

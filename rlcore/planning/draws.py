@@ -27,11 +27,13 @@ class Draw:
 
     Attributes:
         name: of the phase.
+        size: sequences sampled at once.
         parts: bytes by what they are for.
         peak: bytes at the worst moment.
     """
 
     name: str
+    size: int
     parts: dict[str, int]
     peak: int
 
@@ -42,6 +44,11 @@ class Draws:
 
     phases: tuple[Draw, ...]
     kept: int
+
+    @property
+    def at_once(self) -> dict[str, int]:
+        """Return how many sequences each phase samples at once."""
+        return {each.name: each.size for each in self.phases}
 
 
 def is_drawn_alike(one: Subject, other: Subject) -> bool:
@@ -86,4 +93,4 @@ def _drawn(
     kept = live.now - before  # a copy of the weights, buffers: theirs is a line of what is held throughout
     cache = max(max(early.cache, late.cache) - kept, 0)
     parts = {"key-value cache": cache, "logits": early.logits, "the rest": peak - before - kept - cache - early.logits}
-    return Draw(name, parts, peak - began)
+    return Draw(name, size, parts, peak - began)

@@ -41,6 +41,8 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
             f"{' (fits)' if each.peak <= limit else ''}; {each.price}"
             for each in advice
         ]
+        if all(each.peak > limit for each in advice):
+            lines.append("none of them is enough by itself")
     elif not fits:
         lines.append("no option tried here saves anything: take a smaller model, shorter sequences or a larger device")
     return "\n".join(lines)

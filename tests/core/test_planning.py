@@ -211,6 +211,14 @@ def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folder
     assert any("model.peft" in each.change for each in advise(values, "test", found, 0))
 
 
+def test_an_evaluation_that_takes_the_most_is_made_in_parts(folders: dict[str, Path]) -> None:
+    sampled = {"eval": {"batch_size": 2048, "samples": 512}, "data": {"eval_prompts": ["ab", "cd", "ef", "gh"]}}
+    values = merge(imitation(folders["gpt"], "sft", micro_batch_size=1), {**sampled, "gen": {"max_new_tokens": 32}})
+    found = estimate(values, "test")
+    assert found.measured.worst.name == "evaluation"
+    assert advise(values, "test", found, found.peak - 1)[0].change == "eval.batch_size=512"
+
+
 def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(num_tiles: int) -> int:
         monkeypatch.setattr("rlcore.planning.phantoms.NUM_TILES", num_tiles)

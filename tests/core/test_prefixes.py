@@ -15,7 +15,7 @@ from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
 from rlcore.models.noise import disable_dropout
 from rlcore.models.packing import longest_packed
-from rlcore.models.prefixes import NOTHING, distinct_prefixes
+from rlcore.models.prefixes import NOTHING, Prefixes, distinct_prefixes
 from rlcore.models.reading import CausalReader
 
 ROWS = (
@@ -46,8 +46,12 @@ def padded(rows: list[list[int]]) -> NDArray[np.int64]:
     return np.array([row + [NOTHING] * (width - len(row)) for row in rows]).reshape(len(rows), width)
 
 
+def distinct(rows: NDArray[np.int64]) -> Prefixes:
+    return distinct_prefixes(rows, rows != NOTHING)
+
+
 def test_prefixes_are_the_hand_worked_ones() -> None:
-    order, owned = distinct_prefixes(padded([[5, 6], [4, 4], [4, 4, 5], [5], [4, 4, 5]]))
+    order, owned = distinct(padded([[5, 6], [4, 4], [4, 4, 5], [5], [4, 4, 5]]))
     read = dict(zip(order.tolist(), owned.sum(1).tolist(), strict=True))
     # Of the three that begin with 4, 4 one reads that; of the two equal ones one reads the 5; of two 5s one reads it.
     assert sorted(read[row] for row in (1, 2, 4)) in ([0, 0, 3], [0, 1, 2])
@@ -60,7 +64,7 @@ def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 9, (40,), generator=random).tolist()
     rows = [torch.randint(0, 3, (length,), generator=random).tolist() for length in lengths]
-    order, owned = distinct_prefixes(padded(rows))
+    order, owned = distinct(padded(rows))
     assert sorted(order.tolist()) == list(range(40))
     read = [
         tuple(rows[row][: column + 1]) for row, own in zip(order, owned, strict=True) for column in own.nonzero()[0]
@@ -76,10 +80,10 @@ def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
 
 def test_where_next_to_nothing_is_shared_nothing_is() -> None:
     rows = padded([[2, 2, 3, 4, 5], [1, 3, 4, 5, 6], [2, 9, 9, 9, 9]])
-    order, owned = distinct_prefixes(rows)
+    order, owned = distinct(rows)
     assert order.tolist() == [0, 1, 2]
     assert owned.all()
-    assert distinct_prefixes(padded([])).owned.shape == (0, 0)
+    assert distinct(padded([])).owned.shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", PACKS)
@@ -136,3 +140,12 @@ def test_dropout_of_a_critic_is_drawn_for_every_token() -> None:
     value.head.rise = nn.Sequential(nn.Dropout(0.5), value.head.rise)  # type: ignore[assignment]
     _, run = predict(model, CausalReader(longest_packed(model)), *batch(), value=value)
     assert run.inputs["input_ids"].shape[1] > READ
+
+
+def test_a_token_that_none_is_is_not_read_as_another() -> None:
+    model = make_causal(hf.GPT2Config(**GPT)).eval()
+    tokens = torch.tensor([[1, 2, -1, 4]])
+    with pytest.raises(IndexError, match="out of range"):
+        predict(
+            model, CausalReader(longest_packed(model)), tokens, tokens < 9, torch.tensor([[False, True, True, True]])
+        )
