@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import attrs
 import torch
@@ -65,6 +65,33 @@ class Decoder(Protocol):
             rows: long[K], their places among the present ones, ascending.
         """
         ...
+
+
+@runtime_checkable
+class JoiningDecoder(Decoder, Protocol):
+    """A decoder that takes further prompts in while it runs; whoever decodes asks `joins` whether one does.
+
+    A policy whose `decoder` has an argument `waiting` is told there how many prompts wait for a place.
+    """
+
+    @property
+    def joins(self) -> bool:
+        """Tell whether it does; known once it has read its first prompts."""
+        ...
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Read further prompts, whose sequences go behind the present ones; say what follows these prompts.
+
+        Args:
+            prompts: J sequences of ids, none longer than the longest of the first ones; nor may they be continued to
+                lengths that those were not announced to be continued to.
+        """
+        ...
+
+
+def joins(decoder: Decoder) -> JoiningDecoder | None:
+    """Return `decoder`, which has read its first prompts, if it takes further ones in."""
+    return decoder if isinstance(decoder, JoiningDecoder) and decoder.joins else None
 
 
 class Policy(Protocol):

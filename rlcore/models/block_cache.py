@@ -9,6 +9,8 @@ Shapes: B sequences, those with the longest prompts first, D distinct prompts, P
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -63,6 +65,49 @@ class BlockCache:
         if self._absent is not None:
             self._absent = self._absent.index_copy(0, holes, self._absent[movers])[:num_rows]
 
+    def join(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor) -> None:
+        """Take further sequences in behind the present ones; their prompts end in the newest column.
+
+        Args:
+            read: as when it was made.
+            places: as when it was made.
+            lengths: long[D], none above that of the longest prompt so far.
+            copies: long[J], the prompt of each sequence.
+        """
+        self._end = sys.maxsize  # new columns are as many as their sequences need
+        absent = self._forget(self._all_absent(len(self.blocks[0][-1][0])))
+        rows, begins = len(absent), self._held - lengths[copies]
+        nth = torch.arange(1, len(copies) + 1, device=begins.device)
+        for i in range(len(self.blocks[0])):
+            reaching = int(((begins < (i + 1) * WIDTH) * nth).max())
+            if not reaching:
+                continue
+            columns = torch.arange(i * WIDTH, (i + 1) * WIDTH, device=begins.device)
+            positions = (columns - begins[:reaching, None]).clamp(0, places.shape[1] - 1)
+            picked = places[copies[:reaching]].gather(1, positions)
+            for blocks, each in zip(self.blocks, read, strict=True):
+                keys, values = (_with_room(states, rows + reaching) for states in blocks[i])
+                keys[rows:], values[rows:] = (gathered(states, picked) for states in each)
+                blocks[i] = keys, values
+        theirs = torch.arange(self._held, device=begins.device) < begins[:, None]
+        self._absent = torch.cat([absent, theirs])[:, None, None]
+
+    def _all_absent(self, rows: int) -> Tensor:
+        """Tell of each sequence and each column up to the newest whether it is none of the sequence's: bool[B, T]."""
+        absent = torch.zeros(rows, self._held, dtype=torch.bool, device=self.blocks[0][0][0].device)
+        if self._absent is not None:
+            absent[:, : self._absent.shape[3]] = self._absent[:, 0, 0]
+        return absent
+
+    def _forget(self, absent: Tensor) -> Tensor:
+        """Drop the first blocks, in which no sequence is, as far as prompts still find room; return what is left."""
+        unused = int(absent.all(0).long().cumprod(0).sum())
+        dropped = min(unused, self._held - self.columns) // WIDTH
+        for blocks in self.blocks:
+            del blocks[:dropped]
+        self._held -= dropped * WIDTH
+        return absent[:, dropped * WIDTH :]
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:  # noqa: ARG002  nothing is dropped
         """Remember keys and values, [1, groups, B, width], and attend: [1, B, heads, width]."""
         blocks = self.blocks[(self.calls[0] - 1) % len(self.blocks)]
@@ -92,7 +137,8 @@ class BlockCache:
             part[: len(keys)] = torch.bmm(queries[: len(keys)], keys.transpose(1, 2))
         parts[-1][..., written:] = float("-inf")
         if self._absent is not None:
-            scores.view(rows, groups, -1, sum(widths))[..., : self.columns].masked_fill_(self._absent, float("-inf"))
+            known = scores.view(rows, groups, -1, sum(widths))[..., : self._absent.shape[3]]
+            known.masked_fill_(self._absent, float("-inf"))
         *weights, newest = scores.softmax(2).split(widths, 2)
         mixed = torch.bmm(newest, matrices[-1][1])
         for part, (_, values) in zip(weights, matrices, strict=False):
@@ -107,6 +153,16 @@ def _empty_block(drawn: Tensor, room: int) -> Tensor:
     """
     _, groups, rows, width = drawn.shape
     return drawn.new_zeros(rows, groups, room, width, dtype=torch.float32)
+
+
+def _with_room(states: Tensor, rows: int) -> Tensor:
+    """Return a block of whole width for so many sequences, in the storage it has if that is large enough."""
+    _, groups, columns, width = states.shape
+    if columns < WIDTH:
+        states = pad(states, (0, 0, 0, WIDTH - columns))
+    if states.untyped_storage().nbytes() >= rows * groups * WIDTH * width * states.element_size():
+        return states.as_strided((rows, groups, WIDTH, width), states.stride())
+    return pad(states, (0, 0, 0, 0, 0, 0, 0, rows - len(states)))
 
 
 def gathered(states: Tensor, picked: Tensor) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import cast
 
 import attrs
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlcore.model_protocols import JoiningDecoder, joins
 from rlcore.protocols import Decoder, DecodeStep
 
 
@@ -63,3 +66,12 @@ class NarrowDecoder:
     def keep(self, rows: Tensor) -> None:
         """Go on with the sequences at `rows` (long[K], ascending) only."""
         self.decoder.keep(rows)
+
+    @property
+    def joins(self) -> bool:
+        """Tell whether it takes further prompts in."""
+        return joins(self.decoder) is not None
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Read further prompts, whose sequences go behind the present ones."""
+        return attrs.evolve(cast("JoiningDecoder", self.decoder).join(prompts), is_exact=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models.block_cache import BlockCache
+from rlcore.models.block_cache import BlockCache, States
 from rlcore.models.decoding import Prefill, ReadHeads, narrowed
 from rlcore.models.packing import pack
 from rlcore.models.sequence_cache import SequenceCache
@@ -19,15 +19,30 @@ from rlcore.protocols import DecodeStep
 
 LEAST_ROWS = 32
 """Sequences from which on this decoder is the faster one, measured in one thread."""
+LEAST_JOINED = 8
+"""The same where at least as many prompts wait as begin, and join them as places become free."""
 LEAST_SHARED = 16
 """Tokens from which on a prompt's keys and values are better held once for its sequences, two on average at least."""
 MOST_SHORT = 24
 """Tokens of a sequence, prompt included, up to which they are better held with sequences last than in blocks."""
 
 
-def pays(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> bool:
-    """Tell whether `PackedDecoder` is the faster one for a batch."""
-    return model.device.type == "cpu" and len(prompts) >= LEAST_ROWS
+def pays(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_new_tokens: int = 0, waiting: int = 0
+) -> bool:
+    """Tell whether `PackedDecoder` is the faster one for a batch that so many more prompts may join."""
+    least = LEAST_ROWS
+    if waiting >= len(prompts) and _kind(prompts, max_new_tokens) is BlockCache:
+        least = min(least, LEAST_JOINED)
+    return model.device.type == "cpu" and len(prompts) >= least
+
+
+def _kind(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> type[BlockCache | SequenceCache | SharedCache]:
+    """Choose the cache that is the fastest for these prompts."""
+    longest = max(len(prompt) for prompt in prompts)
+    if longest >= LEAST_SHARED and 2 * len({tuple(prompt) for prompt in prompts}) <= len(prompts):
+        return SharedCache
+    return SequenceCache if longest + max_new_tokens <= MOST_SHORT else BlockCache
 
 
 class PackedDecoder:
@@ -57,38 +72,51 @@ class PackedDecoder:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._model, self._heads, self._autocast = model, heads, autocast
-        self._room = max_new_tokens
+        self._prompts, self._room = prompts, max_new_tokens
         self.cache: BlockCache | SequenceCache | SharedCache
-        device = next(model.parameters()).device
-        distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
-        self._lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
-        width = int(self._lengths.max())
-        padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
-        self._mask = torch.arange(width, device=device) < self._lengths[:, None]
-        packed = pack(torch.tensor(padded, device=device), self._mask, share=True)
-        self._inputs, self._node = packed.inputs, packed.node
-        copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
-        order = self._lengths[copies].argsort(descending=True, stable=True)
-        self._copies, self._places = copies[order], order.argsort()
-        self._positions = self._lengths[self._copies][None]
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
         """Read the prompts."""
-        reading = Prefill(self._inputs["packing"])
-        self._inputs["packing"] = reading
-        said = self._read(self._node[self._lengths.cumsum(0) - 1])
-        places = self._node[(self._mask.reshape(-1).cumsum(0) - 1)].view(self._mask.shape)
-        self.cache = self._kind()(reading.states, places, self._lengths, self._copies, self._room)
-        self._inputs["packing"] = self.cache
-        return said.rows(self._copies[self._places])
+        read = self._prefill(self._prompts)
+        long = read.lengths[read.copies]
+        order = long.argsort(descending=True, stable=True)
+        self._places, self._positions = order.argsort(), long[order][None]
+        kind = _kind(self._prompts, self._room)
+        self.cache = kind(read.states, read.places, read.lengths, read.copies[order], self._room)
+        self._inputs = read.inputs | {"packing": self.cache}
+        return read.said
 
-    def _kind(self) -> type[BlockCache | SequenceCache | SharedCache]:
-        """Choose the cache that is the fastest for these prompts."""
-        longest = self._mask.shape[1]
-        if longest >= LEAST_SHARED and 2 * len(self._lengths) <= len(self._copies):
-            return SharedCache
-        return SequenceCache if longest + self._room <= MOST_SHORT else BlockCache
+    @property
+    def joins(self) -> bool:
+        """Tell whether it takes further prompts in."""
+        return isinstance(self.cache, BlockCache)
+
+    @torch.no_grad()
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Read further prompts, whose sequences go behind the present ones."""
+        read = self._prefill(prompts)
+        cast("BlockCache", self.cache).join(read.states, read.places, read.lengths, read.copies)
+        first = len(self._places)
+        behind = torch.arange(first, first + len(prompts), device=self._places.device)
+        self._places = torch.cat([self._places, behind])
+        self._positions = torch.cat([self._positions, read.lengths[read.copies][None]], 1)
+        return read.said
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> _Read:
+        """Read what is distinct of the prompts."""
+        device = next(self._model.parameters()).device
+        distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
+        lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
+        width = int(lengths.max())
+        padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
+        mask = torch.arange(width, device=device) < lengths[:, None]
+        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True)
+        reading = Prefill(inputs["packing"])
+        said = self._say(inputs | {"packing": reading}, node[lengths.cumsum(0) - 1])
+        places = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
+        copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
+        return _Read(inputs, reading.states, places, lengths, copies, said.rows(copies))
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
@@ -96,7 +124,7 @@ class PackedDecoder:
         tokens = torch.empty_like(tokens).index_copy_(0, self._places, tokens)
         self._inputs |= {"input_ids": tokens[None], "position_ids": self._positions}
         self._positions = self._positions + 1
-        return self._read(self._places)
+        return self._say(self._inputs, self._places)
 
     @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
@@ -111,10 +139,30 @@ class PackedDecoder:
         self._positions = self._positions.index_copy(1, holes, self._positions[:, movers])[:, : len(rows)]
         self._places = places.masked_scatter(moving, holes)
 
-    def _read(self, rows: Tensor) -> DecodeStep:
-        """Run the model; say what it says at `rows` of the packed row only, everywhere if None."""
+    def _say(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
+        """Run the model; say what it says at `rows` of the packed row only."""
         with self._autocast(), narrowed(self._model.get_output_embeddings(), rows) as hidden:
-            logits = self._model(**self._inputs).logits[0]
+            logits = self._model(**inputs).logits[0]
             if self._heads is None:
                 return DecodeStep(logits, None)
             return DecodeStep(logits, *self._heads(hidden[0]))
+
+
+class _Read(NamedTuple):
+    """Hold what came of reading B prompts, D of them distinct, P tokens the longest.
+
+    Attributes:
+        inputs: what the model was run on.
+        states: keys and values of the packed tokens, layer by layer.
+        places: long[D, P], the packed token at each position; what is beyond an end may be any.
+        lengths: long[D].
+        copies: long[B], which of the distinct ones each is.
+        said: of each of the B.
+    """
+
+    inputs: dict[str, Any]
+    states: list[States]
+    places: Tensor
+    lengths: Tensor
+    copies: Tensor
+    said: DecodeStep

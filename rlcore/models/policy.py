@@ -103,10 +103,18 @@ class ModelPolicy:
             said = pass_over(reader, run, batch.tokens, batch.mask, batch.action_mask)
         return _scores(said, batch)
 
-    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
+    def decoder(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False, waiting: int = 0
+    ) -> Decoder:
         """Begin to continue `prompts`; values come with each token where the value head sits on the trunk.
 
         A copy of narrower weights is brought up to date here; what it says is not exact, and values are left out.
+
+        Args:
+            prompts: B sequences of ids.
+            max_new_tokens: how often each will be continued at most.
+            advantages: give those too.
+            waiting: prompts that may join these (`rlcore.model_protocols.JoiningDecoder`) as places become free.
 
         Raises:
             ModelError: advantages of a policy without Q-heads.
@@ -114,11 +122,15 @@ class ModelPolicy:
         heads = self._read_heads(advantages=advantages)
         reader, autocast = self.module.reader, self.autocast
         if self._narrow is None:
-            return reader.decoder(self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+            return reader.decoder(
+                self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, waiting=waiting
+            )
         model = self._narrow.fresh()
         heads = _without_values(heads) if advantages and heads is not None else None
         return NarrowDecoder(
-            reader.decoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+            reader.decoder(
+                model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, waiting=waiting
+            )
         )
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:

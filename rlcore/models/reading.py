@@ -60,8 +60,9 @@ class Reader(Protocol):
         max_new_tokens: int,
         heads: ReadHeads | None,
         autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,
     ) -> Decoder:
-        """Begin to continue `prompts` with `model`; the arguments are those of `rlcore.models.decoding`."""
+        """Begin to continue `prompts` with `model`; the arguments are those of `rlcore.models.policy`."""
         ...
 
 
@@ -105,6 +106,7 @@ class CausalReader:
         max_new_tokens: int,
         heads: ReadHeads | None,
         autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,
     ) -> Decoder:
         """Begin to continue `prompts`."""
         if self.static is not None:
@@ -115,7 +117,7 @@ class CausalReader:
                 return fixed
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
-        if packs and pays(model, prompts):
+        if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting):
             return PackedDecoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
         return CausalDecoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,

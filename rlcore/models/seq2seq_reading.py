@@ -135,6 +135,7 @@ class Seq2SeqReader:
         max_new_tokens: int,
         heads: ReadHeads | None,
         autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,  # noqa: ARG002  none can join
     ) -> Decoder:
         """Begin to continue `prompts`.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -48,12 +49,27 @@ def takes_on_batch(sampler: Callable[..., Any]) -> bool:
     return _takes(sampler, "on_batch")
 
 
+def takes_waiting(policy: Policy) -> bool:
+    """Tell whether `policy.decoder` is to be told how many prompts wait: whether its signature names the argument.
+
+    One that passes any keyword on may pass it to a policy that knows nothing of it.
+    """
+    return "waiting" in (_parameters(policy.decoder) or {})
+
+
 def _takes(sampler: Callable[..., Any], argument: str) -> bool:
-    try:
-        parameters = inspect.signature(sampler).parameters
-    except (ValueError, TypeError):  # what is written in another language need not say
+    parameters = _parameters(sampler)
+    if parameters is None:
         return True
     return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the arguments a function takes; None where it does not say, as what is written in another language."""
+    try:
+        return inspect.signature(function).parameters
+    except (ValueError, TypeError):
+        return None
 
 
 def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
@@ -106,17 +122,12 @@ def limits_of(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -
     return [min(max_new_tokens, max_length - len(prompt.tokens)) for prompt in prompts]
 
 
-def batches_of(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Yield the rows of one batch after another; prompts of about the same length go together.
+def order_of(prompts: Sequence[Prompt], size: int) -> deque[int]:
+    """Order the places of prompts as they are to be continued, `size` at once, 0 for all.
 
-    Args:
-        prompts: those to be continued.
-        size: how many at once; 0 for all.
+    Prompts of about the same length go together, the longest first: what has room for them has it for all.
     """
+    places = range(len(prompts))
     if not size or size >= len(prompts):
-        if prompts:
-            yield list(range(len(prompts)))
-        return
-    by_length = sorted(range(len(prompts)), key=lambda row: len(prompts[row].tokens))
-    for start in range(0, len(prompts), size):
-        yield by_length[start : start + size]
+        return deque(places)
+    return deque(sorted(places, key=lambda place: -len(prompts[place].tokens)))

@@ -44,8 +44,8 @@ class Record:
         for name in names:
             self._column(name)
 
-    def write(self, rows: Tensor, live: Tensor, at: int, choice: Choice) -> None:
-        """Write token number `at` of the prompts at `rows`, long[K]; it counts for those that are live, bool[K]."""
+    def write(self, rows: Tensor, live: Tensor, at: Tensor, choice: Choice) -> None:
+        """Write tokens number `at` of the prompts at `rows`, long[K] each; those that are live, bool[K], count."""
         self.tokens[rows, at] = choice.tokens
         self._real[rows, at] = live
         for name, column in choice.columns.items():

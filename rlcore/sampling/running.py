@@ -13,35 +13,89 @@ from rlcore.devices import tensor_on
 
 @attrs.define(eq=False)
 class Running:
-    """Hold K sequences of a batch, in the order in which the decoder has them.
+    """Hold K sequences, in the order in which the decoder has them.
+
+    Sequences may begin at different times; each counts its own tokens (`at`), and the program counts passes, so that no
+    device need be asked who is cut.
 
     Attributes:
-        rows: long[K], their places among all prompts.
-        limits: long[K], tokens each may be continued by.
+        places: their K places among all prompts.
+        rows: long[K], the same on the device.
+        begun: long[K], the passes there were before the first token of each.
+        until: long[K], the pass after which each is cut.
         tokens: long[K], the newest of each.
         live: bool[K], those that go on; the others are continued in vain until they leave.
+        passes: tokens drawn so far for those that are here from the beginning.
+        newest: the passes there were before the last that joined began.
+        cuts: passes after which some sequence is cut.
     """
 
+    places: list[int]
     rows: Tensor
-    limits: Tensor
+    begun: Tensor
+    until: Tensor
     tokens: Tensor
     live: Tensor
+    passes: int
+    newest: int
+    cuts: set[int]
 
     @classmethod
-    def begin(cls, rows: Sequence[int], limits: Sequence[int], tokens: Sequence[int], device: torch.device) -> Running:
-        """Begin with sequences that all go on."""
-        places, most, newest = (tensor_on(device, numbers) for numbers in (rows, limits, tokens))
-        return cls(places, most, newest, torch.ones_like(places, dtype=torch.bool))
+    def begin(
+        cls, places: Sequence[int], limits: Sequence[int], tokens: Sequence[int], device: torch.device, passes: int = 0
+    ) -> Running:
+        """Begin with sequences that all go on.
 
-    def cut(self, num_tokens: int) -> None:
-        """End those that may be continued by so many tokens and no more."""
-        self.live = self.live & (self.limits > num_tokens)
+        Args:
+            places: K places among all prompts.
+            limits: tokens each may be continued by.
+            tokens: the last of each prompt.
+            device: where the decoder is.
+            passes: how many there were before, with others.
+        """
+        cuts = [passes + limit for limit in limits]
+        rows, until, newest = (tensor_on(device, numbers) for numbers in (places, cuts, tokens))
+        begun = torch.full_like(rows, passes)
+        live = torch.ones_like(rows, dtype=torch.bool)
+        return cls(list(places), rows, begun, until, newest, live, passes, passes, set(cuts))
+
+    @property
+    def at(self) -> Tensor:
+        """Count the tokens each has been continued by: long[K]."""
+        return self.passes - self.begun
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether some sequence may have come to its limit with the newest token."""
+        return self.passes in self.cuts
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether every sequence has come to its limit."""
+        return self.passes >= max(self.cuts)
+
+    def advance(self, tokens: Tensor, ended: Tensor) -> None:
+        """Take down the newest tokens, long[K], and who has ended with them, bool[K], or is cut behind them."""
+        self.passes += 1
+        self.tokens, self.live = tokens, self.live & ~ended
+        if self.is_cut:
+            self.live = self.live & (self.until > self.passes)
 
     def going(self) -> list[int]:
-        """List the places of those that go on; the program waits for the device here."""
-        return [place for place, goes in enumerate(self.live.tolist()) if goes]
+        """List the indices of those that go on; the program waits for the device here."""
+        return [index for index, goes in enumerate(self.live.tolist()) if goes]
 
-    def keep(self, places: Tensor) -> None:
-        """Go on with those at `places`, long[L]."""
-        self.rows, self.limits = self.rows[places], self.limits[places]
-        self.tokens, self.live = self.tokens[places], self.live[places]
+    def keep(self, going: Sequence[int], indices: Tensor) -> list[int]:
+        """Go on with those at `going` alone, `indices`, long[L], on the device; return the places of the others."""
+        left = set(self.places)
+        self.places = [self.places[index] for index in going]
+        for name in ("rows", "begun", "until", "tokens", "live"):
+            setattr(self, name, getattr(self, name)[indices])
+        return sorted(left.difference(self.places))
+
+    def join(self, others: Running) -> None:
+        """Go on with others too, behind those that are here."""
+        self.places += others.places
+        for name in ("rows", "begun", "until", "tokens", "live"):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
+        self.newest, self.cuts = others.newest, self.cuts | others.cuts
