@@ -12,6 +12,8 @@ Shape = tuple[str, int, int, tuple[int, int], int, str]
 """Family, vocabulary, sequences, shortest and longest prompt, samples of each prompt, lengths."""
 MIDDLE: Shape = ("gpt2", 5000, 128, (1, 64), 1, "natural")
 GROUPS: Shape = ("gpt2", 5000, 128, (160, 160), 8, "natural")
+BOUNDED: Shape = ("gpt2", 5000, 256, (1, 64), 1, "natural")
+"""More prompts than run at once."""
 GOALS = {MIDDLE: 3.0, GROUPS: 4.0}
 OTHERS: dict[int, tuple[Any, ...]] = {
     0: ("llama",), 1: (23, 32000), 2: (1, 32), 3: ((1, 1), (1, 200)), 5: ("fixed",),
@@ -22,19 +24,22 @@ OTHERS: dict[int, tuple[Any, ...]] = {
 def duels(folder: Path, quick: bool) -> list[Duel]:
     """List the two shapes with goals; and unless in a hurry, the first with one thing changed at a time."""
     shapes: list[Any] = [MIDDLE, GROUPS]
+    repeats = 1 if quick else 3
     if not quick:
         shapes += [(*MIDDLE[:i], other, *MIDDLE[i + 1 :]) for i, others in OTHERS.items() for other in others]
         shapes += [("llama", *GROUPS[1:])]
-    return [_duel(shape, repeats=1 if quick else 3) for shape in shapes]
+    return [*(_duel(shape, repeats=repeats) for shape in shapes), _duel(BOUNDED, repeats=repeats, at_once=32)]
 
 
-def _duel(shape: Shape, *, repeats: int) -> Duel:
+def _duel(shape: Shape, *, repeats: int, at_once: int = 0) -> Duel:
     family, vocabulary, batch, (shortest, longest), samples, lengths = shape
     work = ["--family", family, "--vocabulary", str(vocabulary), "--batch", str(batch), "--samples", str(samples)]
     work += ["--prompts", str(shortest), str(longest), "--lengths", lengths, "--repeats", str(repeats)]
+    work += ["--at-once", str(at_once)]
     spread = str(longest) if shortest == longest else f"{shortest} to {longest}"
     return Duel(
-        f"{family}, V {vocabulary}, batch {batch}, prompts of {spread}, G {samples}, {lengths} lengths",
+        f"{family}, V {vocabulary}, batch {batch}{f', {at_once} at once' if at_once else ''}, prompts of {spread}, "
+        f"G {samples}, {lengths} lengths",
         ours=["sampling_speed.py", "rlcore", *work],
         theirs=["sampling_speed.py", "generate", *work, *(["--return-sequences"] if samples > 1 else [])],
         figure="tokens_per_s",

@@ -86,13 +86,15 @@ def through_rlcore(model: PreTrainedModel, rows: Rows, arguments: argparse.Names
 
 
 def with_generate(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> Callable[[], int]:
-    """Return a function that generates once and counts the tokens."""
+    """Return a function that generates once, so many at once as rlcore may, and counts the tokens."""
     copies = arguments.samples if arguments.return_sequences else 1
-    rows, longest = rows[::copies], max(map(len, rows))
-    ids = torch.tensor([[PAD] * (longest - len(row)) + list(row) for row in rows])
-    mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
+    rows, size = rows[::copies], arguments.at_once // copies or len(rows)
+    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
 
-    def generate() -> int:
+    def generate(group: Rows) -> int:
+        longest = max(map(len, group))
+        ids = torch.tensor([[PAD] * (longest - len(row)) + list(row) for row in group])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in group])
         out = model.generate(
             ids, attention_mask=mask, do_sample=True, top_k=0, max_new_tokens=arguments.new_tokens,
             num_return_sequences=copies, eos_token_id=EOS, pad_token_id=PAD,
@@ -100,7 +102,7 @@ def with_generate(model: PreTrainedModel, rows: Rows, arguments: argparse.Namesp
         before = (out == EOS).cumsum(1) - (out == EOS).long()
         return int((before == 0).sum())
 
-    return generate
+    return lambda: sum(map(generate, groups))
 
 
 def main() -> None:
@@ -110,7 +112,7 @@ def main() -> None:
     parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2")
     parser.add_argument("--vocabulary", type=int, default=5000)
     parser.add_argument("--batch", type=int, default=128, help="sequences")
-    parser.add_argument("--at-once", type=int, default=0, help="gen.batch_size")
+    parser.add_argument("--at-once", type=int, default=0, help="sequences that run at once; all if 0")
     parser.add_argument("--prompts", type=int, nargs=2, default=(1, 64), help="shortest and longest, in tokens")
     parser.add_argument("--samples", type=int, default=1, help="sequences a prompt")
     parser.add_argument("--lengths", choices=("natural", "fixed"), default="natural")
