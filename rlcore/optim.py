@@ -59,7 +59,9 @@ class Updater:
         self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
         # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
         self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
-        policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast
+        policy.forward = self.wrapped
+        if ranks.accelerator.mixed_precision != "no":
+            policy.autocast = ranks.accelerator.autocast
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:

@@ -72,6 +72,7 @@ class PackedDecoder:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._model, self._heads, self._autocast = model, heads, autocast
+        self._output = model.get_output_embeddings()
         self._prompts, self._room = prompts, max_new_tokens
         self.cache: BlockCache | SequenceCache | SharedCache
 
@@ -141,7 +142,7 @@ class PackedDecoder:
 
     def _say(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
         """Run the model; say what it says at `rows` of the packed row only."""
-        with self._autocast(), narrowed(self._model.get_output_embeddings(), rows) as hidden:
+        with self._autocast(), narrowed(self._output, rows) as hidden:
             logits = self._model(**inputs).logits[0]
             if self._heads is None:
                 return DecodeStep(logits, None)

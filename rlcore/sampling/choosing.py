@@ -89,7 +89,7 @@ class Chooser:
             self._check_dead_end(self.logit_mask, choice, running, early)
         self.record.write(running.rows, running.live, at, choice)
         ended = self._ended(choice.tokens, running.places, at) & running.live
-        self.record.ended[running.rows] |= ended
+        self.record.end(running.rows, ended)
         running.advance(choice.tokens, ended)
 
     def _choose(self, said: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> Choice:
@@ -148,7 +148,7 @@ class Chooser:
     def _window(self, row: int, end: int, tail: int) -> tuple[list[int], list[int]]:
         """Return the last `tail` of `end` chosen tokens, and before them CONTEXT tokens of what they follow."""
         begin = max(0, end - tail)
-        chosen: list[int] = self.record.tokens[row, max(0, begin - CONTEXT) : end].tolist()
+        chosen = self.record.chosen(row, max(0, begin - CONTEXT), end)
         known = [*self.prompts[row].tokens[-CONTEXT:], *chosen] if begin < CONTEXT else chosen
         split = len(known) - (end - begin)
         return known[max(0, split - CONTEXT) : split], known[split:]

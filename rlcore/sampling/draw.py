@@ -106,17 +106,18 @@ def draw(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     top = logits.amax(1, keepdim=True)
     weights = (logits - top).exp_()
     if vocabulary <= 4 * BLOCK:
-        tokens, _, total = _invert(weights, uniforms[:, None])
+        tokens, _, running = _invert(weights, uniforms[:, None])
     else:
         whole = vocabulary // BLOCK * BLOCK
         sums = weights[:, :whole].reshape(height, -1, BLOCK).sum(-1)
         if whole < vocabulary:
             sums = torch.cat([sums, weights[:, whole:].sum(1, keepdim=True)], 1)
-        block, rest, total = _invert(sums, uniforms[:, None])
+        block, target, running = _invert(sums, uniforms[:, None])
+        rest = 1 - (running.gather(1, block) - target) / sums.gather(1, block)
         columns = block * BLOCK + torch.arange(BLOCK, device=logits.device)
         inner = weights.gather(1, columns.clamp(max=vocabulary - 1)).masked_fill(columns >= vocabulary, 0.0)
-        tokens = block * BLOCK + _invert(inner, rest)[0]
-    logprobs = logits.gather(1, tokens) - top - total.log().to(logits.dtype)
+        tokens = block * BLOCK + _invert(inner, rest.clamp_(0.0, 1 - 2**-53))[0]
+    logprobs = logits.gather(1, tokens) - top - running[:, -1:].log().to(logits.dtype)
     return tokens.view(height), logprobs.view(height)
 
 
@@ -125,19 +126,16 @@ def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Returns:
         index: long[B, 1], of a positive weight.
-        rest: double[B, 1], how far into that weight the share lies, in [0, 1).
-        total: double[B, 1].
+        target: double[B, 1], the share.
+        running: double[B, K], the running sum.
     """
     running = weights.cumsum(1, dtype=torch.float64)
-    total = running[:, -1:]
-    target = uniforms * total
+    target = uniforms * running[:, -1:]
     index = torch.searchsorted(running, target, right=True).clamp_(max=weights.shape[1] - 1)
     weight = weights.gather(1, index)
     # A parallel running sum may step up at a weight of 0; the likeliest entry stands in for what rounding invented.
     index = torch.where(weight > 0, index, weights.argmax(1, keepdim=True))
-    weight = weights.gather(1, index).double()
-    rest = 1 - (running.gather(1, index) - target) / weight
-    return index, rest.clamp_(0.0, 1 - 2**-53), total
+    return index, target, running
 
 
 def chosen_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
-import attrs
 import torch
 from torch import Tensor
 
 from rlcore.types import Prompt, Trajectories
 
+SETTLE_EVERY = 64
+"""Steps whose choices are kept as they came before they are put into their places together."""
 
-@attrs.frozen(eq=False)
-class Choice:
+
+class Choice(NamedTuple):
     """Hold one step's tokens of K sequences.
 
     Attributes:
@@ -21,6 +23,16 @@ class Choice:
         columns: float[K] each, what the trajectories' columns of these names say of the tokens.
     """
 
+    tokens: Tensor
+    columns: Mapping[str, Tensor]
+
+
+class _Written(NamedTuple):
+    """Hold one step's tokens of K sequences, and where they belong: `Record.write`."""
+
+    rows: Tensor
+    live: Tensor
+    at: Tensor
     tokens: Tensor
     columns: Mapping[str, Tensor]
 
@@ -37,19 +49,48 @@ class Record:
 
     def __init__(self, num_prompts: int, num_tokens: int, device: torch.device, names: Sequence[str]) -> None:
         self._shape, self._device = (num_prompts, num_tokens), device
-        self.tokens = torch.zeros(self._shape, dtype=torch.long, device=device)
-        self.ended = torch.zeros(num_prompts, dtype=torch.bool, device=device)
+        self._tokens = torch.zeros(self._shape, dtype=torch.long, device=device)
+        self._ended = torch.zeros(num_prompts, dtype=torch.bool, device=device)
         self._real = torch.zeros(self._shape, dtype=torch.bool, device=device)
+        self._unsettled: list[_Written] = []
+        self._endings: list[tuple[Tensor, Tensor]] = []
         self._columns: dict[str, Tensor] = {}
         for name in names:
             self._column(name)
 
     def write(self, rows: Tensor, live: Tensor, at: Tensor, choice: Choice) -> None:
         """Write tokens number `at` of the prompts at `rows`, long[K] each; those that are live, bool[K], count."""
-        self.tokens[rows, at] = choice.tokens
-        self._real[rows, at] = live
-        for name, column in choice.columns.items():
-            self._column(name)[rows, at] = column.float()
+        if self._unsettled and self._unsettled[0].columns.keys() != choice.columns.keys():
+            self._settle()
+        # A decoder may say the next step's where it said this one's.
+        columns = {name: column.to(torch.float32, copy=True) for name, column in choice.columns.items()}
+        self._unsettled.append(_Written(rows, live, at, choice.tokens, columns))
+        if len(self._unsettled) == SETTLE_EVERY:
+            self._settle()
+
+    def end(self, rows: Tensor, ended: Tensor) -> None:
+        """Take down which of the prompts at `rows`, long[K], have ended with their newest token: bool[K]."""
+        self._endings.append((rows, ended))
+
+    def chosen(self, row: int, begin: int, end: int) -> list[int]:
+        """List the tokens of a prompt from number `begin` to before `end`."""
+        self._settle()
+        tokens: list[int] = self._tokens[row, begin:end].tolist()
+        return tokens
+
+    def _settle(self) -> None:
+        """Put what was written into its places, of many steps together: each copy costs a call, however small it is."""
+        if self._endings:
+            rows, ended = (torch.cat(each) for each in zip(*self._endings, strict=True))
+            self._ended.index_put_((rows,), ended, accumulate=True)
+            self._endings.clear()
+        if self._unsettled:
+            rows, live, at, tokens = (torch.cat(each) for each in list(zip(*self._unsettled, strict=True))[:-1])
+            self._tokens[rows, at] = tokens
+            self._real[rows, at] = live
+            for name in self._unsettled[0].columns:
+                self._column(name)[rows, at] = torch.cat([step.columns[name] for step in self._unsettled])
+            self._unsettled.clear()
 
     def _column(self, name: str) -> Tensor:
         if name not in self._columns:
@@ -64,7 +105,8 @@ class Record:
             pad_id: fills shorter sequences on the right.
             rows: long[K], whose continuations are wanted; all if left out.
         """
-        chosen, real, ended, drawn = self.tokens, self._real, self.ended, self._columns
+        self._settle()
+        chosen, real, ended, drawn = self._tokens, self._real, self._ended, self._columns
         if rows is not None:
             chosen, real, ended = chosen[rows], real[rows], ended[rows]
             drawn = {name: column[rows] for name, column in drawn.items()}

@@ -1,0 +1,58 @@
+"""What sampling writes down comes out where it belongs, whenever it is put there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore.sampling import record
+from rlcore.sampling.record import Choice, Record
+from rlcore.types import Prompt
+
+PROMPTS = (Prompt("ab", (7, 8)), Prompt("c", (9,)))
+
+
+def long(*numbers: int) -> Tensor:
+    return torch.tensor(numbers)
+
+
+@pytest.fixture(params=[1, 2, 64])
+def settle_every(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "SETTLE_EVERY", request.param)
+
+
+@pytest.mark.usefixtures("settle_every")
+def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> None:
+    """The second prompt is in front; it ends at its second token, and what it draws in vain afterwards is nobody's."""
+    written = Record(2, 3, torch.device("cpu"), ())
+    rows, said = long(1, 0), torch.empty(2)
+    steps = [
+        (long(4, 3), [True, True], [False, False], [-0.5, -1.0]),
+        (long(2, 5), [True, True], [True, False], [-0.25, -2.0]),
+        (long(6, 1), [False, True], [False, True], [-9.0, -3.0]),
+    ]
+    for at, (tokens, live, ended, logprobs) in enumerate(steps):
+        said.copy_(torch.tensor(logprobs))  # where the step before was said, as a decoder with tensors of its own does
+        written.write(rows, torch.tensor(live), long(at, at), Choice(tokens, {"logprobs": said}))
+        written.end(rows, torch.tensor(ended))
+    assert written.chosen(0, 0, 3) == [3, 5, 1]
+    batch = written.trajectories(PROMPTS, 0)
+    assert batch.tokens.tolist() == [[7, 8, 3, 5, 1], [9, 4, 2, 0, 0]]
+    assert batch.mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
+    assert batch.action_mask.tolist() == [[False, False, True, True, True], [False, True, True, False, False]]
+    assert batch.ended.tolist() == [True, True]
+    assert batch["logprobs"].tolist() == [[0, 0, -1, -2, -3], [0, -0.5, -0.25, 0, 0]]
+
+
+@pytest.mark.usefixtures("settle_every")
+def test_what_only_some_steps_say_is_zero_in_the_others() -> None:
+    written = Record(1, 3, torch.device("cpu"), ("logprobs",))
+    live, row = torch.tensor([True]), long(0)
+    for at, columns in enumerate([{"values": 4.0}, {"logprobs": -1.0, "values": 5.0}, {"logprobs": -2.0}]):
+        choice = Choice(long(at), {name: torch.tensor([said]) for name, said in columns.items()})
+        written.write(row, live, long(at), choice)
+    batch = written.trajectories(PROMPTS[1:], 0)
+    assert batch["logprobs"].tolist() == [[0, 0, -1, -2]]
+    assert batch["values"].tolist() == [[0, 4, 5, 0]]
+    assert batch.ended.tolist() == [False]
