@@ -4,7 +4,7 @@ With one query a sequence, attention is as fast as memory is read. A block holds
 has any of them, with no gap in memory; room for tokens to come would be one. So matrix products over whole blocks read
 little that is not there, and read it at full speed, where attention kernels start anew for each sequence and head.
 
-Shapes: B sequences, those with the longest prompts first, D distinct prompts, P tokens of the longest, N packed tokens.
+Shapes: B sequences, those with the longest prompts first, T columns; the prompts' are in `rlcore.models.prompt_states`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rlcore.models.prompt_states import PromptStates, States, gathered
+
 WIDTH = 32
 """Columns of a block: fewer take more calls, more are read in vain by sequences that end within them."""
-States = tuple[Tensor, Tensor]
 
 
 class BlockCache:
@@ -26,28 +27,25 @@ class BlockCache:
     Everything is in float32: products of narrow types are slow on many processors.
 
     Args:
-        read: keys and values of the packed prompts, float[1, groups, N, width], layer by layer.
-        places: long[D, P], the packed token at each position of the prompts; what is beyond an end may be any.
-        lengths: long[D], the prompts'.
-        copies: long[B], the prompt of each sequence, the longest first.
+        prompts: what was read of the prompts; the sequences with the longest stand first.
         room: tokens each will be continued by at most.
 
     Attributes:
         blocks: keys and values of each layer, block by block, float[K, groups, WIDTH, width] of the first K sequences.
     """
 
-    def __init__(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor, room: int) -> None:
-        self.columns, self.calls = places.shape[1], [0]
+    def __init__(self, prompts: PromptStates, room: int) -> None:
+        self.columns, self.calls = prompts.columns, [0]
         self._held, self._end = self.columns, self.columns + room
-        long = lengths[copies]
+        long = prompts.begun
         missing = torch.arange(self.columns, device=long.device) >= long[:, None]
-        self._absent = missing[:, None, None] if int(lengths.min()) < self.columns else None
-        self.blocks: list[list[States]] = [[] for _ in read]
+        self._absent = missing[:, None, None] if prompts.is_ragged else None
+        self.blocks: list[list[States]] = [[] for _ in prompts.read]
         for begin in range(0, self.columns, WIDTH):
-            reaching = len(copies) if begin + WIDTH > self.columns else int((long > begin).sum())
-            picked = places[copies[:reaching], begin : begin + WIDTH]
+            reaching = len(long) if begin + WIDTH > self.columns else int((long > begin).sum())
+            picked = prompts.places[prompts.copies[:reaching], begin : begin + WIDTH]
             room = min(begin + WIDTH, self._end) - begin - picked.shape[1]
-            for blocks, each in zip(self.blocks, read, strict=True):
+            for blocks, each in zip(self.blocks, prompts.read, strict=True):
                 keys, values = (pad(gathered(states, picked), (0, 0, 0, room)) for states in each)
                 blocks.append((keys, values))
 
@@ -65,27 +63,24 @@ class BlockCache:
         if self._absent is not None:
             self._absent = self._absent.index_copy(0, holes, self._absent[movers])[:num_rows]
 
-    def join(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor) -> None:
+    def join(self, prompts: PromptStates) -> None:
         """Take further sequences in behind the present ones; their prompts end in the newest column.
 
         Args:
-            read: as when it was made.
-            places: as when it was made.
-            lengths: long[D], none above that of the longest prompt so far.
-            copies: long[J], the prompt of each sequence.
+            prompts: of J sequences, none longer than the longest so far.
         """
         self._end = sys.maxsize  # new columns are as many as their sequences need
         absent = self._forget(self._all_absent(len(self.blocks[0][-1][0])))
-        rows, begins = len(absent), self._held - lengths[copies]
-        nth = torch.arange(1, len(copies) + 1, device=begins.device)
+        rows, begins = len(absent), self._held - prompts.begun
+        nth = torch.arange(1, len(begins) + 1, device=begins.device)
         for i in range(len(self.blocks[0])):
             reaching = int(((begins < (i + 1) * WIDTH) * nth).max())
             if not reaching:
                 continue
             columns = torch.arange(i * WIDTH, (i + 1) * WIDTH, device=begins.device)
-            positions = (columns - begins[:reaching, None]).clamp(0, places.shape[1] - 1)
-            picked = places[copies[:reaching]].gather(1, positions)
-            for blocks, each in zip(self.blocks, read, strict=True):
+            positions = (columns - begins[:reaching, None]).clamp(0, prompts.columns - 1)
+            picked = prompts.places[prompts.copies[:reaching]].gather(1, positions)
+            for blocks, each in zip(self.blocks, prompts.read, strict=True):
                 keys, values = (_with_room(states, rows + reaching) for states in blocks[i])
                 keys[rows:], values[rows:] = (gathered(states, picked) for states in each)
                 blocks[i] = keys, values
@@ -163,9 +158,3 @@ def _with_room(states: Tensor, rows: int) -> Tensor:
     if states.untyped_storage().nbytes() >= rows * groups * WIDTH * width * states.element_size():
         return states.as_strided((rows, groups, WIDTH, width), states.stride())
     return pad(states, (0, 0, 0, 0, 0, 0, 0, rows - len(states)))
-
-
-def gathered(states: Tensor, picked: Tensor) -> Tensor:
-    """Take packed states, float[1, groups, N, width], at `picked`, long[K, W]: float32[K, groups, W, width]."""
-    rows = states[0].transpose(0, 1)[picked].transpose(1, 2)
-    return rows.to(torch.float32).contiguous()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models.block_cache import BlockCache, States
+from rlcore.models.block_cache import BlockCache
 from rlcore.models.decoding import Prefill, ReadHeads, narrowed
 from rlcore.models.packing import pack
+from rlcore.models.prompt_states import PromptStates
 from rlcore.models.sequence_cache import SequenceCache
 from rlcore.models.shared_cache import SharedCache
 from rlcore.protocols import DecodeStep
@@ -79,14 +80,13 @@ class PackedDecoder:
     @torch.no_grad()
     def start(self) -> DecodeStep:
         """Read the prompts."""
-        read = self._prefill(self._prompts)
-        long = read.lengths[read.copies]
-        order = long.argsort(descending=True, stable=True)
-        self._places, self._positions = order.argsort(), long[order][None]
-        kind = _kind(self._prompts, self._room)
-        self.cache = kind(read.states, read.places, read.lengths, read.copies[order], self._room)
-        self._inputs = read.inputs | {"packing": self.cache}
-        return read.said
+        inputs, states, said = self._prefill(self._prompts)
+        order = states.begun.argsort(descending=True, stable=True)
+        states = states._replace(copies=states.copies[order])
+        self._places, self._positions = order.argsort(), states.begun[None]
+        self.cache = _kind(self._prompts, self._room)(states, self._room)
+        self._inputs = inputs | {"packing": self.cache}
+        return said
 
     @property
     def joins(self) -> bool:
@@ -96,16 +96,16 @@ class PackedDecoder:
     @torch.no_grad()
     def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
         """Read further prompts, whose sequences go behind the present ones."""
-        read = self._prefill(prompts)
-        cast("BlockCache", self.cache).join(read.states, read.places, read.lengths, read.copies)
+        _, states, said = self._prefill(prompts)
+        cast("BlockCache", self.cache).join(states)
         first = len(self._places)
         behind = torch.arange(first, first + len(prompts), device=self._places.device)
         self._places = torch.cat([self._places, behind])
-        self._positions = torch.cat([self._positions, read.lengths[read.copies][None]], 1)
-        return read.said
+        self._positions = torch.cat([self._positions, states.begun[None]], 1)
+        return said
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> _Read:
-        """Read what is distinct of the prompts."""
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], PromptStates, DecodeStep]:
+        """Read what is distinct of the prompts; return what the model was run on, their states, and what it says."""
         device = next(self._model.parameters()).device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
         lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
@@ -117,7 +117,7 @@ class PackedDecoder:
         said = self._say(inputs | {"packing": reading}, node[lengths.cumsum(0) - 1])
         places = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
         copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
-        return _Read(inputs, reading.states, places, lengths, copies, said.rows(copies))
+        return inputs, PromptStates(reading.states, places, lengths, copies), said.rows(copies)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
@@ -147,23 +147,3 @@ class PackedDecoder:
             if self._heads is None:
                 return DecodeStep(logits, None)
             return DecodeStep(logits, *self._heads(hidden[0]))
-
-
-class _Read(NamedTuple):
-    """Hold what came of reading B prompts, D of them distinct, P tokens the longest.
-
-    Attributes:
-        inputs: what the model was run on.
-        states: keys and values of the packed tokens, layer by layer.
-        places: long[D, P], the packed token at each position; what is beyond an end may be any.
-        lengths: long[D].
-        copies: long[B], which of the distinct ones each is.
-        said: of each of the B.
-    """
-
-    inputs: dict[str, Any]
-    states: list[States]
-    places: Tensor
-    lengths: Tensor
-    copies: Tensor
-    said: DecodeStep

@@ -3,7 +3,7 @@
 They are held sequences last, `[T, heads, width, B]`: with one query a sequence, scores and mixtures are then plain
 products and sums over whole vectors of sequences, where attention kernels start anew for each sequence and head.
 
-Shapes: B sequences, D distinct prompts, P tokens of the longest, T tokens held with each sequence, N packed tokens.
+Shapes: B sequences, P tokens of the longest prompt, T tokens held with each sequence.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import torch
 from torch import Tensor
 
-from rlcore.models.block_cache import States, gathered
+from rlcore.models.prompt_states import PromptStates, gathered
 
 BLOCK = 2**18
 """Numbers multiplied before they are summed: about what stays in a core's cache."""
@@ -26,22 +26,18 @@ class SequenceCache:
     held with each sequence.
 
     Args:
-        read: keys and values of the packed prompts, float[1, groups, N, width], layer by layer.
-        places: long[D, P], the packed token at each position of the prompts; what is beyond an end may be any.
-        lengths: long[D], the prompts'.
-        copies: long[B], the prompt of each sequence.
+        prompts: what was read of the prompts.
         room: tokens each will be continued by at most.
     """
 
-    def __init__(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor, room: int) -> None:
-        self.columns, self.calls = places.shape[1], [0]
-        self._held = [
-            (_laid_out(keys, places[copies], room), _laid_out(values, places[copies], room)) for keys, values in read
-        ]
+    def __init__(self, prompts: PromptStates, room: int) -> None:
+        self.columns, self.calls = prompts.columns, [0]
+        picked = prompts.places[prompts.copies]
+        self._held = [(_laid_out(keys, picked, room), _laid_out(values, picked, room)) for keys, values in prompts.read]
         self._num_held = self.columns
         self._absent: Tensor | None = None
-        if int(lengths.min()) < self.columns:
-            missing = torch.arange(self.columns)[:, None] >= lengths[copies]
+        if prompts.is_ragged:
+            missing = torch.arange(self.columns)[:, None] >= prompts.begun
             self._absent = torch.zeros(missing.shape).masked_fill_(missing, float("-inf"))
 
     def fill(self, holes: Tensor, movers: Tensor, num_rows: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlcore.models.block_cache import States, gathered
+from rlcore.models.prompt_states import PromptStates, States, gathered
 
 
 class SharedCache:
@@ -21,26 +21,23 @@ class SharedCache:
     Everything is in float32: attention kernels for narrow types are slow on processors.
 
     Args:
-        read: keys and values of the packed prompts, float[1, groups, N, width], layer by layer.
-        places: long[D, P], the packed token at each position of the prompts; what is beyond an end may be any.
-        lengths: long[D], the prompts'.
-        copies: long[B], the prompt of each sequence.
+        prompts: what was read of the prompts.
         room: tokens each will be continued by at most.
     """
 
-    def __init__(self, read: list[States], places: Tensor, lengths: Tensor, copies: Tensor, room: int) -> None:
-        self.columns, self.calls = places.shape[1], [0]
-        self._prompts = [(gathered(keys, places), gathered(values, places)) for keys, values in read]
+    def __init__(self, prompts: PromptStates, room: int) -> None:
+        self.columns, self.calls, places = prompts.columns, [0], prompts.places
+        self._prompts = [(gathered(keys, places), gathered(values, places)) for keys, values in prompts.read]
         self._drawn: list[States] = []
         self._num_drawn = 0
         self._absent: Tensor | None = None
-        if int(lengths.min()) < self.columns:
-            missing = torch.arange(self.columns) >= lengths[:, None]
+        if prompts.is_ragged:
+            missing = torch.arange(self.columns) >= prompts.lengths[:, None]
             self._absent = torch.zeros(missing.shape).masked_fill_(missing, float("-inf"))[:, None, None]
         for keys, _ in self._prompts:
-            shape = (len(copies), keys.shape[1], room, keys.shape[3])
+            shape = (len(prompts.copies), keys.shape[1], room, keys.shape[3])
             self._drawn.append((keys.new_empty(shape), keys.new_empty(shape)))
-        self._seat(copies)
+        self._seat(prompts.copies)
 
     def _seat(self, continued: Tensor) -> None:
         """Give each sequence a seat among S at the prompt it continues."""
