@@ -1,11 +1,15 @@
-"""A clock fed by hand, steps of known lengths by it, and what every trace keeps to."""
+"""A clock fed by hand, a profile by it, steps of known lengths, and what every trace keeps to."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
+
 from rlcore.profiling.phases import Profile
+from rlcore.profiling.stretches import Row, Stretch
 
 MS = 1_000_000
 
@@ -21,6 +25,37 @@ class Clock:
 
     def spend(self, ms: int) -> None:
         self.now += ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def profile(clock: Clock) -> Profile:
+    return Profile(clock=clock)
+
+
+def in_ms(rows: dict[Any, Row]) -> dict[Any, tuple[float, float, int]]:
+    """Show rows as (total, self, calls)."""
+    return {path: (row.total / MS, row.own / MS, row.calls) for path, row in rows.items()}
+
+
+def add_up(stretch: Stretch) -> int:
+    """Add what phases that lie in no other took to what none took."""
+    return sum(row.total for path, row in stretch.rows.items() if len(path) == 1) + stretch.other
+
+
+def take_turns(one: AbstractContextManager, other: AbstractContextManager, clock: Clock) -> None:
+    """Let pass, as coroutines may: 1 in the first, 2 in both, 4 in the second alone."""
+    one.__enter__()
+    clock.spend(1)
+    other.__enter__()
+    clock.spend(2)
+    one.__exit__(None, None, None)
+    clock.spend(4)
+    other.__exit__(None, None, None)
 
 
 def one_step(profile: Profile, clock: Clock) -> None:

@@ -1,66 +1,17 @@
-"""What a person sees of a run: lines, a bar, tables of completions, a closing summary."""
+"""What a person sees of a run's steps: lines, and a bar."""
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
-from rich.console import Console
+from console_screens import ESCAPE, PPO, make_screen
 
 from rlcore import logging
-from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.settings import ConsoleConfig
-from rlcore.observers import Observers
-from rlcore.settings import EvalConfig, TrainConfig
-
-ESCAPE = "\x1b"
-
-
-@attrs.define
-class SomeRun:
-    dir: Path
-    step: int = 0
-    total_steps: int | None = None
-    config: TrainConfig = attrs.field(factory=TrainConfig)
-    observers: Observers = attrs.field(factory=Observers)
-
-
-@attrs.define
-class Screen:
-    """A console logger, and the text it has printed."""
-
-    logger: ConsoleLogger
-    run: SomeRun
-    file: io.StringIO
-
-    @property
-    def text(self) -> str:
-        return self.file.getvalue()
-
-    @property
-    def lines(self) -> list[str]:
-        return self.text.splitlines()
-
-
-def make_screen(
-    tmp_path: Path, config: ConsoleConfig | None = None, *, terminal: bool = False, width: int = 100, **run: Any
-) -> Screen:
-    file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=terminal, highlight=False)
-    some_run = SomeRun(tmp_path, **run)
-    return Screen(ConsoleLogger(config or ConsoleConfig(), some_run, console=console), some_run, file)
-
-
-PPO = {
-    "reward/mean": 0.51234, "reward/std": 0.1, "loss/total": 0.031, "loss/policy": -0.0123, "kl/mean": 0.000021,
-    "response/length_mean": 7.93, "time/sample_s": 0.7, "time/step_s": 1.3181, "grad/norm": 3.0,
-}  # fmt: skip
 
 
 def test_a_step_is_one_line_with_the_numbers_that_matter(tmp_path: Path) -> None:
@@ -213,105 +164,6 @@ def test_no_color_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not any(f"3{digit}m" in plain.text for digit in range(8))
 
 
-def rows(count: int) -> list[dict[str, Any]]:
-    return [{"prompt": f"question {i}", "output": f"answer {i}", "reward": i / 4, "metric": i} for i in range(count)]
-
-
-def test_the_first_completions_are_shown_in_a_table(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, ConsoleConfig(show=2))
-    screen.logger.completions(3, rows(5))
-    assert "completions after step 3, 2 of 5" in screen.text
-    for word in ("prompt", "output", "reward", "metric", "question 1", "answer 1", "0.2500"):
-        assert word in screen.text
-    assert "answer 2" not in screen.text
-
-
-def test_how_many_are_shown_is_the_evaluations_setting_unless_said(tmp_path: Path) -> None:
-    config = TrainConfig(eval=EvalConfig(show=1))
-    for option, expected in ((None, 1), (3, 3), (0, 0)):
-        file = io.StringIO()
-        logger = ConsoleLogger(ConsoleConfig(show=option), SomeRun(tmp_path, config=config), console=Console(file=file))
-        logger.completions(1, rows(5))
-        assert file.getvalue().count("answer") == expected
-
-
-def test_text_of_a_model_cannot_drive_the_terminal(tmp_path: Path) -> None:
-    for terminal in (False, True):
-        screen = make_screen(tmp_path, terminal=terminal)
-        screen.logger.completions(1, [{"prompt": "[bold]a[/nothing]", "output": f"b{ESCAPE}[2J\x07\r", "reward": 1.0}])
-        assert "[bold]a[/nothing]" in screen.text
-        assert f"{ESCAPE}[2J" not in screen.text
-        assert "\x07" not in screen.text
-        assert r"b\x1b[2J\x07\r" in screen.text
-
-
-def test_long_texts_keep_the_end_of_the_prompt_and_the_beginning_of_the_output(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, width=2000)
-    screen.logger.completions(1, [{"prompt": "x" * 999 + "END", "output": "START" + "y" * 999, "reward": 0.0}])
-    assert "…" + "x" * 197 + "END" in screen.text
-    assert "START" + "y" * 395 + "…" in screen.text
-
-
-@pytest.mark.parametrize("batch", [[], [{"prompt": "a", "output": "b"}], [{"output": "b", "reward": None, "ok": True}]])
-def test_rows_without_scores_are_shown_too(tmp_path: Path, batch: list[dict[str, Any]]) -> None:
-    screen = make_screen(tmp_path)
-    screen.logger.completions(1, batch)
-    assert ("output" in screen.text) is bool(batch)
-
-
-def test_the_summary_says_what_was_reached_where_it_lies_and_how_to_load_it(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, total_steps=2)
-    (tmp_path / "model").mkdir()
-    screen.run.step = 2
-    screen.logger.metrics(2, PPO)
-    screen.logger.metrics(2, {"eval/reward/mean": 0.875})
-    screen.logger.close(None)
-    assert "finished: 2 steps in" in screen.text
-    assert "last eval  reward 0.8750" in screen.text
-    assert f"run        {tmp_path}" in screen.text
-    assert f'transformers.AutoModelForCausalLM.from_pretrained("{tmp_path}/model")' in screen.text
-
-
-def test_a_run_that_ends_before_its_last_step_was_stopped(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, total_steps=5)
-    screen.run.step = 2
-    screen.logger.close(None)
-    assert "stopped: 2 steps in" in screen.text
-
-
-def test_completions_of_a_sweep_say_how_each_was_sampled(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path)
-    rows = [{"sampling": f"temperature={t}", "prompt": "p", "output": "o", "reward": 1.0} for t in (0, 0.5)]
-    screen.logger.completions(1, rows)
-    assert "temperature=0.5" in screen.text
-    screen.logger.metrics(1, {"eval/reward/mean@temperature=0": 0.25, "eval/reward/std@temperature=0": 9.0})
-    assert "reward@temperature=0    0.2500" in screen.text
-    assert "9.0" not in screen.text
-
-
-def test_of_a_sweep_completions_of_each_way_are_shown(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, ConsoleConfig(show=3))
-    ways = ("beta=0", "beta=100")
-    screen.logger.completions(
-        5, [{"sampling": way, "prompt": "p", "output": f"{way} no {i}"} for way in ways for i in range(9)]
-    )
-    assert "3 of 18" in screen.text
-    assert re.findall(r"beta=\d+ no \d", screen.text) == ["beta=0 no 0", "beta=0 no 1", "beta=100 no 0"]
-
-
-def test_the_summary_of_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path, step=3)
-    screen.logger.close(ValueError("reward_fn returned 3 numbers for 4 samples"))
-    assert "failed after step 3: 0 steps" in screen.text
-    assert "ValueError: reward_fn returned 3 numbers for 4 samples" in screen.text
-    assert "from_pretrained" not in screen.text
-    assert "resume" not in screen.text
-    (tmp_path / "checkpoints" / "00000002").mkdir(parents=True)
-    screen.logger.close(KeyboardInterrupt())
-    assert "interrupted after step 3" in screen.text
-    assert f"run.root={tmp_path.parent} run.name={tmp_path.name} run.resume=auto" in screen.text
-
-
 def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -> None:
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
@@ -325,11 +177,3 @@ def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -
     assert done.stdout.splitlines()[0] == "step 1/3   reward    0.5000"
     assert ESCAPE not in done.stdout
     assert done.stderr == ""
-
-
-def test_an_encoder_decoder_is_loaded_as_one(tmp_path: Path) -> None:
-    screen = make_screen(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"is_encoder_decoder": true}')
-    screen.logger.close(None)
-    assert f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{tmp_path}/model")' in screen.text

@@ -1,4 +1,4 @@
-"""`rlcore plan` foresees what a run then takes, says why where it cannot, and tells what to turn down."""
+"""`rlcore plan` foresees what a run then takes, and says why where it cannot."""
 
 from __future__ import annotations
 
@@ -11,70 +11,28 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from planning_making import GPT, folders, imitation, ppo, save
+from transformers import GPT2Config
 
 from rlcore.cli import main
-from rlcore.config import merge, parse_overrides
+from rlcore.config import merge
 from rlcore.door import train_from_config
 from rlcore.errors import ConfigError
 from rlcore.models.linear import score_tokens
-from rlcore.planning.advice import FREE, SLOWER, advise
 from rlcore.planning.estimate import estimate
 from rlcore.planning.live import LiveBytes
 from rlcore.planning.phantoms import phantoms
+from rlcore.planning.phases import Measured
 from rlcore.planning.sizes import parse_size, write_size
 from rlcore_ppo.trainer import PPOTrainer
 
-WORDS = 512
-GPT: dict[str, Any] = {
-    "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": WORDS, "n_positions": 128, "bos_token_id": WORDS - 1,
-    "eos_token_id": WORDS - 1,
-}  # fmt: skip
-LLAMA: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 128,
-}  # fmt: skip
-PROMPTS = [f"w{i} w2 w3 w4 w5 w6 w7 w8" for i in range(16)]
-SAMPLES = [[f"w{i} w2 w3 w4", " ".join(["w9"] * 59)] for i in range(16)]
-
-
-def save(folder: Path, config: PreTrainedConfig) -> Path:
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    words = {f"w{i}": i for i in range(config.vocab_size - 1)} | {"</s>": config.vocab_size - 1}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>").save_pretrained(folder)
-    return folder
+__all__ = ["folders"]  # a fixture
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {"gpt": save(root / "gpt", GPT2Config(**GPT)), "llama": save(root / "llama", LlamaConfig(**LLAMA))}
-
-
-def reward(outputs: list[str], **_: Any) -> list[float]:
-    return [float(len(output) % 7) for output in outputs]
-
-
-def ppo(folder: Path, **trainer: Any) -> dict[str, Any]:
-    return {
-        "model": {"path": str(folder)},
-        "trainer": {"name": "ppo", "rollouts": 16, "batch_size": 16, "epochs": 1, **trainer},
-        "data": {"prompts": PROMPTS, "reward_fn": reward},
-        "gen": {"max_new_tokens": 56, "eos_token_ids": []},
-    }
-
-
-def imitation(folder: Path, name: str, **trainer: Any) -> dict[str, Any]:
-    rewards = {"rewards": [float(i) for i in range(len(SAMPLES))]} if name == "ilql" else {}
-    return {
-        "model": {"path": str(folder)},
-        "trainer": {"name": name, "batch_size": 16, **trainer},
-        "data": {"samples": SAMPLES, **rewards},
-    }
+def plain(folders: dict[str, Path]) -> Measured:
+    """What `ppo` takes as it is."""
+    return estimate(ppo(folders["gpt"]), "test").measured
 
 
 def live_peak(values: dict[str, Any], root: Path) -> int:
@@ -90,8 +48,7 @@ CASES = {
     "ppo, rounds of many small batches": (
         "gpt",
         lambda folder: merge(
-            ppo(folder, kl_coef=0.1, rollouts=16, batch_size=2),
-            {"gen": {"batch_size": 2, "max_new_tokens": 24}, "eval": {"batch_size": 2, "num_prompts": 4}},
+            ppo(folder, kl_coef=0.1, rollouts=64, batch_size=2), {"gen": {"batch_size": 2}, "eval": {"batch_size": 2}}
         ),
     ),
     "ppo, one layer trains": (
@@ -172,51 +129,13 @@ def test_phantoms_take_nothing_and_integers_stay_real() -> None:
     assert (picked.shape, largest) == ((2, 10**6), 0)
 
 
-def test_two_devices_share_sequences_and_each_hold_gradients_twice(folders: dict[str, Path]) -> None:
-    one, two = (estimate(ppo(folders["gpt"]), "test", world=world).measured for world in (1, 2))
+def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
+    one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
     trained = one.held["parameters that train"]
     assert two.held["gradients under way between processes"] == trained
     kept = [next(p for p in each.phases if p.name == "update").parts for each in (one, two)]
     name = "activations kept for the backward pass"
     assert kept[1].get(name, 0) == pytest.approx(kept[0][name] / 2, rel=0.1)
-
-
-def test_what_to_turn_down_saves_what_it_says(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
-    values = merge(ppo(folders["llama"], kl_coef=0.1), {"model": {"unfrozen_layers": 1, "sampling_dtype": "bfloat16"}})
-    values = merge(values, {"gen": {"max_new_tokens": 12}})
-    found = estimate(values, "test")
-    capfd.readouterr()
-    advice = advise(values, "test", found, 0)
-    assert capfd.readouterr() == ("", "")  # what a change would be warned of is not what the run is
-    assert {each.change for each in advice} >= TRIED
-    for each in (each for each in advice if each.change in AGAIN):
-        changed = merge(values, parse_overrides(each.change.split()))
-        less = estimate(changed, "test").measured.worst.peak  # with nothing known of the other
-        assert each.saving == pytest.approx(found.measured.worst.peak - less, rel=0.02)
-        assert each.peak == found.peak - each.saving
-
-
-TRIED = {
-    "trainer.micro_batch_size=4", "trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling_dtype=null",
-    "trainer.kl_coef=0", "model.dtype=bfloat16",
-}  # fmt: skip
-AGAIN = {"trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling_dtype=null"}
-"""Of which the policy is taken over, what sampling takes, and nothing."""
-
-
-def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folders: dict[str, Path]) -> None:
-    values = imitation(folders["gpt"], "sft", micro_batch_size=4)
-    found = estimate(values, "test")
-    assert {each.price for each in advise(values, "test", found, found.peak - 1)} <= {FREE, SLOWER}
-    assert any("model.peft" in each.change for each in advise(values, "test", found, 0))
-
-
-def test_an_evaluation_that_takes_the_most_is_made_in_parts(folders: dict[str, Path]) -> None:
-    sampled = {"eval": {"batch_size": 2048, "samples": 512}, "data": {"eval_prompts": ["ab", "cd", "ef", "gh"]}}
-    values = merge(imitation(folders["gpt"], "sft", micro_batch_size=1), {**sampled, "gen": {"max_new_tokens": 32}})
-    found = estimate(values, "test")
-    assert found.measured.worst.name == "evaluation"
-    assert advise(values, "test", found, found.peak - 1)[0].change == "eval.batch_size=512"
 
 
 def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +159,10 @@ def test_the_parts_of_an_update_add_up_and_none_is_negative(folders: dict[str, P
 
 
 @pytest.mark.parametrize("chosen", [{"decoding": "static"}, {"sampling_dtype": "bfloat16"}])
-def test_what_sampling_keeps_is_there_while_the_model_learns(chosen: dict[str, str], folders: dict[str, Path]) -> None:
-    values = ppo(folders["gpt"])
-    plain, other = (estimate(each, "test").measured for each in (values, merge(values, {"model": chosen})))
+def test_what_sampling_keeps_is_there_while_the_model_learns(
+    chosen: dict[str, str], plain: Measured, folders: dict[str, Path]
+) -> None:
+    other = estimate(merge(ppo(folders["gpt"]), {"model": chosen}), "test").measured
     kept = other.held["what sampling keeps for the next time"]
     assert plain.held["what sampling keeps for the next time"] == 0
     if "sampling_dtype" in chosen:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hand_clock import Clock, assert_nested, one_step
+from hand_clock import Clock, assert_nested, clock, one_step, profile
 
 from rlcore.profiling.phases import TRACED, Profile
 from rlcore.profiling.report import as_json, as_trace, make_table
 
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def profile(clock: Clock) -> Profile:
-    return Profile(clock=clock)
+__all__ = ["clock", "profile"]  # fixtures
 
 
 TABLE = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_plugins import Plugins, plugins
+from e2e_plugins import TRAINER, Plugins, plugins
 from e2e_scenarios import scenario
 from hand_clock import MS, Clock
 
@@ -29,44 +29,7 @@ clock, marks = None, []
 def on_step(run, metrics):
     marks.append(clock())
 """
-STRANGER = """
-import torch
-
-spend = None
-
-
-class Own:
-    needs = ("prompts", "reward_fn")
-    default_budget = {"steps": 3}
-
-    def __init__(self, config, run):
-        self.run, self.model = run, run.build_policy()
-        self.optimizer = torch.optim.SGD(self.model.module.parameters(), lr=1e-2)
-
-    def steps(self):
-        while True:
-            spend(3)
-            prompts = self.run.prompts[:8]
-            batch = self.run.sample(prompts)
-            scores = self.run.score(prompts, batch).scores
-            spend(50)
-            loss = -(self.model.score(batch).logprobs.sum(1) * scores).mean()
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            spend(7)
-            yield {"loss/own": float(loss.detach())}
-
-    def policy(self):
-        return self.model
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
+WAITING = """
 class Waiting:
     def __init__(self, options, run):
         pass
@@ -79,11 +42,6 @@ class Waiting:
 
     def close(self, error):
         pass
-
-
-@hookimpl
-def register_trainers(register):
-    register("own", Own)
 
 
 @hookimpl
@@ -155,8 +113,7 @@ def test_named_phases_hold_nearly_all_of_a_step_whatever_the_trainer(
     watch = importlib.import_module("acme_watch")
     watch.clock = calls
     if trainer == "own":
-        plugins.install("acme-own", STRANGER)
-        importlib.import_module("acme_own").spend = lambda ms: None
+        plugins.install("acme-own", TRAINER + WAITING)
     by_clock(monkeypatch, calls)
     steps = train(name, tmp_path, trainer, **changes)
     marks = watch.marks
@@ -170,7 +127,7 @@ def test_what_each_part_of_a_run_is_known_to_take_is_found_under_its_name(
     tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    plugins.install("acme-own", STRANGER)
+    plugins.install("acme-own", TRAINER + WAITING)
     importlib.import_module("acme_own").spend = clock.spend
 
     def judge(outputs: list[str]) -> list[float]:

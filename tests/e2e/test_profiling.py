@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
-from e2e_plugins import Plugins, plugins
+from e2e_plugins import TRAINER, Plugins, plugins
 from e2e_processes import assert_same_run, lines
+from e2e_profiles import check_trace, names, told
 from e2e_scenarios import save_model, scenario, train
 
 import rlcore
 from rlcore.cli import main
-from rlcore.models.policy import ModelPolicy
-from rlcore.ranks import Ranks
 from rlcore.testing.children import call_on_two_ranks
 
 __all__ = ["plugins"]  # a fixture
@@ -30,81 +30,6 @@ ticks = []
 def on_step(run, metrics):
     ticks.append(time.perf_counter())
 """
-STRANGER = """
-import torch
-
-
-class Own:
-    needs = ("prompts", "reward_fn")
-    default_budget = {"steps": 3}
-
-    def __init__(self, config, run):
-        self.run, self.model = run, run.build_policy()
-        self.optimizer = torch.optim.SGD(self.model.module.parameters(), lr=1e-2)
-
-    def steps(self):
-        while True:
-            prompts = self.run.prompts[:8]
-            batch = self.run.sample(prompts)
-            scores = self.run.score(prompts, batch).scores
-            with torch.no_grad():
-                self.model.score(batch)
-            loss = -(self.model.score(batch).logprobs.sum(1) * scores).mean()
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            yield {"loss/own": float(loss.detach())}
-
-    def policy(self):
-        return self.model
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
-@hookimpl
-def register_trainers(register):
-    register("own", Own)
-"""
-
-
-def told(run: Path) -> dict[str, Any]:
-    """Read a run's profile, and check what every profile keeps to."""
-    profile: dict[str, Any] = json.loads((run / "profile/phases.json").read_text())
-    for name in ("steps", "first", "around"):
-        stretch = profile[name]
-        top = sum(row["total_s"] for row in stretch["phases"] if len(row["path"]) == 1)
-        own = sum(row["self_s"] for row in stretch["phases"])
-        assert top + stretch["other_s"] == pytest.approx(stretch["wall_s"], abs=1e-6)
-        assert own == pytest.approx(top, abs=1e-6)
-        assert all(0 <= row["self_s"] <= row["total_s"] for row in stretch["phases"] + stretch["beside"])
-        assert stretch["other_s"] >= 0
-    return profile
-
-
-def names(stretch: dict[str, Any]) -> set[str]:
-    return {"/".join(row["path"]) for row in stretch["phases"]}
-
-
-def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
-    """Check that every event of the driving thread lies in what encloses it; return the spans by name."""
-    events = [e for e in json.loads((run / "profile/trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
-    spans: dict[str, list[tuple[float, float]]] = {}
-    open_: list[float] = []
-    for event in events:
-        assert {"name", "cat", "pid", "tid", "ts", "dur"} <= event.keys()
-        begun, ended = event["ts"], event["ts"] + event["dur"]
-        spans.setdefault(event["name"], []).append((begun, ended))
-        if event["tid"] == 0:
-            while open_ and open_[-1] <= begun + 1e-6:
-                open_.pop()
-            assert not open_ or ended <= open_[-1] + 1e-6, event
-            open_.append(ended)
-    return spans
-
 
 COMMON = {"log", "log/rlcore:jsonl", "hooks", "hooks/acme-watch:main", "evaluate", "evaluate/generate", "checkpoint"}
 COMMON |= {"trainer", "driver"}
@@ -130,7 +55,7 @@ def test_the_phases_add_up_to_the_steps_as_another_clock_has_them(
     run = {"steps": 5, "profile": True}
     given = scenario(name, tmp_path, "run", {"run": run})
     if trainer == "own":
-        plugins.install("acme-own", STRANGER)
+        plugins.install("acme-own", TRAINER)
     rlcore.train(given.pop("model"), **{**given, "trainer": trainer or given["trainer"]})
     profile = told(tmp_path / "run")
     ticks = plugins["acme-watch"].ticks
@@ -250,19 +175,32 @@ def test_a_run_that_goes_on_profiles_what_it_does_anew(tmp_path: Path) -> None:
     assert len(lines(tmp_path / "run/metrics.jsonl")) == 9
 
 
-def in_company(folder: str) -> list[bool]:
-    """Train with a profile; return of each rank whether the policy is of the class it was built of again."""
-    result = train("ppo_plain", Path(folder), "run", {"run": {"steps": 3, "profile": True}})
-    ranks: Ranks = result.run.ranks
-    return ranks.gather([type(result.policy) is ModelPolicy])
+@attrs.frozen
+class Company:
+    """A profiled run of two ranks, and of each what it printed and if its policy is as it was."""
+
+    folder: Path
+    printed: tuple[str, ...]
+    as_built: tuple[bool, ...]
 
 
-def test_of_two_ranks_the_first_profiles(tmp_path: Path) -> None:
-    untimed = call_on_two_ranks("test_profiling:in_company", {"folder": str(tmp_path)}, what="a profile of two ranks")
-    assert untimed == [True, True]
-    assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(tmp_path / "run")["steps"])
-    assert (tmp_path / "run/profile/table.txt").read_text().startswith("where the time of steps 2 to 3 went")
-    check_trace(tmp_path / "run")
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
+    folder = tmp_path_factory.mktemp("company")
+    ranks = call_on_two_ranks("e2e_profiles:in_company", {"folder": str(folder)}, what="a profile of two ranks")
+    return Company(folder / "run", *zip(*ranks, strict=True))
+
+
+def test_of_two_ranks_the_first_profiles(company: Company) -> None:
+    assert [text.count("where the time of steps 2 to 3 went") for text in company.printed] == [1, 0]
+    assert {"generate", "update", "evaluate"} <= names(told(company.folder)["steps"])
+    check_trace(company.folder)
+
+
+def test_two_ranks_gather_within_a_phase_and_have_their_policies_back_as_they_were(company: Company) -> None:
+    assert company.as_built == (True, True)
+    assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(company.folder)["steps"])
+    assert (company.folder / "profile/table.txt").read_text().startswith("where the time of steps 2 to 3 went")
 
 
 def test_operators_lie_among_the_phases_in_a_trace_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Small models in folders, and configurations of runs of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
+
+WORDS = 512
+GPT: dict[str, Any] = {
+    "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": WORDS, "n_positions": 128, "bos_token_id": WORDS - 1,
+    "eos_token_id": WORDS - 1,
+}  # fmt: skip
+LLAMA: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 128,
+}  # fmt: skip
+PROMPTS = [f"w{i} w2 w3 w4 w5 w6 w7 w8" for i in range(16)]
+SAMPLES = [[f"w{i} w2 w3 w4", " ".join(["w9"] * 59)] for i in range(16)]
+
+
+def save(folder: Path, config: PreTrainedConfig) -> Path:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    words = {f"w{i}": i for i in range(config.vocab_size - 1)} | {"</s>": config.vocab_size - 1}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {"gpt": save(root / "gpt", GPT2Config(**GPT)), "llama": save(root / "llama", LlamaConfig(**LLAMA))}
+
+
+def reward(outputs: list[str], **_: Any) -> list[float]:
+    return [float(len(output) % 7) for output in outputs]
+
+
+def ppo(folder: Path, **trainer: Any) -> dict[str, Any]:
+    return {
+        "model": {"path": str(folder)},
+        "trainer": {"name": "ppo", "rollouts": 16, "batch_size": 16, "epochs": 1, **trainer},
+        "data": {"prompts": PROMPTS, "reward_fn": reward},
+        "gen": {"max_new_tokens": 56, "eos_token_ids": []},
+    }
+
+
+def imitation(folder: Path, name: str, **trainer: Any) -> dict[str, Any]:
+    rewards = {"rewards": [float(i) for i in range(len(SAMPLES))]} if name == "ilql" else {}
+    return {
+        "model": {"path": str(folder)},
+        "trainer": {"name": name, "batch_size": 16, **trainer},
+        "data": {"samples": SAMPLES, **rewards},
+    }

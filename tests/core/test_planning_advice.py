@@ -1,0 +1,57 @@
+"""What `rlcore plan` tells to turn down saves what it says, and changes no more than it has to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from planning_making import folders, imitation, ppo
+
+from rlcore.config import merge, parse_overrides
+from rlcore.planning.advice import FREE, SLOWER, advise
+from rlcore.planning.estimate import estimate
+
+__all__ = ["folders"]  # a fixture
+
+
+def test_what_to_turn_down_saves_what_it_says(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    values = merge(ppo(folders["llama"], kl_coef=0.1), {"model": {"unfrozen_layers": 1, "sampling_dtype": "bfloat16"}})
+    values = merge(values, {"gen": {"max_new_tokens": 12}})
+    found = estimate(values, "test")
+    capfd.readouterr()
+    advice = advise(values, "test", found, 0)
+    assert capfd.readouterr() == ("", "")  # what a change would be warned of is not what the run is
+    assert {each.change for each in advice} >= TRIED
+    for each in (each for each in advice if each.change in AGAIN):
+        changed = merge(values, parse_overrides(each.change.split()))
+        less = estimate(changed, "test").measured.worst.peak  # with nothing known of the other
+        assert each.saving == found.measured.worst.peak - less > 0
+        assert each.peak == found.peak - each.saving
+
+
+TRIED = {
+    "trainer.micro_batch_size=4", "trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling_dtype=null",
+    "trainer.kl_coef=0", "model.dtype=bfloat16",
+}  # fmt: skip
+AGAIN = {"trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling_dtype=null"}
+"""Of which the policy is taken over, what sampling takes, and nothing."""
+
+
+def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folders: dict[str, Path]) -> None:
+    values = imitation(folders["gpt"], "sft")
+    found = estimate(values, "test")
+    assert {each.price for each in advise(values, "test", found, found.peak - 1)} <= {FREE, SLOWER}
+    first, *others = advise(values, "test", found, 0)
+    assert first.change == "trainer.micro_batch_size=1"
+    less = estimate(merge(values, {"trainer": {"micro_batch_size": 1}}), "test").measured.worst.peak
+    assert first.saving == found.measured.worst.peak - less > 0
+    assert first.peak == less + found.baseline
+    assert any("model.peft" in each.change for each in others)
+
+
+def test_an_evaluation_that_takes_the_most_is_made_in_parts(folders: dict[str, Path]) -> None:
+    sampled = {"eval": {"batch_size": 2048, "samples": 512}, "data": {"eval_prompts": ["ab", "cd", "ef", "gh"]}}
+    values = merge(imitation(folders["gpt"], "sft", micro_batch_size=1), {**sampled, "gen": {"max_new_tokens": 32}})
+    found = estimate(values, "test")
+    assert found.measured.worst.name == "evaluation"
+    assert advise(values, "test", found, found.peak - 1)[0].change == "eval.batch_size=512"

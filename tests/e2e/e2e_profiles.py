@@ -1,0 +1,59 @@
+"""What every profile keeps to, and a run of two ranks that is profiled."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_scenarios import train
+
+from rlcore.models.policy import ModelPolicy
+from rlcore.ranks import Ranks
+
+
+def told(run: Path) -> dict[str, Any]:
+    """Read a run's profile, and check what every profile keeps to."""
+    profile: dict[str, Any] = json.loads((run / "profile/phases.json").read_text())
+    for name in ("steps", "first", "around"):
+        stretch = profile[name]
+        top = sum(row["total_s"] for row in stretch["phases"] if len(row["path"]) == 1)
+        own = sum(row["self_s"] for row in stretch["phases"])
+        assert top + stretch["other_s"] == pytest.approx(stretch["wall_s"], abs=1e-6)
+        assert own == pytest.approx(top, abs=1e-6)
+        assert all(0 <= row["self_s"] <= row["total_s"] for row in stretch["phases"] + stretch["beside"])
+        assert stretch["other_s"] >= 0
+    return profile
+
+
+def names(stretch: dict[str, Any]) -> set[str]:
+    return {"/".join(row["path"]) for row in stretch["phases"]}
+
+
+def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
+    """Check that every event of the driving thread lies in what encloses it; return the spans by name."""
+    events = [e for e in json.loads((run / "profile/trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    spans: dict[str, list[tuple[float, float]]] = {}
+    open_: list[float] = []
+    for event in events:
+        assert {"name", "cat", "pid", "tid", "ts", "dur"} <= event.keys()
+        begun, ended = event["ts"], event["ts"] + event["dur"]
+        spans.setdefault(event["name"], []).append((begun, ended))
+        if event["tid"] == 0:
+            while open_ and open_[-1] <= begun + 1e-6:
+                open_.pop()
+            assert not open_ or ended <= open_[-1] + 1e-6, event
+            open_.append(ended)
+    return spans
+
+
+def in_company(folder: str) -> list[tuple[str, bool]]:
+    """Train with a profile; tell of each rank what it printed, and if its policy is of the class it was built of."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        result = train("ppo_plain", Path(folder), "run", {"run": {"steps": 3, "profile": True}})
+    ranks: Ranks = result.run.ranks
+    return ranks.gather([(said.getvalue(), type(result.policy) is ModelPolicy)])
