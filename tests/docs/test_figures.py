@@ -1,0 +1,36 @@
+"""The figures that pages give of how the program decides are those that it decides by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlcore.models import block_cache, packed_decoding, static_decoding
+from rlcore.models.settings import CausalLMConfig
+from rlcore.profiling import phases
+from rlcore.sampling import loop
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SAID = {
+    "performance.md": [
+        f"| `model.trunk_cache_gb` | {CausalLMConfig().trunk_cache_gb:g} GB |",
+        f"{packed_decoding.LEAST_ROWS} sequences or more, and {packed_decoding.LEAST_JOINED} or more where at least",
+        f"as soon as one in {loop.LEAVE_SHARE} has",
+        f"blocks of {block_cache.WIDTH} columns",
+        f"have {packed_decoding.MOST_SHORT} tokens at most",
+        f"a prompt of {packed_decoding.LEAST_SHARED} tokens or more",
+        f"after every {loop.READ_EVERY['cuda']}, which sequences go on",
+        f"as soon as one in {loop.JOIN_SHARE} is free",
+    ],
+    "gpus.md": [
+        f"read back after every {loop.READ_EVERY['cuda']} tokens",
+        f"columns in multiples of {static_decoding.LEAST_COLUMNS}",
+    ],
+    "profiling.md": [f"in the first {phases.TRACED} steps"],
+}
+
+
+@pytest.mark.parametrize(("page", "said"), [(page, said) for page, each in SAID.items() for said in each])
+def test_a_page_says_the_figure_that_counts(page: str, said: str) -> None:
+    assert said in " ".join((DOCS / page).read_text(encoding="utf-8").split())
