@@ -11,7 +11,7 @@ from rlcore.models import loading
 from rlcore.models.adapters import keep_reference
 from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, put_heads
 from rlcore.models.forward import looks_ahead
-from rlcore.models.packing import longest_packed
+from rlcore.models.packing_choice import longest_packed
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig

@@ -17,15 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.devices import sent
 from rlcore.models.attention_groups import CALL, AttentionGroups
-from rlcore.models.blocks import vocabulary_size
 from rlcore.models.prefixes import NOTHING, distinct_prefixes, every_prefix
-from rlcore.models.quiet import quiet_transformers
 
 PACKED = "rlcore_packed"
 IGNORABLE = {
@@ -205,55 +203,3 @@ def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
         "attention_mask": mask.long(),
         "use_cache": False,
     }
-
-
-def longest_packed(model: PreTrainedModel) -> int:
-    """Switch `model` (with a head or without) to packed attention where that is exact.
-
-    The model proves it on a small batch: as many attention calls as layers, and the result of an ordinary pass.
-
-    Returns:
-        Tokens of the longest sequence that may be packed; 0 where the family does not allow packing, and the model is
-        left as it was.
-    """
-    before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
-    limit = min(_windows(model), default=2**31)
-    if before not in ("sdpa", PACKED) or limit < 3:
-        return 0
-    training = model.training
-    model.eval()
-    try:
-        exact = _runs_packed(model)
-    except (PackingRefused, TypeError, ValueError, RuntimeError, AttributeError, KeyError):
-        exact = False
-    model.train(training)
-    if not exact:
-        _attend_with(model, before)
-        return 0
-    return limit
-
-
-@torch.no_grad()
-def _runs_packed(model: PreTrainedModel) -> bool:
-    """Switch `model` to packed attention and tell whether that changes what it says."""
-    tokens = (torch.arange(8, device=model.device).reshape(2, 4) * 7 + 1) % vocabulary_size(model)
-    mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
-    expected = model(**padded_inputs(tokens, mask))[0][mask].float()
-    _attend_with(model, PACKED)
-    inputs = pack(tokens, mask).inputs
-    got = model(**inputs)[0][0].float()
-    if inputs["packing"].calls[0] != model.config.get_text_config().num_hidden_layers:
-        return False
-    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
-    return bool((got - expected).abs().max() <= tolerance * expected.abs().max())
-
-
-def _attend_with(model: PreTrainedModel, implementation: str) -> None:
-    with quiet_transformers():
-        model.set_attn_implementation(implementation)
-
-
-def _windows(model: PreTrainedModel) -> list[int]:
-    """List the attention windows the configuration speaks of; sequences longer than any of them are not packed."""
-    text = model.config.get_text_config().to_dict()
-    return [int(text[name]) for name in ("sliding_window", "attention_chunk_size") if text.get(name)]

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models.blocks import decoder_blocks, freeze_below, frozen_copy, runs_before
 from rlcore.models.forward import predict
-from rlcore.models.packing import longest_packed
+from rlcore.models.packing_choice import longest_packed
 from rlcore.models.reading import CausalReader
 
 CONFIGS = {

@@ -16,7 +16,7 @@ from rlcore.models import packed_decoding
 from rlcore.models.block_cache import BlockCache
 from rlcore.models.decoding import CausalDecoder
 from rlcore.models.packed_decoding import PackedDecoder, pays
-from rlcore.models.packing import longest_packed
+from rlcore.models.packing_choice import longest_packed
 from rlcore.models.reading import CausalReader
 from rlcore.models.sequence_cache import SequenceCache
 from rlcore.models.shared_cache import SharedCache

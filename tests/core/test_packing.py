@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import structlog
 import tiny
 import torch
 import transformers as hf
@@ -15,7 +16,8 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.packing import PACKED, Packing, longest_packed, pack, packed_attention
+from rlcore.models.packing import PACKED, Packing, pack, packed_attention
+from rlcore.models.packing_choice import longest_packed
 from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
 
@@ -122,7 +124,11 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
 def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -> None:
     model = make_causal(DOES_NOT_PACK[name])
     before = model.config._attn_implementation
-    assert longest_packed(model) == 0
+    with structlog.testing.capture_logs() as said:
+        assert longest_packed(model) == 0
+    (event,) = said
+    assert (event["event"], event["model"]) == ("padding is computed along", type(model).__name__)
+    assert ("'eager'" in event["reason"]) == (before == "eager")
     assert model.config._attn_implementation == before
     sides = ("left", "right", "both") if "mamba" not in name else ("right",)
     for side in sides:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
 from rlcore.models.noise import disable_dropout
-from rlcore.models.packing import longest_packed
+from rlcore.models.packing_choice import longest_packed
 from rlcore.models.prefixes import NOTHING, Prefixes, distinct_prefixes
 from rlcore.models.reading import CausalReader
 
