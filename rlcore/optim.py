@@ -59,9 +59,8 @@ class Updater:
         self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
         # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
         self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
-        policy.forward = self.wrapped
-        if ranks.accelerator.mixed_precision != "no":
-            policy.autocast = ranks.accelerator.autocast
+        is_mixed = ranks.accelerator.mixed_precision != "no"
+        policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast if is_mixed else nullcontext
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
