@@ -30,6 +30,7 @@ def add_command(commands: Commands) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    import gc
     import sys
 
     from rlcore.config import load_yaml, merge, parse_overrides
@@ -41,10 +42,14 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rlcore.planning.advice import advise
     from rlcore.planning.device import device_memory
     from rlcore.planning.estimate import estimate
+    from rlcore.planning.heap import Heap
     from rlcore.planning.report import report_as_json, write_report
 
+    gc.freeze()  # garbage is looked for in each estimate, and there is none in all that has been imported
+    heap = Heap()
     with redirect_stdout(sys.stderr):  # what a model's or a user's module prints
-        found = estimate(values, where, world=arguments.world)
+        found = estimate(values, where, world=arguments.world, heap=heap)
+        heap.close()
         limit, limit_from = device_memory(found.device) if given is None else (given, "given (--device-memory)")
         advice = advise(values, where, found, limit) if found.peak > limit else []
     if arguments.json:

@@ -83,11 +83,11 @@ def _drawn(
     size = min(num_prompts, gen.batch_size or num_prompts)
     first, last = (min(number, gen.max_new_tokens) for number in (NUM_EARLY, NUM_LATE))
     few = evolve(gen, max_new_tokens=first, min_new_tokens=0, eos_token_ids=(), stop_sequences=())
-    before = live.restart()
-    early = Watched(subject.policy, live, before, capacity=gen.max_new_tokens)
+    before, waiting = live.restart(), num_prompts - size
+    early = Watched(subject.policy, live, before, waiting=waiting, capacity=gen.max_new_tokens)
     sample(early, prompts(subject, size, length, subject.lengths.num_prompts), few)
     peak = live.peak
-    late = Watched(subject.policy, live, before, is_late=True)
+    late = Watched(subject.policy, live, before, waiting=waiting if early.joins else 0, is_late=True)
     sample(late, prompts(subject, size, length + gen.max_new_tokens - last), evolve(few, max_new_tokens=last))
     peak = max(peak, live.peak)
     kept = live.now - before  # a copy of the weights, buffers: theirs is a line of what is held throughout

@@ -14,6 +14,7 @@ from rlcore.config import structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.peak_memory import resident_bytes
 from rlcore.planning.draws import is_drawn_alike
+from rlcore.planning.heap import Heap
 from rlcore.planning.phantoms import Phantoms, phantoms
 from rlcore.planning.phases import Measured, measure
 from rlcore.planning.subject import Subject, build_subject, read_inputs
@@ -58,11 +59,23 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Return the bytes of the worst phase, the baseline included."""
-        return self.measured.worst.peak + self.baseline
+        """Return the bytes of the worst phase, with the baseline and with what malloc keeps of freed tensors."""
+        return self.measured.worst.peak + self.baseline + self.holes
+
+    @property
+    def holes(self) -> int:
+        """Return the bytes that malloc keeps of freed tensors; 0 on an accelerator, whose memory it does not manage."""
+        return self.measured.holes if self.device == "cpu" else 0
 
 
-def estimate(values: Mapping[str, Any], where: str, *, world: int = 1, known: Estimate | None = None) -> Estimate:
+def estimate(
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    world: int = 1,
+    known: Estimate | None = None,
+    heap: Heap | None = None,
+) -> Estimate:
     """Estimate the memory of a run; no weights are read and none are made.
 
     Args:
@@ -71,6 +84,8 @@ def estimate(values: Mapping[str, Any], where: str, *, world: int = 1, known: Es
         world: processes that the run will have, each with a device of its own.
         known: the estimate of a configuration that differs in other options than those that say what its prompts and
             samples are and how long; what they leave as it is, is taken of it.
+        heap: finds out what malloc keeps of freed tensors; it needs a process of which little has been freed. Left out,
+            nothing is.
 
     Raises:
         RLCoreError: the configuration cannot be used, or does not say what would have to be known.
@@ -80,17 +95,17 @@ def estimate(values: Mapping[str, Any], where: str, *, world: int = 1, known: Es
         raise ConfigError(f"{where}: trainer.name = {settings.trainer['name']!r}: must be the name of a trainer")
     baseline = resident_bytes()
     with configured(settings.plugins.disable, settings.plugins.only), torch.random.fork_rng(devices=[]):
-        measured, subject, mode = _measured(settings, where, world, known)
+        measured, subject, mode = _measured(settings, where, world, known, heap)
     device = subject.ranks.device.type
     own = baseline + KERNELS if device == "cpu" else 0
     return Estimate(measured, own, device, world, subject, mode)
 
 
 def _measured(
-    settings: TrainConfig, where: str, world: int, known: Estimate | None
+    settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
 ) -> tuple[Measured, Subject, Phantoms]:
     try:
-        with phantoms(known.mode if known else None) as mode, warnings.catch_warnings():
+        with phantoms(known.mode if known else Phantoms(heap)) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
             draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rlcore.planning.heap import Heap
+
 
 class LiveBytes(TorchDispatchMode):
     """Count, while the context is open, what each operation of torch allocates until it is freed.
@@ -17,14 +19,17 @@ class LiveBytes(TorchDispatchMode):
     Views count once, as the storage they share. What a kernel allocates and frees inside is not seen, nor is memory
     that an allocator keeps for later.
 
+    Args:
+        heap: is to find room for phantoms, as malloc would for the tensors they stand for.
+
     Attributes:
         now: bytes held at present.
         peak: the most since `restart`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heap: Heap | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now, self.peak = 0, 0
+        self.now, self.peak, self.heap = 0, 0, heap
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def restart(self) -> int:
@@ -49,13 +54,18 @@ class LiveBytes(TorchDispatchMode):
         if not size or key in self._known:
             return
 
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        is_real = storage.device.type != "meta"
+        block = None if is_real or self.heap is None else self.heap.take(size, self.now)
+
         def freed(_: object) -> None:
             del self._known[key]
             self.now -= size
+            if block is not None and self.heap is not None:
+                self.heap.give(block)
 
         self._known[key] = weakref.ref(storage, freed)
-        self.now += size
-        self.peak = max(self.peak, self.now)
 
 
 def held(*tensors: Tensor | None) -> int:

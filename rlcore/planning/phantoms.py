@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from rlcore.models import linear
 from rlcore.models.tiles import Tile, tiles
+from rlcore.planning.heap import Heap
 from rlcore.planning.live import LiveBytes
 
 _aten, _device_of = torch.ops.aten, torch.ops.prim.device.default
@@ -34,13 +36,16 @@ NUM_TILES = 3
 class Phantoms(TorchDispatchMode):
     """Make every new tensor of floats a phantom, and all that is computed from phantoms.
 
+    Args:
+        heap: is to find room for them.
+
     Attributes:
         live: counts what they would take.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heap: Heap | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live, self._fake = LiveBytes(), FakeTensorMode(allow_non_fake_inputs=True)
+        self.live, self._fake = LiveBytes(heap), FakeTensorMode(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, for shapes alone where it is about phantoms, and count what it returns."""
@@ -57,6 +62,8 @@ class Phantoms(TorchDispatchMode):
             return 0.0 if given[0].is_floating_point() else 0
         if func is _aten.equal.default:
             return True
+        if func.is_view and len(given) == len(phantoms) == 1:
+            return self._view(func, phantoms[0], args, kwargs)
         if func in _INDEXED:
             args = (args[0], _positions(args[1]), *args[2:])
             given = _tensors((args, kwargs))
@@ -66,6 +73,12 @@ class Phantoms(TorchDispatchMode):
         if isinstance(out, FakeTensor) and out.is_floating_point():
             return out
         return self._with_real_integers(out, func, args, kwargs)
+
+    def _view(self, func: Any, tensor: FakeTensor, args: Any, kwargs: Any) -> Any:
+        """View a phantom in another way, which half of all operations do: shapes and strides are all there is to it."""
+        with in_kernel_invocation_manager(self._fake):
+            out = func(*args, **kwargs)
+        return tree_map_only(Tensor, lambda view: FakeTensor(self._fake, view, tensor.fake_device), out)
 
     def _phantom(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self._fake.from_tensor(tensor)

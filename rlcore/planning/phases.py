@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -15,7 +15,7 @@ from rlcore.planning.batches import learned, pieces, rollouts
 from rlcore.planning.draws import Draws, draw
 from rlcore.planning.live import LiveBytes, held, parameters_of
 from rlcore.planning.subject import Subject
-from rlcore.types import PolicyOutputs
+from rlcore.types import PolicyOutputs, Trajectories
 
 MANY = 10**6
 """Updates of a run for its schedule, which takes no memory."""
@@ -24,6 +24,12 @@ TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
 
 TRUNK = "what the frozen layers made of them"
 """The line that `model.trunk_cache_gb` bounds."""
+
+
+BETWEEN = "gradients under way between processes"
+ROLLOUTS = "rollouts"
+UNSEEN = (TRUNK, BETWEEN, ROLLOUTS)
+"""What is there throughout and not while phantoms go through a step."""
 
 
 @attrs.frozen
@@ -49,11 +55,13 @@ class Measured:
         held: what is there throughout, by what it is for.
         phases: in the order they come in.
         draws: what sampling takes, for a run that samples in the same way.
+        holes: what malloc keeps of tensors that are freed, beyond the worst phase; 0 where that is not known.
     """
 
     held: dict[str, int]
     phases: tuple[Phase, ...]
     draws: Draws
+    holes: int = 0
 
     @property
     def worst(self) -> Phase:
@@ -75,25 +83,32 @@ def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Me
     reference = getattr(policy, "reference", None)
     beside = parameters_of(reference) if isinstance(reference, torch.nn.Module) else []
     longest = subject.lengths.prompt + subject.settings.gen.max_new_tokens
+    named = subject.optimizers.get(subject.optimizer)
     with _no_garbage():
-        update, moments = _update(subject, live)
+        updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
+        draws = draws or draw(subject, live)
+        scoring = _scoring(subject, live)
+        update, moments = _update(subject, live, updater)
         parts = {
             "parameters that train": held(*trained),
             "parameters that are frozen": held(*weights) - held(*trained),
             "reference": held(*weights, *beside) - held(*weights),
             "optimizer": moments,
-            "gradients under way between processes": held(*trained) if subject.world > 1 else 0,
-            "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
+            BETWEEN: held(*trained) if subject.world > 1 else 0,
+            ROLLOUTS: subject.workload.num_held * longest * TOKEN_BYTES,
             TRUNK: _remembered(subject, live),
         }
-        draws = draws or draw(subject, live)
-        scoring = _scoring(subject, live)
     earlier = sum(parts.values())
     parts["what sampling keeps for the next time"] = draws.kept
     throughout = earlier + draws.kept  # there when a model learns, though not yet when it first samples
     phases = [Phase(each.name, each.parts, earlier + each.peak) for each in draws.phases]
     phases += [Phase("scoring", {"one pass": size}, throughout + size) for size in scoring]
-    return Measured(parts, (*phases, Phase("update", update, throughout + sum(update.values()))), draws)
+    phases.append(Phase("update", update, throughout + sum(update.values())))
+    measured = Measured(parts, tuple(phases), draws)
+    if live.heap is None or not live.heap.is_open:
+        return measured
+    taken = live.heap.peak + sum(parts[name] for name in UNSEEN)
+    return attrs.evolve(measured, holes=max(0, taken - measured.worst.peak))
 
 
 @contextmanager
@@ -109,21 +124,12 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _update(subject: Subject, live: LiveBytes) -> tuple[dict[str, int], int]:
+def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int]:
     """Make one optimizer step, of two micro-batches where there are several; return the optimizer's bytes too."""
-    policy, workload = subject.policy, subject.workload
-    before = live.restart()
-    named = subject.optimizers.get(subject.optimizer)
-    updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
-    micro = pieces(subject, learned(subject), workload.micro_batch_size)
+    micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
     largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
-    kept = 0
-    for _ in micro[:2]:
-        began = live.now
-        outputs = policy.score(largest, entropy=workload.entropy)
-        kept = live.now - began
-        updater.backward(_loss(outputs))
-        del outputs
+    before = live.restart()
+    kept = _passes(subject, live, updater, [largest] * min(len(micro), 2))
     passes = live.peak - before
     gradients = held(*(p.grad for p in updater.parameters))
     live.restart()
@@ -136,7 +142,22 @@ def _update(subject: Subject, live: LiveBytes) -> tuple[dict[str, int], int]:
         parts = {"gradients" if there == gradients else "gradients by then": there}
         parts["activations kept for the backward pass"] = kept
     parts["the rest, such as logits"] = max(passes, step) - sum(parts.values())
+    if live.heap is not None and live.heap.is_open:  # the second step finds the holes that the first has left
+        _passes(subject, live, updater, [largest] * min(len(micro), 2))
+        updater.step()
     return parts, moments
+
+
+def _passes(subject: Subject, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
+    """Make forward and backward passes of micro-batches; return what one keeps in between."""
+    kept = 0
+    for batch in micro:
+        began = live.now
+        outputs = subject.policy.score(batch, entropy=subject.workload.entropy)
+        kept = live.now - began
+        updater.backward(_loss(outputs))
+        del outputs
+    return kept
 
 
 def _loss(outputs: PolicyOutputs) -> torch.Tensor:

@@ -28,6 +28,8 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
             f"{phase.name}: {write_size(phase.peak + found.baseline)} at its peak" + " <- the most" * (phase is worst),
         ]
         lines += [_line(name, size) for name, size in phase.parts.items() if size]
+    if found.holes:
+        lines += ["", _line("freed tensors that malloc keeps (tried here)", found.holes)]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
     fits = found.peak <= limit
     lines.append(
@@ -63,6 +65,7 @@ def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str
             "baseline": found.baseline,
             "held": measured.held,
             "phases": [{"name": p.name, "peak": p.peak + found.baseline, "parts": p.parts} for p in measured.phases],
+            "kept_by_malloc": found.holes,
             "peak": found.peak,
             "worst": measured.worst.name,
             "limit": limit,

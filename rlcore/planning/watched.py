@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from rlcore.model_protocols import joins
 from rlcore.planning.live import LiveBytes, held
 from rlcore.protocols import Decoder, DecodeStep, Policy
+from rlcore.sampling.given import takes_waiting
 
 
 class Watched:
@@ -18,15 +20,29 @@ class Watched:
         policy: what it is otherwise.
         live: counts bytes.
         before: bytes there were without a decoder.
+        waiting: prompts that would wait for a place behind those that are sampled, which decides on the decoder.
         capacity: tokens there shall be room for; as many as are asked for when left out.
         is_late: count the peak from the second token on only.
+
+    Attributes:
+        cache: bytes that a decoder held besides what it said, at most.
+        logits: bytes of what it said.
+        joins: whether its decoder would take those in that wait.
     """
 
     def __init__(
-        self, policy: Policy, live: LiveBytes, before: int, *, capacity: int = 0, is_late: bool = False
+        self,
+        policy: Policy,
+        live: LiveBytes,
+        before: int,
+        *,
+        waiting: int,
+        capacity: int = 0,
+        is_late: bool = False,
     ) -> None:
         self._policy, self._live, self._before, self._capacity = policy, live, before, capacity
-        self._is_late, self.cache, self.logits = is_late, 0, 0
+        self._is_late, self.cache, self.logits, self.joins = is_late, 0, 0, False
+        self._told: dict[str, Any] = {"waiting": waiting} if takes_waiting(policy) else {}
 
     def __getattr__(self, name: str) -> Any:
         """Be the policy in everything else."""
@@ -35,7 +51,7 @@ class Watched:
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **asked: Any) -> Decoder:
         """Begin to continue prompts, with room for `capacity` more tokens."""
         room = self._capacity or max_new_tokens
-        return _Decoder(self, self._policy.decoder(prompts, max_new_tokens=room, **asked))
+        return _Decoder(self, self._policy.decoder(prompts, max_new_tokens=room, **asked, **self._told))
 
     def note(self, said: DecodeStep) -> None:
         """Take down what a decoder holds besides what it has just said."""
@@ -51,7 +67,9 @@ class _Decoder:
         self._watch, self._decoder, self._started = watch, decoder, False
 
     def start(self) -> DecodeStep:
-        return self._decoder.start()
+        said = self._decoder.start()
+        self._watch.joins = joins(self._decoder) is not None
+        return said
 
     def step(self, tokens: torch.Tensor) -> DecodeStep:
         said = self._decoder.step(tokens)

@@ -1,0 +1,97 @@
+"""Find out what the C library's malloc keeps of tensors that are freed, by having it lay out blocks of their sizes.
+
+What is freed between blocks that stay is a hole: it goes to later blocks that fit, and not to the system. glibc leaves
+many, for the bound above which it asks the system for a block by itself rises with each such block that is freed
+(mallopt(3), M_MMAP_THRESHOLD). How large they get follows from the order of sizes alone, which a plan goes through
+anyway; what is never written to takes addresses and no memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from typing import Any
+
+import attrs
+
+ALIGNMENT = 64
+"""Bytes on whose multiples torch has tensors begin on a CPU."""
+
+
+@attrs.frozen
+class Block:
+    """Hold what has been reserved: where it lies, and its bytes where the system was asked for it by itself, else 0."""
+
+    place: int
+    mapped: int
+
+
+class Heap:
+    """Reserve a block for every tensor that would be made, and note the most that tensors and holes take together.
+
+    Where the C library does not say how its heap lies nothing is reserved, and no holes are known of.
+
+    Attributes:
+        peak: bytes that the process would hold for tensors at most, holes between them included.
+    """
+
+    def __init__(self) -> None:
+        self.peak, self._most, self._mapped, self._is_open = 0, 0, 0, _LIBRARY is not None
+        if _LIBRARY is not None:
+            self._begin, self._free = _LIBRARY.sbrk(0), _LIBRARY.mallinfo2().fordblks
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether blocks are reserved."""
+        return self._is_open
+
+    def close(self) -> None:
+        """Reserve nothing from now on."""
+        self._is_open = False
+
+    def take(self, size: int, held: int) -> Block | None:
+        """Reserve a block of `size` bytes, with which tensors hold `held` bytes; None where there is none to be had."""
+        if not self._is_open:
+            return None
+        place = ctypes.c_void_p()
+        if _LIBRARY.posix_memalign(ctypes.byref(place), ALIGNMENT, size) or place.value is None:
+            return None
+        end = _LIBRARY.sbrk(0)
+        mapped = size if place.value > end else 0  # what is asked for by itself lies above the heap
+        self._mapped += mapped
+        if end - self._begin + self._mapped > self._most:
+            self._most = end - self._begin + self._mapped
+            self.peak = max(self.peak, held + _LIBRARY.mallinfo2().fordblks - self._free)
+        return Block(place.value, mapped)
+
+    def give(self, block: Block) -> None:
+        """Free a block."""
+        self._mapped -= block.mapped
+        _LIBRARY.free(block.place)
+
+
+class _Account(ctypes.Structure):
+    """What glibc says of its heap: `struct mallinfo2` of malloc.h."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+        )
+    ]  # fmt: skip
+
+
+def _library() -> Any:
+    """Return the C library if it is a glibc that accounts for its heap in numbers of 64 bits, which 2.33 brought."""
+    name, version = platform.libc_ver()
+    if name != "glibc" or [int(part) for part in version.split(".")[:2]] < [2, 33]:
+        return None
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = _Account
+    library.sbrk.restype, library.sbrk.argtypes = ctypes.c_ssize_t, [ctypes.c_ssize_t]
+    library.posix_memalign.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    return library
+
+
+_LIBRARY = _library()
