@@ -43,9 +43,10 @@ class Advice:
 
 
 def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -> list[Advice]:
-    """Rank what could be turned down: what changes no result first, and within that what saves most.
+    """Rank what could be turned down: what changes no result first, and within that what is enough and no more.
 
-    What trains something else is not tried where a change with the same result is enough.
+    Of what is not enough that comes first which saves most. What trains something else is not tried where a change
+    with the same result is enough.
 
     Args:
         values: the configuration.
@@ -67,7 +68,9 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
         if saving > WORTHWHILE * found.measured.worst.peak:
             advice.append(Advice(change, saving, found.peak - saving, price))
     rank = {FREE: 0, SLOWER: 1, OTHER: 2}
-    return sorted(advice, key=lambda each: (rank[each.price], each.peak > limit, -each.saving))
+    enough = sorted((each for each in advice if each.peak <= limit), key=lambda each: each.saving)
+    not_enough = sorted((each for each in advice if each.peak > limit), key=lambda each: -each.saving)
+    return sorted([*enough, *not_enough], key=lambda each: rank[each.price])
 
 
 @contextmanager

@@ -38,15 +38,18 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     )
     if advice:
         lines += ["", "turn down, each alone:"]
+        width = max(len(each.change) for each in advice)
         lines += [
-            f"  {each.change:<42} saves {write_size(each.saving):>9}, then {write_size(each.peak):>9}"
+            f"  {each.change:<{width}} saves {write_size(each.saving):>9}, then {write_size(each.peak):>9}"
             f"{' (fits)' if each.peak <= limit else ''}; {each.price}"
             for each in advice
         ]
         if all(each.peak > limit for each in advice):
             lines.append("none of them is enough by itself")
-    elif not fits:
+    elif not fits and found.baseline <= limit:
         lines.append("no option tried here saves anything: take a smaller model, shorter sequences or a larger device")
+    if found.baseline > limit:
+        lines.append("interpreter, torch and its kernels alone take more than there is")
     return "\n".join(lines)
 
 

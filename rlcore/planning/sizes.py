@@ -24,5 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def write_size(size: int) -> str:
-    """Write bytes in GB, or in MB where that says more."""
-    return f"{size / 1e9:.2f} GB" if abs(size) >= 1e9 else f"{size / 1e6:.1f} MB"
+    """Write bytes in GB, or in MB or kB where that says more."""
+    if abs(size) >= 1e9:
+        return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e6:.1f} MB" if abs(size) >= 1e5 else f"{size / 1e3:.1f} kB"

@@ -215,4 +215,5 @@ def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
     assert parse_size(text) == size
     with pytest.raises(ConfigError):
         parse_size(f"-{text}")
-    assert write_size(24 * 10**9) == "24.00 GB"
+    sizes = {24 * 10**9: "24.00 GB", 10**9 - 10**7: "990.0 MB", 100_000: "0.1 MB", 99_000: "99.0 kB", 64: "0.1 kB"}
+    assert {size: write_size(size) for size in sizes} == sizes
