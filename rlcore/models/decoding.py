@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from rlcore.models.cache import PreallocatedLayer, make_cache
+from rlcore.models.head_input import head_reads
 from rlcore.models.packing import Packing, pack
 from rlcore.protocols import DecodeStep
 
@@ -101,9 +102,10 @@ class CausalDecoder:
         inputs, node = pack(self._prompts, mask, share=True)
         reading = Prefill(inputs["packing"])
         last = node[mask.sum(1).cumsum(0) - 1]
-        with self._autocast(), narrowed(self._model.get_output_embeddings(), last) as hidden:
+        head = self._model.get_output_embeddings()
+        with self._autocast(), head_reads(head, lambda hidden: hidden.index_select(1, last)) as hidden:
             logits = self._model(**inputs | {"packing": reading}).logits[0]
-            said = DecodeStep(logits, None) if self._heads is None else DecodeStep(logits, *self._heads(hidden[0]))
+            said = DecodeStep(logits, None) if self._heads is None else DecodeStep(logits, *self._heads(hidden[0][0]))
         places = node[(mask.reshape(-1).cumsum(0) - 1).clamp(min=0)]  # padding, which is masked, may hold any token
         for layer, states in zip(self._layers, reading.states, strict=True):
             layer.update(*(_spread(each, places, len(mask)) for each in states))
@@ -126,7 +128,7 @@ class CausalDecoder:
         if self._heads is None:
             return DecodeStep(self._model(**inputs).logits[:, -1], None)
         head = self._model.get_output_embeddings()
-        with read_by(head) as rows:
+        with head_reads(head) as rows:
             logits = self._model(**inputs).logits[:, -1]
         return DecodeStep(logits, *self._heads(rows[0][:, -1]))
 
@@ -149,34 +151,6 @@ def _spread(states: Tensor, places: Tensor, height: int) -> Tensor:
     heads, width = states.shape[1], states.shape[3]
     spread = states[0].transpose(0, 1).index_select(0, places)
     return spread.view(height, -1, heads, width).transpose(1, 2)
-
-
-@contextmanager
-def narrowed(head: nn.Module, rows: Tensor | None) -> Iterator[list[Tensor]]:
-    """Have `head` read these rows of a packed batch only, all if None, and note what it reads, float[N, H]."""
-    read: list[Tensor] = []
-
-    def narrow(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-        kept = args[0] if rows is None else args[0].index_select(1, rows)
-        read.append(kept[0])
-        return (kept,)
-
-    hook = head.register_forward_pre_hook(narrow)
-    try:
-        yield read
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def read_by(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect what `module` is called with while the context is open."""
-    inputs: list[Tensor] = []
-    hook = module.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    try:
-        yield inputs
-    finally:
-        hook.remove()
 
 
 def _keywords(model: nn.Module) -> tuple[str, bool]:

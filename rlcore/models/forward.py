@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models.blocks import vocabulary_size
+from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.length_groups import in_groups
 from rlcore.models.linear import rows_for_the_head, score_tokens
@@ -185,32 +186,20 @@ def predict(
     share = not (is_noisy(model) or (value is not None and is_noisy(value)))
     run = ForwardPass(*reader.read(tokens, mask, action_mask, share=share))
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
+
+    def narrowed(hidden: Tensor) -> Tensor:
+        """Have the head read the rows that predict chosen tokens and no others, none if there are too many."""
+        kept = run.keep(hidden)
+        run.hidden.append(kept)
+        return kept[None] if most is None or len(kept) <= most else kept[None, :0]
+
     # Entered first: what is not known yet is read in a pass of its own.
     known = nullcontext() if trunk is None or not share else trunk.standing_in(model, run.inputs)
-    with known, _narrowed(model.get_output_embeddings(), run, most), recording:
+    with known, head_reads(model.get_output_embeddings(), narrowed), recording:
         logits: Tensor = model(**run.inputs).logits
     if not run.hidden:
         raise ModelError(f"{type(model).__name__} does not call its output embeddings: rlcore cannot take it")
     return logits.reshape(-1, logits.shape[-1]), run
-
-
-@contextmanager
-def _narrowed(head: nn.Module, run: ForwardPass, most: int | None) -> Iterator[None]:
-    """Have `head` read the rows that predict chosen tokens and no others, none if there are too many, and note them.
-
-    The families that take `logits_to_keep` take it in different forms; the head's input is the same in all of them.
-    """
-
-    def narrow(_: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
-        kept = run.keep(args[0])
-        run.hidden.append(kept)
-        return (kept[None] if most is None or len(kept) <= most else kept[None, :0],)
-
-    handle = head.register_forward_pre_hook(narrow)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @torch.no_grad()

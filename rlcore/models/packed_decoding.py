@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.block_cache import BlockCache
-from rlcore.models.decoding import Prefill, ReadHeads, narrowed
+from rlcore.models.decoding import Prefill, ReadHeads
+from rlcore.models.head_input import head_reads
 from rlcore.models.packing import pack
 from rlcore.models.prompt_states import PromptStates
 from rlcore.models.sequence_cache import SequenceCache
@@ -142,8 +143,8 @@ class PackedDecoder:
 
     def _say(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
         """Run the model; say what it says at `rows` of the packed row only."""
-        with self._autocast(), narrowed(self._output, rows) as hidden:
+        with self._autocast(), head_reads(self._output, lambda hidden: hidden.index_select(1, rows)) as hidden:
             logits = self._model(**inputs).logits[0]
             if self._heads is None:
                 return DecodeStep(logits, None)
-            return DecodeStep(logits, *self._heads(hidden[0]))
+            return DecodeStep(logits, *self._heads(hidden[0][0]))

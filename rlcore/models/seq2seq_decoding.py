@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from rlcore.models.cache import make_cache
-from rlcore.models.decoding import ReadHeads, read_by
+from rlcore.models.decoding import ReadHeads
+from rlcore.models.head_input import head_reads
 from rlcore.protocols import DecodeStep
 
 
@@ -89,6 +90,6 @@ class Seq2SeqDecoder:
         }
         if self._heads is None:
             return DecodeStep(self._model(**inputs).logits[:, -1], None)
-        with read_by(self._model.get_output_embeddings()) as rows:
+        with head_reads(self._model.get_output_embeddings()) as rows:
             logits = self._model(**inputs).logits[:, -1]
         return DecodeStep(logits, *self._heads(rows[0][:, -1]))

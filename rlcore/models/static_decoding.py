@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from rlcore.devices import tensor_on
 from rlcore.errors import ModelError
 from rlcore.models.cache import PreallocatedLayer, make_cache
-from rlcore.models.decoding import ReadHeads, read_by
+from rlcore.models.decoding import ReadHeads
+from rlcore.models.head_input import head_reads
 from rlcore.models.static_cache import Bucket, LayerShape, bucket_size
 from rlcore.models.static_steps import Autocast, Step, Workspace
 from rlcore.protocols import DecodeStep
@@ -125,7 +126,7 @@ class StaticDecoder:
         columns = torch.arange(length, device=device)[None]
         firsts = tensor_on(device, starts)[:, None]
         cache = make_cache(self.model.config, length)
-        with self.autocast(), read_by(self.model.get_output_embeddings()) as inputs:
+        with self.autocast(), head_reads(self.model.get_output_embeddings()) as inputs:
             logits = self.model(
                 input_ids=tensor_on(device, rows),
                 attention_mask=(columns >= firsts).long(),

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.log import get_logger
-from rlcore.models.decoding import read_by
 from rlcore.models.graphs import Graph
+from rlcore.models.head_input import head_reads
 from rlcore.models.static_cache import Arena, Bucket, LayerShape
 
 MOST_STEPS = 32
@@ -113,7 +113,7 @@ def read_token(model: PreTrainedModel, bucket: Bucket, autocast: Autocast) -> tu
     Running it twice changes nothing more: it writes to that column of the cache alone.
     """
     seen = ((bucket.columns >= bucket.starts) & (bucket.columns <= bucket.column))[:, None, None]
-    with autocast(), read_by(model.get_output_embeddings()) as inputs:
+    with autocast(), head_reads(model.get_output_embeddings()) as inputs:
         logits = model(
             input_ids=bucket.tokens,
             # Four-dimensional masks are handed through to attention as they are.
