@@ -22,9 +22,9 @@ def head_reads(head: nn.Module, change: Callable[[Tensor], Tensor] | None = None
     """
     read: list[Tensor] = []
 
-    def note(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+    def note(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         read.append(args[0] if change is None else change(args[0]))
-        return (read[-1],)
+        return (read[-1], *args[1:])
 
     hook = head.register_forward_pre_hook(note)
     try:

@@ -64,13 +64,19 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
                 then = estimate(changed, where, world=found.world, known=found)
         except RLCoreError:  # not every trainer or model has every option
             continue
-        saving = found.measured.worst.peak - then.measured.worst.peak
+        saving = found.measured.worst.taken - _taken(then, found)
         if saving > WORTHWHILE * found.measured.worst.peak:
             advice.append(Advice(change, saving, found.peak - saving, price))
     rank = {FREE: 0, SLOWER: 1, OTHER: 2}
     enough = sorted((each for each in advice if each.peak <= limit), key=lambda each: each.saving)
     not_enough = sorted((each for each in advice if each.peak > limit), key=lambda each: -each.saving)
     return sorted([*enough, *not_enough], key=lambda each: rank[each.price])
+
+
+def _taken(then: Estimate, found: Estimate) -> int:
+    """Return what a changed run takes, malloc keeping in each phase what it keeps in the one that was planned."""
+    holes = {phase.name: phase.holes for phase in found.measured.phases}
+    return max(phase.peak + holes.get(phase.name, 0) for phase in then.measured.phases)
 
 
 @contextmanager

@@ -49,9 +49,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     heap = Heap()
     with redirect_stdout(sys.stderr):  # what a model's or a user's module prints
         found = estimate(values, where, world=arguments.world, heap=heap)
-        heap.close()
         limit, limit_from = device_memory(found.device) if given is None else (given, "given (--device-memory)")
-        advice = advise(values, where, found, limit) if found.peak > limit else []
+        with heap.closed():  # much has been freed by now
+            advice = advise(values, where, found, limit) if found.peak > limit else []
     if arguments.json:
         print(report_as_json(found, limit, advice))
     else:

@@ -30,12 +30,14 @@ class Draw:
         size: sequences sampled at once.
         parts: bytes by what they are for.
         peak: bytes at the worst moment.
+        holes: bytes that malloc keeps of freed tensors beyond that.
     """
 
     name: str
     size: int
     parts: dict[str, int]
     peak: int
+    holes: int
 
 
 @attrs.frozen
@@ -86,11 +88,12 @@ def _drawn(
     before, waiting = live.restart(), num_prompts - size
     early = Watched(subject.policy, live, before, waiting=waiting, capacity=gen.max_new_tokens)
     sample(early, prompts(subject, size, length, subject.lengths.num_prompts), few)
-    peak = live.peak
+    peak, taken = live.peak, live.peak + live.holes
     late = Watched(subject.policy, live, before, waiting=waiting if early.joins else 0, is_late=True)
-    sample(late, prompts(subject, size, length + gen.max_new_tokens - last), evolve(few, max_new_tokens=last))
+    with live.unreplayed():  # no run reads prompts so long
+        sample(late, prompts(subject, size, length + gen.max_new_tokens - last), evolve(few, max_new_tokens=last))
     peak = max(peak, live.peak)
     kept = live.now - before  # a copy of the weights, buffers: theirs is a line of what is held throughout
     cache = max(max(early.cache, late.cache) - kept, 0)
     parts = {"key-value cache": cache, "logits": early.logits, "the rest": peak - before - kept - cache - early.logits}
-    return Draw(name, size, parts, peak - began)
+    return Draw(name, size, parts, peak - began, max(0, taken - peak))

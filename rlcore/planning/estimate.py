@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import attrs
@@ -25,6 +26,8 @@ from rlcore.switches import configured
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first
 steps. Measured as the peak of a run of a model of 0.1 MB less what the process held after its imports (torch 2.13)."""
+
+NO_ROOM = "malloc had no room to be tried with blocks as large as these: what it keeps of freed tensors is more"
 
 
 @attrs.frozen
@@ -55,17 +58,18 @@ class Estimate:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what was assumed."""
-        return self.subject.notes
+        heap = self.mode.live.heap
+        return (*self.subject.notes, *([NO_ROOM] if heap is not None and heap.has_failed else []))
 
     @property
     def peak(self) -> int:
         """Return the bytes of the worst phase, with the baseline and with what malloc keeps of freed tensors."""
-        return self.measured.worst.peak + self.baseline + self.holes
+        return self.measured.worst.taken + self.baseline
 
     @property
     def holes(self) -> int:
-        """Return the bytes that malloc keeps of freed tensors; 0 on an accelerator, whose memory it does not manage."""
-        return self.measured.holes if self.device == "cpu" else 0
+        """Return the bytes that malloc keeps of freed tensors in the worst phase."""
+        return self.measured.worst.holes
 
 
 def estimate(
@@ -109,7 +113,9 @@ def _measured(
             warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
             draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
-            return measure(subject, mode.live, draws), subject, mode
+            # malloc does not manage an accelerator's memory
+            with nullcontext() if subject.ranks.device.type == "cpu" else mode.live.unreplayed():
+                return measure(subject, mode.live, draws), subject, mode
     except RLCoreError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:

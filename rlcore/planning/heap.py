@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -32,29 +34,37 @@ class Heap:
     Where the C library does not say how its heap lies nothing is reserved, and no holes are known of.
 
     Attributes:
-        peak: bytes that the process would hold for tensors at most, holes between them included.
+        peak: bytes that the process would hold for tensors, holes between them included, at most since `restart`.
+        is_open: blocks are reserved.
+        has_failed: there was no room for some block, so that what is known of holes is too little.
     """
 
     def __init__(self) -> None:
-        self.peak, self._most, self._mapped, self._is_open = 0, 0, 0, _LIBRARY is not None
+        self.peak, self._most, self._mapped = 0, 0, 0
+        self.is_open, self.has_failed = _LIBRARY is not None, False
         if _LIBRARY is not None:
             self._begin, self._free = _LIBRARY.sbrk(0), _LIBRARY.mallinfo2().fordblks
 
-    @property
-    def is_open(self) -> bool:
-        """Tell whether blocks are reserved."""
-        return self._is_open
+    def restart(self) -> None:
+        """Forget the peak."""
+        self.peak, self._most = 0, 0
 
-    def close(self) -> None:
-        """Reserve nothing from now on."""
-        self._is_open = False
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Reserve nothing while the context is open."""
+        was_open, self.is_open = self.is_open, False
+        try:
+            yield
+        finally:
+            self.is_open = was_open
 
     def take(self, size: int, held: int) -> Block | None:
         """Reserve a block of `size` bytes, with which tensors hold `held` bytes; None where there is none to be had."""
-        if not self._is_open:
+        if not self.is_open:
             return None
         place = ctypes.c_void_p()
         if _LIBRARY.posix_memalign(ctypes.byref(place), ALIGNMENT, size) or place.value is None:
+            self.has_failed = True
             return None
         end = _LIBRARY.sbrk(0)
         mapped = size if place.value > end else 0  # what is asked for by itself lies above the heap

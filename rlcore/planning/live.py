@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,7 +36,18 @@ class LiveBytes(TorchDispatchMode):
     def restart(self) -> int:
         """Forget the peak; return what is held now."""
         self.peak = self.now
+        if self.heap is not None:
+            self.heap.restart()
         return self.now
+
+    @property
+    def holes(self) -> int:
+        """Return the bytes that malloc would have held beyond the peak, kept of tensors that are freed."""
+        return 0 if self.heap is None else max(0, self.heap.peak - self.peak)
+
+    def unreplayed(self) -> AbstractContextManager[None]:
+        """Find no room for phantoms while the context is open."""
+        return nullcontext() if self.heap is None else self.heap.closed()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and count what it returns."""

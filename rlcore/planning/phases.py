@@ -26,12 +26,6 @@ TRUNK = "what the frozen layers made of them"
 """The line that `model.trunk_cache_gb` bounds."""
 
 
-BETWEEN = "gradients under way between processes"
-ROLLOUTS = "rollouts"
-UNSEEN = (TRUNK, BETWEEN, ROLLOUTS)
-"""What is there throughout and not while phantoms go through a step."""
-
-
 @attrs.frozen
 class Phase:
     """Hold what one phase takes.
@@ -40,11 +34,18 @@ class Phase:
         name: what the phase is called.
         parts: bytes it adds to what is held throughout, by what they are for.
         peak: bytes at its worst moment, all that is held included.
+        holes: bytes that malloc keeps of freed tensors beyond that; 0 where it is not known.
     """
 
     name: str
     parts: dict[str, int]
     peak: int
+    holes: int
+
+    @property
+    def taken(self) -> int:
+        """Return the bytes at its worst moment, and what malloc keeps."""
+        return self.peak + self.holes
 
 
 @attrs.frozen
@@ -55,18 +56,16 @@ class Measured:
         held: what is there throughout, by what it is for.
         phases: in the order they come in.
         draws: what sampling takes, for a run that samples in the same way.
-        holes: what malloc keeps of tensors that are freed, beyond the worst phase; 0 where that is not known.
     """
 
     held: dict[str, int]
     phases: tuple[Phase, ...]
     draws: Draws
-    holes: int = 0
 
     @property
     def worst(self) -> Phase:
-        """Return the phase with the highest peak."""
-        return max(self.phases, key=lambda phase: phase.peak)
+        """Return the phase that takes the most."""
+        return max(self.phases, key=lambda phase: phase.taken)
 
 
 def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Measured:
@@ -88,27 +87,23 @@ def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Me
         updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
         draws = draws or draw(subject, live)
         scoring = _scoring(subject, live)
-        update, moments = _update(subject, live, updater)
+        update, moments, holes = _update(subject, live, updater)
         parts = {
             "parameters that train": held(*trained),
             "parameters that are frozen": held(*weights) - held(*trained),
             "reference": held(*weights, *beside) - held(*weights),
             "optimizer": moments,
-            BETWEEN: held(*trained) if subject.world > 1 else 0,
-            ROLLOUTS: subject.workload.num_held * longest * TOKEN_BYTES,
+            "gradients under way between processes": held(*trained) if subject.world > 1 else 0,
+            "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
             TRUNK: _remembered(subject, live),
         }
     earlier = sum(parts.values())
     parts["what sampling keeps for the next time"] = draws.kept
     throughout = earlier + draws.kept  # there when a model learns, though not yet when it first samples
-    phases = [Phase(each.name, each.parts, earlier + each.peak) for each in draws.phases]
-    phases += [Phase("scoring", {"one pass": size}, throughout + size) for size in scoring]
-    phases.append(Phase("update", update, throughout + sum(update.values())))
-    measured = Measured(parts, tuple(phases), draws)
-    if live.heap is None or not live.heap.is_open:
-        return measured
-    taken = live.heap.peak + sum(parts[name] for name in UNSEEN)
-    return attrs.evolve(measured, holes=max(0, taken - measured.worst.peak))
+    phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
+    phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
+    phases.append(Phase("update", update, throughout + sum(update.values()), holes))
+    return Measured(parts, tuple(phases), draws)
 
 
 @contextmanager
@@ -124,8 +119,14 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int]:
-    """Make one optimizer step, of two micro-batches where there are several; return the optimizer's bytes too."""
+def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int, int]:
+    """Make one optimizer step, of two micro-batches where there are several.
+
+    Returns:
+        parts: what is there at the worst moment.
+        moments: bytes of the optimizer's.
+        holes: bytes that malloc then keeps of freed tensors.
+    """
     micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
     largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
     before = live.restart()
@@ -142,10 +143,11 @@ def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[s
         parts = {"gradients" if there == gradients else "gradients by then": there}
         parts["activations kept for the backward pass"] = kept
     parts["the rest, such as logits"] = max(passes, step) - sum(parts.values())
-    if live.heap is not None and live.heap.is_open:  # the second step finds the holes that the first has left
+    if live.heap is not None and live.heap.is_open:  # another step finds the holes that the first has left
+        live.restart()
         _passes(subject, live, updater, [largest] * min(len(micro), 2))
         updater.step()
-    return parts, moments
+    return parts, moments, live.holes
 
 
 def _passes(subject: Subject, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
@@ -181,8 +183,11 @@ def _remembered(subject: Subject, live: LiveBytes) -> int:
     return min(kept, int(room * 1e9))
 
 
-def _scoring(subject: Subject, live: LiveBytes) -> list[int]:
-    """Score rollouts as the trainer does before it learns from them, where it does; return what that takes."""
+def _scoring(subject: Subject, live: LiveBytes) -> list[tuple[int, int]]:
+    """Score rollouts as the trainer does before it learns from them, where it does; return what that takes.
+
+    Twice: the bytes of a pass, and those that malloc keeps of freed tensors.
+    """
     policy, workload, settings = subject.policy, subject.workload, subject.settings
     is_wide = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
     is_known = is_wide and settings.gen.is_plain and settings.model.get("sampling_dtype") is None
@@ -195,4 +200,4 @@ def _scoring(subject: Subject, live: LiveBytes) -> list[int]:
             policy.reference_score(batch)
         if not is_known:
             policy.score(batch, entropy=True)
-    return [live.peak - before]
+    return [(live.peak - before, live.holes)]

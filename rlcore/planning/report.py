@@ -10,6 +10,8 @@ from rlcore.planning.estimate import Estimate
 from rlcore.planning.sizes import write_size
 
 SCHEMA = 1
+GIVES_BACK = "MALLOC_MMAP_THRESHOLD_=131072"
+"""Keeps glibc's bound from rising (`rlcore.planning.heap`), so that it gives back what is freed."""
 
 
 def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:
@@ -25,11 +27,10 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     for phase in measured.phases:
         lines += [
             "",
-            f"{phase.name}: {write_size(phase.peak + found.baseline)} at its peak" + " <- the most" * (phase is worst),
+            f"{phase.name}: {write_size(phase.taken + found.baseline)} at its peak" + " <- the most" * (phase is worst),
         ]
-        lines += [_line(name, size) for name, size in phase.parts.items() if size]
-    if found.holes:
-        lines += ["", _line("freed tensors that malloc keeps (tried here)", found.holes)]
+        parts = phase.parts | {"freed tensors that malloc keeps (tried here)": phase.holes}
+        lines += [_line(name, size) for name, size in parts.items() if size]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
     fits = found.peak <= limit
     lines.append(
@@ -48,6 +49,8 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
             lines.append("none of them is enough by itself")
     elif not fits and found.baseline <= limit:
         lines.append("no option tried here saves anything: take a smaller model, shorter sequences or a larger device")
+    if not fits and found.holes:
+        lines.append(f"{GIVES_BACK} in the environment: up to {write_size(found.holes)} less, and slower")
     if found.baseline > limit:
         lines.append("interpreter, torch and its kernels alone take more than there is")
     return "\n".join(lines)
@@ -67,7 +70,15 @@ def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str
             "world": found.world,
             "baseline": found.baseline,
             "held": measured.held,
-            "phases": [{"name": p.name, "peak": p.peak + found.baseline, "parts": p.parts} for p in measured.phases],
+            "phases": [
+                {
+                    "name": phase.name,
+                    "peak": phase.taken + found.baseline,
+                    "parts": phase.parts,
+                    "kept_by_malloc": phase.holes,
+                }
+                for phase in measured.phases
+            ],
             "kept_by_malloc": found.holes,
             "peak": found.peak,
             "worst": measured.worst.name,

@@ -85,12 +85,12 @@ class Record:
             self._ended.index_put_((rows,), ended, accumulate=True)
             self._endings.clear()
         if self._unsettled:
-            rows, live, at, tokens = (torch.cat(each) for each in list(zip(*self._unsettled, strict=True))[:-1])
-            self._tokens[rows, at] = tokens
-            self._real[rows, at] = live
-            for name in self._unsettled[0].columns:
-                self._column(name)[rows, at] = torch.cat([step.columns[name] for step in self._unsettled])
-            self._unsettled.clear()
+            steps, self._unsettled = self._unsettled, []
+            rows, at = torch.cat([step.rows for step in steps]), torch.cat([step.at for step in steps])
+            self._tokens[rows, at] = torch.cat([step.tokens for step in steps])
+            self._real[rows, at] = torch.cat([step.live for step in steps])
+            for name in steps[0].columns:
+                self._column(name)[rows, at] = torch.cat([step.columns[name] for step in steps])
 
     def _column(self, name: str) -> Tensor:
         if name not in self._columns:

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         LLAMA,
         {"trainer": {**PPO, "kl_coef": 0}, "model": {"gradient_checkpointing": True}, "gen": GEN},
     ),
+    "ppo gpt evaluated": (GPT, {"trainer": PPO, "gen": GEN, "eval": {"samples": 16, "batch_size": 256}}),
     "sft 50k": (WORDY, {"trainer": {"name": "sft", "batch_size": 16}}),
     "sft llama micro 4": (LLAMA, {"trainer": {"name": "sft", "batch_size": 16, "micro_batch_size": 4}}),
     "sft gpt adafactor": (
@@ -101,6 +102,8 @@ def check(folder: Path, name: str) -> dict[str, float]:
     data: dict[str, Any] = {"samples": SAMPLES}
     if options["trainer"]["name"] in ("ppo", "rft"):
         data = {"prompts": TEXTS, "reward_fn": "memory_check:reward"}
+    if "eval" in options:
+        data["eval_prompts"] = TEXTS
     if options["trainer"]["name"] == "ilql":
         data["rewards"] = [float(i % 7) for i in range(len(SAMPLES))]
     values = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+from planning_making import save
+from transformers import GPT2Config
 
 from rlcore.planning import heap
 from rlcore.planning.heap import Heap
@@ -70,7 +70,7 @@ def test_holes_that_nothing_fits_are_counted_and_take_no_memory_to_find() -> Non
     (peak, taken), (_, held) = laid_out("planned"), laid_out("written")
     assert peak == pytest.approx(176 * MB, rel=0.05)
     assert peak == pytest.approx(held, rel=0.05)
-    assert taken < 3 * MB
+    assert taken < 0.2 * held  # a page for the head of each block, which is of 2 MB in places
 
 
 @glibc
@@ -96,10 +96,11 @@ def test_only_phantoms_are_given_room() -> None:
 def test_a_closed_heap_takes_blocks_back_and_gives_none() -> None:
     found = Heap()
     block = found.take(50 * MB, 50 * MB)
-    found.close()
-    assert block is not None
-    found.give(block)
-    assert found.take(50 * MB, 50 * MB) is None
+    with found.closed():
+        assert block is not None
+        found.give(block)
+        assert found.take(50 * MB, 50 * MB) is None
+    assert found.take(50 * MB, 50 * MB) is not None
 
 
 def test_where_the_heap_is_not_known_there_are_no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,45 +115,68 @@ import json, sys
 from rlcore.door import train_from_config
 print(train_from_config(json.load(open(sys.argv[1])), "test").metrics["perf/peak_memory_gb"])
 """
-LAST = 19_999
+TEXTS = [f"w{i} w2 w3 w4 w5 w6 w7 w8 w9 w10" for i in range(16)]
+
+
+def vocabulary(size: int) -> dict[str, int]:
+    return {"vocab_size": size, "bos_token_id": size - 1, "eos_token_id": size - 1}
 
 
 def imitation(folder: Path) -> dict[str, Any]:
     """Make a run whose largest tensors are just small enough that glibc comes to keep them: 30.7 MB of 32 MiB."""
-    torch.manual_seed(0)
-    config = GPT2Config(n_embd=384, n_layer=6, n_head=6, vocab_size=LAST + 1, bos_token_id=LAST, eos_token_id=LAST)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
-    words = {f"w{i}": i for i in range(LAST)} | {"</s>": LAST}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="</s>").save_pretrained(
-        folder / "model"
-    )
+    save(folder / "model", GPT2Config(n_embd=384, n_layer=6, n_head=6, **vocabulary(20_000)))
     return {
-        "model": {"path": str(folder / "model")},
         "trainer": {"name": "sft", "batch_size": 8, "optimizer": {"name": "adafactor", "betas": None}},
-        "data": {"samples": [[f"w{i} w2 w3 w4 w5 w6 w7 w8 w9 w10", " ".join(["w9"] * 53)] for i in range(16)]},
-        "run": {"steps": 2, "name": "run", "root": str(folder)},
-        "loggers": [],
-        "checkpoint": {"at_end": False},
+        "data": {"samples": [[text, " ".join(["w9"] * 53)] for text in TEXTS]},
     }
 
 
-@glibc
-def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(json.dumps(imitation(tmp_path)))
+def practice(folder: Path) -> dict[str, Any]:
+    """Make a run whose evaluations take the most, with caches that grow while nothing but they is held."""
+    save(folder / "model", GPT2Config(n_embd=256, n_layer=4, n_head=4, **vocabulary(1000)))
+    return {
+        "trainer": {"name": "ppo", "rollouts": 8, "batch_size": 8, "epochs": 1},
+        "data": {"prompts": TEXTS, "eval_prompts": TEXTS, "reward_fn": "rewarding:reward"},
+        "eval": {"samples": 16, "batch_size": 256},
+        "gen": {"max_new_tokens": 80, "eos_token_ids": []},
+    }
+
+
+REWARDING = "def reward(outputs, **_):\n    return [float(len(output) % 7) for output in outputs]\n"
+
+
+def planned_and_seen(folder: Path, values: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Plan a run and make it, each in a process with malloc as it is."""
+    file = folder / "run.yaml"
+    once = {"run": {"steps": 2, "name": "run", "root": str(folder)}, "loggers": [], "checkpoint": {"at_end": False}}
+    file.write_text(json.dumps({"model": {"path": str(folder / "model")}, **values, **once}))
+    (folder / "rewarding.py").write_text(REWARDING)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
 
     def said(*words: str) -> str:
         return subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=300,
+            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=300, cwd=folder,
             env=kept | {"OMP_NUM_THREADS": "1"},
         ).stdout  # fmt: skip
 
     planned = json.loads(said("-m", "rlcore", "plan", str(file), "--json"))
-    seen = float(said("-c", TRAIN, str(file)).splitlines()[-1]) * 1e9
+    return planned, float(said("-c", TRAIN, str(file)).splitlines()[-1]) * 1e9
+
+
+@glibc
+def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Path) -> None:
+    planned, seen = planned_and_seen(tmp_path, imitation(tmp_path))
     assert seen - planned["baseline"] > 200 * MB
     assert planned["peak"] == pytest.approx(seen, rel=0.15)
-    assert planned["peak"] == max(phase["peak"] for phase in planned["phases"]) + planned["kept_by_malloc"]
+    worst = max(planned["phases"], key=lambda phase: phase["peak"])
+    assert (planned["peak"], planned["kept_by_malloc"]) == (worst["peak"], worst["kept_by_malloc"])
     assert planned["peak"] - planned["kept_by_malloc"] < 0.85 * seen  # what tensors take is not enough
+
+
+@glibc
+def test_what_a_plan_tries_and_no_run_does_leaves_no_holes(tmp_path: Path) -> None:
+    """The last tokens of an evaluation are drawn behind prompts as long as no run reads them at once."""
+    planned, seen = planned_and_seen(tmp_path, practice(tmp_path))
+    assert max(planned["phases"], key=lambda phase: phase["peak"])["name"] == "evaluation"
+    assert seen - planned["baseline"] > 150 * MB
+    assert planned["peak"] == pytest.approx(seen, rel=0.1)
