@@ -145,8 +145,8 @@ def practice(folder: Path) -> dict[str, Any]:
 REWARDING = "def reward(outputs, **_):\n    return [float(len(output) % 7) for output in outputs]\n"
 
 
-def planned_and_seen(folder: Path, values: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """Plan a run and make it, each in a process with malloc as it is."""
+def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -> tuple[dict[str, Any], float]:
+    """Plan a run and make it, each in a process with malloc as it is, or as the environment has it."""
     file = folder / "run.yaml"
     once = {"run": {"steps": 2, "name": "run", "root": str(folder)}, "loggers": [], "checkpoint": {"at_end": False}}
     file.write_text(json.dumps({"model": {"path": str(folder / "model")}, **values, **once}))
@@ -156,7 +156,7 @@ def planned_and_seen(folder: Path, values: dict[str, Any]) -> tuple[dict[str, An
     def said(*words: str) -> str:
         return subprocess.run(
             [sys.executable, *words], capture_output=True, text=True, check=True, timeout=300, cwd=folder,
-            env=kept | {"OMP_NUM_THREADS": "1"},
+            env=kept | {"OMP_NUM_THREADS": "1"} | environment,
         ).stdout  # fmt: skip
 
     planned = json.loads(said("-m", "rlcore", "plan", str(file), "--json"))
@@ -174,9 +174,12 @@ def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Pa
 
 
 @glibc
-def test_what_a_plan_tries_and_no_run_does_leaves_no_holes(tmp_path: Path) -> None:
-    """The last tokens of an evaluation are drawn behind prompts as long as no run reads them at once."""
-    planned, seen = planned_and_seen(tmp_path, practice(tmp_path))
+def test_what_a_plan_tries_and_no_run_does_is_not_counted(tmp_path: Path) -> None:
+    """The last tokens of an evaluation are drawn behind prompts as long as no run reads them at once.
+
+    With a fixed threshold a process holds the same each time.
+    """
+    planned, seen = planned_and_seen(tmp_path, practice(tmp_path), MALLOC_MMAP_THRESHOLD_="65536")
     assert max(planned["phases"], key=lambda phase: phase["peak"])["name"] == "evaluation"
     assert seen - planned["baseline"] > 150 * MB
-    assert planned["peak"] == pytest.approx(seen, rel=0.1)
+    assert planned["peak"] == pytest.approx(seen, rel=0.05)
