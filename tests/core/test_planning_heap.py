@@ -32,6 +32,7 @@ def resident():
 
 MB = 10**6
 libc = ctypes.CDLL(None)
+libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a page is a small one
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 
 def written(size):
@@ -70,7 +71,7 @@ def test_holes_that_nothing_fits_are_counted_and_take_no_memory_to_find() -> Non
     (peak, taken), (_, held) = laid_out("planned"), laid_out("written")
     assert peak == pytest.approx(176 * MB, rel=0.05)
     assert peak == pytest.approx(held, rel=0.05)
-    assert taken < 0.2 * held  # a page for the head of each block, which is of 2 MB in places
+    assert taken < 3 * MB  # a page for the head of each block
 
 
 @glibc
