@@ -11,7 +11,7 @@ FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the model of the task, and one so small that only overhead is left."""
+    """List the model of the task, one so small that only overhead is left, and what modules alone add to that."""
     found = []
     for name, tiny, iterations, goal, own_goal in (
         ("6 layers, 144 wide", [], 12, 1.08, None),
@@ -30,4 +30,15 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
                 **FIGURES,
             )
         )
-    return found
+    small = found[-1]
+    by_hand = small.theirs or ()
+    return [
+        *found,
+        Duel(
+            "the same, both by hand: through transformers' modules (ours) and without",
+            ours=[*by_hand, "--modules"],
+            theirs=by_hand,
+            prepare=small.prepare,
+            **FIGURES,
+        ),
+    ]

@@ -17,13 +17,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel
+from transformers import AttentionInterface, GPT2LMHeadModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
 
 from walks import END_ID, PAD_ID, letter
 
 MOVES = 9
+BY_HAND = "by_hand"
+NO_MASK = torch.zeros(1, 1, 1, 1, dtype=torch.long)
+"""Keeps transformers from building a mask: one of four dimensions is handed through untouched."""
+
+Mix = Callable[[int, Tensor], Tensor]
+"""Attention in block i: float[N, 3H] to float[N, H]. It alone knows which token is whose."""
 
 
 class Network:
@@ -41,11 +47,8 @@ class Network:
     def norm(self, layer: Any, x: Tensor) -> Tensor:
         return F.layer_norm(x, (self.width,), layer.weight, layer.bias)
 
-    def trunk(self, tokens: Tensor, positions: Tensor, mix: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the last hidden states, float[N, H], of tokens, long[N], at positions, long[N] or one for all.
-
-        `mix(i, qkv)` is attention in block i: float[N, 3H] to float[N, H]. It alone knows which token is whose.
-        """
+    def trunk(self, tokens: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """Return the last hidden states, float[N, H], of tokens, long[N], at positions, long[N] or one for all."""
         x = F.embedding(tokens, self.vocab) + self.positions[positions]
         for i, block in enumerate(self.blocks):
             attention, mlp = block.attn, block.mlp
@@ -83,6 +86,43 @@ class Network:
         return logprobs.view(height, width), values.view(height, width)
 
 
+class ModuleNetwork(Network):
+    """Run the same model through the modules of transformers, with nothing of ours around them but attention.
+
+    GELU is the fused one in both. What this takes more than `Network` is the price of the modules alone.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        AttentionInterface.register(BY_HAND, attention)
+        self.gpt2.set_attn_implementation(BY_HAND)
+        for block in self.blocks:
+            block.mlp.act = nn.GELU(approximate="tanh")
+
+    def trunk(self, tokens: Tensor, positions: Tensor, mix: Mix) -> Tensor:
+        """Return the last hidden states, as `Network.trunk` does."""
+        where = positions.expand(len(tokens))[None]
+        run = self.gpt2.transformer(tokens[None], position_ids=where, attention_mask=NO_MASK, use_cache=False, mix=mix)
+        hidden: Tensor = run.last_hidden_state
+        return hidden[0]
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor | None,
+    *,
+    mix: Mix,
+    **_unused: Any,
+) -> tuple[Tensor, None]:
+    """Have `mix` attend in the place of transformers' functions: float[1, heads, N, width] each."""
+    tokens, heads = query.shape[2], query.shape[1]
+    qkv = torch.stack([query[0], key[0], value[0]]).permute(2, 0, 1, 3).reshape(tokens, -1)
+    return mix(module.layer_idx, qkv).view(1, tokens, heads, -1), None
+
+
 @dataclass
 class Rollouts:
     """Hold a round of walks as they were sampled; entries beyond a walk's end are zero (PAD_ID in `tokens`).
@@ -113,7 +153,7 @@ class Sampler:
         self.keys = [torch.empty(shape) for _ in network.blocks]
         self.values = [torch.empty(shape) for _ in network.blocks]
 
-    def _mix(self, t: int) -> Callable[[int, Tensor], Tensor]:
+    def _mix(self, t: int) -> Mix:
         """Return attention from position t to the positions up to it, which writes the cache."""
 
         def mix(i: int, qkv: Tensor) -> Tensor:

@@ -3,10 +3,10 @@
 No framework, no checkpoints, no logger and no option that costs time: plain PyTorch over the weights of a
 GPT2LMHeadModel. One iteration is 140 rollouts of at most 9 tokens (20 starts x 7), then 4 epochs of minibatches of 100
 and 40, which makes 8 optimizer steps. KL coefficient 0, fused AdamW at 3e-4, GAE(1, .95), clips .2, value coefficient
-1.2. The model is in hand_gpt2.py.
+1.2. The model is in hand_gpt2.py; `--modules` runs it through those of transformers.
 
-    OMP_NUM_THREADS=1 python hand_ppo.py base FOLDER [--tiny]                   make the starting model
-    OMP_NUM_THREADS=1 python hand_ppo.py ppo FOLDER [--iterations 12] [--seed 0]    train it; prints one line of JSON
+    OMP_NUM_THREADS=1 python hand_ppo.py base FOLDER [--tiny]                              make the starting model
+    OMP_NUM_THREADS=1 python hand_ppo.py ppo FOLDER [--iterations 12] [--seed 0] [--modules]    train it, print JSON
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from figures import Clock, report
-from hand_gpt2 import Network, Rollouts, Sampler
+from hand_gpt2 import ModuleNetwork, Network, Rollouts, Sampler
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 from transformers.utils import logging
@@ -69,10 +69,10 @@ def ppo_loss(
 class HandPPO:
     """Train on the walks of one graph, one call an iteration."""
 
-    def __init__(self, folder: str, *, graph_seed: int = 1000) -> None:
+    def __init__(self, folder: str, *, graph_seed: int = 1000, network: type[Network] = Network) -> None:
         self.task = RandomWalks(graph_seed)
         self.starts = torch.tensor([ord(start) - ord("a") for start in self.task.starts]).repeat(ROUNDS_OF_STARTS)
-        self.network, self.clock = Network(folder), Clock()
+        self.network, self.clock = network(folder), Clock()
         self.sampler = Sampler(self.network, len(self.starts))
         self.optimizer = torch.optim.AdamW(
             self.network.parameters, lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("what", choices=["base", "ppo"])
     parser.add_argument("folder", help="where the starting model is, or goes")
     parser.add_argument("--tiny", action="store_true", help="base: 1 layer, 24 wide")
+    parser.add_argument("--modules", action="store_true", help="ppo: run the model through transformers' modules")
     parser.add_argument("--graph-seed", type=int, default=1000)
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
@@ -134,7 +135,8 @@ def main() -> None:
         make_base(options.folder, tiny=options.tiny, graph_seed=options.graph_seed)
         return
     torch.manual_seed(options.seed)
-    ppo = HandPPO(options.folder, graph_seed=options.graph_seed)
+    network = ModuleNetwork if options.modules else Network
+    ppo = HandPPO(options.folder, graph_seed=options.graph_seed, network=network)
     ppo.clock.mark()
     scores = []
     for _ in range(options.iterations):

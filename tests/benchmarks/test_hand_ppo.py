@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from figures import first_reached
-from hand_gpt2 import Rollouts
+from hand_gpt2 import ModuleNetwork, Rollouts, Sampler
 from hand_ppo import HandPPO, generalised_advantages, ppo_loss, whiten
 from transformers import GPT2LMHeadModel
 from walks import PAD_ID, model_config
@@ -47,6 +47,21 @@ def test_packed_scores_are_those_of_transformers(ppo: HandPPO, rollouts: Rollout
     logprobs, values = ppo.network.score(rollouts.tokens, rollouts.mask)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(values, expected_values, atol=1e-5, rtol=0)
+
+
+def test_the_model_is_the_same_through_the_modules_of_transformers(
+    ppo: HandPPO, rollouts: Rollouts, tmp_path: Path
+) -> None:
+    modules = ModuleNetwork(str(tmp_path))
+    modules.value_head.load_state_dict(ppo.network.value_head.state_dict())
+    for got, expected in zip(
+        modules.score(rollouts.tokens, rollouts.mask), ppo.network.score(rollouts.tokens, rollouts.mask), strict=True
+    ):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    torch.manual_seed(1)
+    expected_walks = Sampler(ppo.network, 140)(ppo.starts).texts()
+    torch.manual_seed(1)
+    assert Sampler(modules, 140)(ppo.starts).texts() == expected_walks
 
 
 def test_advantages_are_the_hand_worked_ones() -> None:
