@@ -25,7 +25,6 @@ PPO = {
     "name": "ppo",
     "batch_size": 100,
     "epochs": 4,
-    "kl_coef": 0.0,
     "gamma": 1.0,
     "lam": 0.95,
     "clip": 0.2,
@@ -35,7 +34,7 @@ PPO = {
 }
 
 
-def train(folder: str, task: Task, *, iterations: int, seed: int) -> dict[str, Any]:
+def train(folder: str, task: Task, *, iterations: int, seed: int, kl_coef: float = 0.0) -> dict[str, Any]:
     """Run PPO from the model in `folder` and report as hand_ppo.py does."""
     clock = Clock()
     scores: list[float] = []
@@ -49,7 +48,7 @@ def train(folder: str, task: Task, *, iterations: int, seed: int) -> dict[str, A
     with TemporaryDirectory() as root:
         result = rlcore.train(
             folder,
-            trainer={**PPO, "rollouts": task.rollouts},
+            trainer={**PPO, "rollouts": task.rollouts, "kl_coef": kl_coef},
             reward_fn=reward_fn,
             prompts=task.prompts * task.samples,
             gen={"max_new_tokens": task.max_new_tokens},
@@ -74,10 +73,12 @@ def main() -> None:
     parser.add_argument("--graph-seed", type=int, default=1000, help="of the walks")
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kl-coef", type=float, default=0.0, help="above 0 a reference is asked too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = load_task(options.task, options.data, graph_seed=options.graph_seed)
-    print(json.dumps(train(options.folder, task, iterations=options.iterations, seed=options.seed)))
+    figures = train(options.folder, task, iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,47 @@
+"""What single techniques bring: a program as it is, and with one of them taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from duel import Duel
+
+TITLE = "One technique at a time: with it, and without"
+ITERATION: dict[str, Any] = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}
+TOKENS: dict[str, Any] = {"figure": "tokens_per_s", "better": "more"}
+
+
+def duels(folder: Path, quick: bool) -> list[Duel]:
+    """List what makes learning on the random walks fast, then what makes sampling fast."""
+    base = str(folder / "base")
+    walks = ["door_ppo.py", base, "--iterations", "3" if quick else "12"]
+    making = [["hand_ppo.py", "base", base]]
+    repeats = ["--repeats", "1" if quick else "3"]
+    natural = ["sampling_speed.py", "rlcore", *repeats]
+    large = [*natural, "--vocabulary", "32000"]
+    grouped = [*natural, "--prompts", "160", "160", "--samples", "8"]
+    few = [*natural, "--batch", "16", "--prompts", "1", "256", "--new-tokens", "128"]
+    found = [
+        Duel(f"random walks: {name}", walks, ["without.py", name, *walks], prepare=making, **ITERATION)
+        for name in ("reused-logprobs", "shared-prefixes", "attention-groups", "fused-activations", "fused-optimizer")
+    ]
+    reference = [*walks, "--kl-coef", "0.05"]
+    found.append(
+        Duel(
+            "random walks: no reference asked where nothing is held to it",
+            walks,
+            reference,
+            prepare=making,
+            **ITERATION,
+        )
+    )
+    for what, work, name in (
+        ("128 prompts of 1 to 64 tokens", natural, "packed-decoding"),
+        ("128 prompts of 1 to 64 tokens", natural, "early-leaving"),
+        ("the same, vocabulary 32,000", large, "inverted-distribution"),
+        ("8 samples of each of 16 prompts of 160 tokens", grouped, "shared-prompts"),
+        ("16 prompts of 1 to 256 tokens", few, "preallocated-cache"),
+    ):
+        found.append(Duel(f"{what}: {name}", work, ["without.py", name, *work], **TOKENS))
+    return found
