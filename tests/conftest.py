@@ -8,7 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,18 @@ import pytest
 from transformers import GPT2LMHeadModel, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent / "warm"))
+
+from warm_python import WarmPython
+
+
+@pytest.fixture(scope="session")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """Start Python processes that have torch and transformers imported already."""
+    warm = WarmPython(tmp_path_factory.mktemp("warm"))
+    yield warm
+    warm.close()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +24,6 @@ from rlcore.config import (
 )
 from rlcore.errors import ConfigError
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @config
@@ -294,8 +290,3 @@ def test_rows_describe_every_option_nested_ones_by_the_default_they_really_have(
 
 def test_every_option_of_the_settings_says_what_it_means() -> None:
     assert [row.path for row in describe(TrainConfig) if not row.meaning] == []
-
-
-def test_the_configuration_page_is_what_the_classes_say() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], check=False)
-    assert done.returncode == 0, "run `make docs`"

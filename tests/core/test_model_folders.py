@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from warm_python import WarmPython
 
 from rlcore.errors import CheckpointError
 from rlcore.models.causal import build_causal_lm
@@ -68,17 +68,18 @@ def scores(policy: ModelPolicy) -> tuple[Tensor, Tensor | None]:
     return said.logprobs, said.values
 
 
-def load_plainly(folder: Path, path: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, str(folder)], capture_output=True, text=True, cwd=path, timeout=120, check=False
-    )
+def load_plainly(folder: Path, path: Path, warm_python: WarmPython) -> dict[str, Any]:
+    (path / "plain.py").write_text(PLAIN)
+    done = warm_python.run(["plain.py", str(folder)], cwd=path, environment=os.environ)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bfloat16"])
-def test_plain_transformers_loads_a_saved_policy(kind: str, tmp_path: Path, request: Any, char_tokenizer: Any) -> None:
+def test_plain_transformers_loads_a_saved_policy(
+    kind: str, tmp_path: Path, request: Any, char_tokenizer: Any, warm_python: WarmPython
+) -> None:
     model = request.getfixturevalue("tiny_gpt2" if kind == "gpt2" else "tiny_llama")
     model.generation_config.eos_token_id = [30, 29]
     model.generation_config.top_k = 7
@@ -88,7 +89,7 @@ def test_plain_transformers_loads_a_saved_policy(kind: str, tmp_path: Path, requ
     assert policy.module.reader.longest > 0
     shake(policy)
     policy.save_pretrained(tmp_path / "saved")
-    found = load_plainly(tmp_path / "saved", tmp_path)
+    found = load_plainly(tmp_path / "saved", tmp_path, warm_python)
     with torch.no_grad():
         expected = policy.model(torch.tensor([[3, 4, 5, 6, 7]])).logits[0].double()
     assert torch.allclose(torch.tensor(found.pop("logits")).double(), expected, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,8 @@ A comment `<!-- setup: ... -->` before a fence, which a reader does not see, nam
     said          the fence is what the last such error said
 A `console` fence holds commands after `$ `, and may go on with lines they must print, in order; `...` leaves some out.
 `cd` holds for the commands after it. `pip install` of a folder that was made in the sitting installs it, in an
-environment of the sitting's own, and nothing is downloaded for it.
+environment of the sitting's own, and nothing is downloaded for it; from then on each command is a new interpreter's.
+Before, `rlcore` runs in a process of a warm Python, see `tests/warm`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from warm_python import WarmPython
 
 from rlcore.config import load_yaml, structure
 from rlcore.errors import RLCoreError
@@ -72,8 +74,8 @@ def snippets_of(page: Path) -> Iterator[Snippet]:
 class Sitting:
     """Do what a page says, in one folder."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.monkeypatch = folder, monkeypatch
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython) -> None:
+        self.folder, self.monkeypatch, self.warm_python = folder, monkeypatch, warm_python
         self.cwd, self.interpreter, self.said = folder, Path(sys.executable), ""
         self.names: dict[str, Any] = {"__name__": "snippet"}
         monkeypatch.chdir(folder)
@@ -159,12 +161,15 @@ class Sitting:
         while re.match(r"[A-Z_]+=", words[0]):
             name, _, settings[name] = words[0].partition("=")
             words = words[1:]
-        program = [str(self.interpreter), *LAUNCH[words[0]]] if words[0] in LAUNCH else [PROGRAMS[words[0]]]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(self.folder / SITE)}
+        environment |= settings
+        if words[0] == "rlcore" and self.interpreter == Path(sys.executable):
+            return self.warm_python.run([*LAUNCH["rlcore"], *words[1:]], cwd=self.cwd, environment=environment)
+        program = [str(self.interpreter), *LAUNCH[words[0]]] if words[0] in LAUNCH else [PROGRAMS[words[0]]]
         return subprocess.run(
             [*program, *words[1:], *OFFLINE.get(" ".join(words[:3]), ()), *OFFLINE.get(" ".join(words[:2]), ())],
             cwd=self.cwd,
-            env=environment | settings,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,

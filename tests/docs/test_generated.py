@@ -25,36 +25,36 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules that write pages, which lie in the documentation's folder and are not installed."""
     monkeypatch.syspath_prepend(DOCS)
+    import generate
     from generators import docstrings, errors, hooks, protocols
 
-    yield SimpleNamespace(docstrings=docstrings, errors=errors, hooks=hooks, protocols=protocols)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "generators"]:
+    yield SimpleNamespace(main=generate.main, docstrings=docstrings, errors=errors, hooks=hooks, protocols=protocols)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"generate", "generators"}]:
         del sys.modules[name]
 
 
-def generate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, DOCS / "generate.py", *arguments], check=False, capture_output=True, text=True
-    )
-
-
 def test_no_page_is_stale() -> None:
-    done = generate("--check")
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, DOCS / "generate.py", "--check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, "run `make docs`\n" + done.stdout + done.stderr
 
 
-def test_a_page_that_differs_is_missing_or_is_left_over_is_stale(tmp_path: Path) -> None:
-    assert generate("--into", tmp_path).returncode == 0
-    assert generate("--into", tmp_path, "--check").returncode == 0
+def test_a_page_that_differs_is_missing_or_is_left_over_is_stale(
+    generators: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = ["--into", str(tmp_path)]
+    assert generators.main(into) == 0
+    assert generators.main([*into, "--check"]) == 0
+    assert capsys.readouterr().out == ""
     page = tmp_path / "configuration.md"
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("`gen.top_p` | float", "`gen.top_p` | int"), encoding="utf-8")
     (tmp_path / "hooks/on_step.md").unlink()
     (tmp_path / "hooks/on_leap.md").touch()
-    done = generate("--into", tmp_path, "--check")
-    named = {line.partition(" ")[0] for line in done.stdout.splitlines()}
-    assert (done.returncode, named) == (1, {"configuration.md", "hooks/on_step.md", "hooks/on_leap.md"})
-    assert generate("--into", tmp_path).returncode == 0
+    assert generators.main([*into, "--check"]) == 1
+    named = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()}
+    assert named == {"configuration.md", "hooks/on_step.md", "hooks/on_leap.md"}
+    assert generators.main(into) == 0
     assert page.read_text(encoding="utf-8") == text
     assert not (tmp_path / "hooks/on_leap.md").exists()
 

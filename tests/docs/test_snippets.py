@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from sittings import CHECKS, ROOT, Sitting, Snippet, snippets_of
+from warm_python import WarmPython
 
 PLACES = ("*.md", "docs/**/*.md", "rlcore_*/README.md", "plugins/README.md", "plugins/*/README.md")
 WRITTEN = sorted(page for place in PLACES for page in ROOT.glob(place))
@@ -17,9 +18,9 @@ PROSE = {"", "text"}
 
 
 @pytest.fixture
-def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sitting]:
+def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython) -> Iterator[Sitting]:
     environment = dict(os.environ)
-    yield Sitting(tmp_path, monkeypatch)
+    yield Sitting(tmp_path, monkeypatch, warm_python)
     os.environ.clear()  # rlcore.logging keeps in it what a page sets
     os.environ.update(environment)
     for name, module in list(sys.modules.items()):

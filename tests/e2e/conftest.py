@@ -10,32 +10,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import WarmPython
 
 HERE = Path(__file__).parent
+CHILD = str(HERE / "child.py")
 sys.path[:0] = [str(HERE), str(HERE.parent / "core")]  # the core's tests have dists.py
 
-from e2e_processes import run_process  # noqa: E402  importable from here on
+from e2e_processes import TIMEOUT_S, inherited, run_process, run_two_ranks  # noqa: E402  importable from here on
 
 
 @pytest.fixture
-def child(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def child(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Train a scenario in a new process: child("sft_config", "run", {"run": {"steps": 3}}, "SIGTERM@2")."""
 
     def start(name: str, run: str, changes: dict[str, Any], *stop: str) -> subprocess.CompletedProcess[str]:
-        return run_process(
-            [sys.executable, str(HERE / "child.py"), name, str(tmp_path), run, json.dumps(changes), *stop]
-        )
+        arguments = [CHILD, name, str(tmp_path), run, json.dumps(changes), *stop]
+        return warm_python.run(arguments, cwd=Path.cwd(), environment=inherited(), timeout_s=TIMEOUT_S)
 
     return start
 
 
 @pytest.fixture
-def two_ranks(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Do the same in two processes that work together."""
+def two_ranks(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Do the same in two processes that work together, and find each other as torchrun has them do."""
 
-    def start(name: str, run: str, changes: dict[str, Any] | Path, *stop: str) -> subprocess.CompletedProcess[str]:
+    def start(name: str, run: str, changes: dict[str, Any] | Path) -> subprocess.CompletedProcess[str]:
         what = str(changes) if isinstance(changes, Path) else json.dumps(changes)
+        return run_two_ranks(warm_python, [CHILD, name, str(tmp_path), run, what])
+
+    return start
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Do the same with torchrun itself, in interpreters that are new."""
+
+    def start(name: str, run: str, changes: dict[str, Any], *stop: str) -> subprocess.CompletedProcess[str]:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        return run_process([*launch, str(HERE / "child.py"), name, str(tmp_path), run, what, *stop])
+        return run_process([*launch, CHILD, name, str(tmp_path), run, json.dumps(changes), *stop])
 
     return start

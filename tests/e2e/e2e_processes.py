@@ -12,18 +12,25 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
+from warm_python import WarmPython
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
+
+
+def inherited() -> dict[str, str]:
+    """Return the environment of a process that trains: this one's, without what rlcore and torchrun read of it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("RLCORE_", "TORCHELASTIC"))}
+    return kept | {"OMP_NUM_THREADS": "1"}
 
 
 def run_process(
     arguments: list[str], *, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a session of its own; what it leaves running is killed."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("RLCORE_", "TORCHELASTIC"))}
     process = subprocess.Popen(
-        arguments, cwd=cwd, env=inherited | {"OMP_NUM_THREADS": "1"} | environment, text=True, start_new_session=True,
+        arguments, cwd=cwd, env=inherited() | environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -32,6 +39,22 @@ def run_process(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def run_two_ranks(
+    warm_python: WarmPython, arguments: list[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in two processes that find each other as torchrun has them do, by a store that this one holds."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    agent = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+    }  # fmt: skip
+    ranks = [inherited() | agent | environment | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    done = warm_python.run_together(arguments, cwd=Path.cwd(), environments=ranks, timeout_s=TIMEOUT_S)
+    code = max((each.returncode for each in done), key=abs)
+    out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))
+    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dists import GOOD, ROOT, Site
-from e2e_processes import HERE, run_process
+from e2e_processes import HERE, run_process, run_two_ranks
+from warm_python import WarmPython
 
 Launch = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -70,24 +71,38 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def launch(tmp_path: Path, site: Site) -> Launch:
-    """Run a script on two ranks that see what `site` holds."""
+def torchrun(tmp_path: Path, site: Site) -> Launch:
+    """Have torchrun start a script on two ranks that see what `site` holds."""
 
-    def start(script: str, **switches: str) -> subprocess.CompletedProcess[str]:
-        path = tmp_path / "script.py"
-        path.write_text(script)
-        search = ":".join(map(str, (site.folder, ROOT, HERE)))
+    def start(script: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        return run_process([*command, str(path), str(tmp_path)], PYTHONPATH=search, **switches)
+        return run_process([*command, *write(script, tmp_path)], PYTHONPATH=search(site))
 
     return start
 
 
-def test_ranks_and_the_workers_they_start_see_the_same_plugins(launch: Launch, site: Site, tmp_path: Path) -> None:
+@pytest.fixture
+def launch(tmp_path: Path, site: Site, warm_python: WarmPython) -> Launch:
+    """Run a script on two ranks that see what `site` holds."""
+    return lambda script: run_two_ranks(warm_python, write(script, tmp_path), PYTHONPATH=search(site))
+
+
+def write(script: str, folder: Path) -> list[str]:
+    """Return a script's path and its argument, the folder it lies in."""
+    path = folder / "script.py"
+    path.write_text(script)
+    return [str(path), str(folder)]
+
+
+def search(site: Site) -> str:
+    return ":".join(map(str, (site.folder, ROOT, HERE)))
+
+
+def test_ranks_and_the_workers_they_start_see_the_same_plugins(torchrun: Launch, site: Site, tmp_path: Path) -> None:
     site.install("acme-on", GOOD.format(name="on"))
     mark = tmp_path / "imported"
     site.install("acme-off", f"open({str(mark)!r}, 'a').close()\nraise SystemExit\n")
-    done = launch(RUN)
+    done = torchrun(RUN)
     seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
     assert (tmp_path / "run" / "model").is_dir(), done.stderr
     lists = [found for each in seen for found in each.values()]
@@ -108,9 +123,7 @@ def test_a_plugin_left_out_of_a_run_is_never_imported_in_it(site: Site, tmp_path
     mark = tmp_path / "imported"
     site.install("acme-off", f"open({str(mark)!r}, 'a').close()\n")
     script = RUN.replace("    from rlcore.registry import all_registries\n", "    sys.exit()\n")
-    (tmp_path / "script.py").write_text(script)
-    search = ":".join(map(str, (site.folder, ROOT, HERE)))
-    done = run_process([sys.executable, str(tmp_path / "script.py"), str(tmp_path)], PYTHONPATH=search, RANK="0")
+    done = run_process([sys.executable, *write(script, tmp_path)], PYTHONPATH=search(site), RANK="0")
     assert (tmp_path / "run" / "model").is_dir(), done.stderr
     assert not mark.exists()
 

@@ -67,8 +67,8 @@ def test_two_ranks_learn_the_same_whether_a_frozen_trunk_is_run_once_or_in_every
     assert_near(tmp_path / "once" / "model", tmp_path / "each" / "model")
 
 
-def test_two_ranks_stop_together_and_go_on(two_ranks: Callable, tmp_path: Path) -> None:
-    stopped = two_ranks("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
+def test_two_ranks_stop_together_and_go_on(torchrun: Callable, two_ranks: Callable, tmp_path: Path) -> None:
+    stopped = torchrun("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
     assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr
     assert stopped.stderr.count("SIGTERM: finishing step 2") == 1
     resumed = two_ranks("ppo_config", "run", {"run": {"steps": 4, "resume": "auto"}, "eval": {"every": 1}})

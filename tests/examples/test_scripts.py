@@ -6,36 +6,40 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from warm_python import WarmPython
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 REVIEWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "rt_polarity.jsonl"
 
 
-def run(*arguments: str | Path, cwd: Path) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path, warm_python: WarmPython) -> Callable[..., str]:
+    """Run a script or a module in the test's folder; return what it printed."""
+
+    def start(*arguments: str | Path) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+        done = warm_python.run([str(argument) for argument in arguments], cwd=tmp_path, environment=environment)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    return start
 
 
-def test_randomwalks_says_how_it_went_and_where_it_is(tmp_path: Path) -> None:
-    said = run(EXAMPLES / "randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs", cwd=tmp_path)
+def test_randomwalks_says_how_it_went_and_where_it_is(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs")
     assert "optimality over 1000 samples: 0." in said
     assert "runs/randomwalks-ppo" in said
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "randomwalks-ppo" / "model")
     assert model.config.n_embd == 144
 
 
-def test_randomwalks_ilql_says_how_it_went_at_each_beta(tmp_path: Path) -> None:
-    said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs", cwd=tmp_path)
+def test_randomwalks_ilql_says_how_it_went_at_each_beta(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs")
     for beta in (0, 1, 100):
         assert f"optimality at beta {beta} over 1000 samples: 0." in said
     rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-ilql/metrics.jsonl").read_text().splitlines()]
@@ -43,8 +47,8 @@ def test_randomwalks_ilql_says_how_it_went_at_each_beta(tmp_path: Path) -> None:
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/randomwalks-ilql/model").config.n_embd == 144
 
 
-def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(tmp_path: Path) -> None:
-    said = run(EXAMPLES / "randomwalks_rft.py", "--epochs", "1", "--steps", "2", "--out", "runs", cwd=tmp_path)
+def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(EXAMPLES / "randomwalks_rft.py", "--epochs", "1", "--steps", "2", "--out", "runs")
     assert re.search(r"optimality 0\.\d+ after \d+\.\d CPU seconds", said)
     rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-rft/metrics.jsonl").read_text().splitlines()]
     before, grown, improved, after = rows
@@ -54,12 +58,12 @@ def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(tmp_path: Path) 
     assert after["eval/cpu_s"] > before["eval/cpu_s"] > 0
 
 
-def test_the_configuration_files_do_the_same(tmp_path: Path) -> None:
+def test_the_configuration_files_do_the_same(run: Callable[..., str], tmp_path: Path) -> None:
     for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path)
-    run("walks.py", "runs/start", cwd=tmp_path)
-    run("-m", "rlcore", "train", "randomwalks_sft.yaml", "run.epochs=1", cwd=tmp_path)
-    run("-m", "rlcore", "train", "randomwalks_ppo.yaml", "run.steps=1", cwd=tmp_path)
+    run("walks.py", "runs/start")
+    run("-m", "rlcore", "train", "randomwalks_sft.yaml", "run.epochs=1")
+    run("-m", "rlcore", "train", "randomwalks_ppo.yaml", "run.steps=1")
     rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-ppo/metrics.jsonl").read_text().splitlines()]
     assert 0 < rows[-1]["eval/reward/mean"] < 1
     assert len((tmp_path / "runs/randomwalks-ppo/completions.jsonl").read_text().splitlines()) == 1000
@@ -80,17 +84,17 @@ def made_up_reviews(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("source", ["made up", "real"])
-def test_reviews_go_from_a_file_to_a_trained_model(source: str, tmp_path: Path) -> None:
+def test_reviews_go_from_a_file_to_a_trained_model(source: str, run: Callable[..., str], tmp_path: Path) -> None:
     if source == "real" and not REVIEWS.exists():
         pytest.skip(f"the film reviews are not at {REVIEWS}")
     file = REVIEWS if source == "real" else made_up_reviews(tmp_path)
-    said = run(EXAMPLES / "reviews.py", file, "--quick", "--sft-epochs", "1", "--steps", "1", cwd=tmp_path)
+    said = run(EXAMPLES / "reviews.py", file, "--quick", "--sft-epochs", "1", "--steps", "1")
     assert "held-out reviews judged rightly" in said
     assert "mean reward on" in said
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
 
 
-def test_translation_goes_from_nothing_to_a_trained_t5(tmp_path: Path) -> None:
-    said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs", cwd=tmp_path)
+def test_translation_goes_from_nothing_to_a_trained_t5(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96

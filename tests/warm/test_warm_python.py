@@ -1,0 +1,70 @@
+"""A process of a warm Python is as one that Python starts, but for the libraries that are imported already."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from warm_python import WarmPython
+
+TELL = """
+import json, os, signal, sys
+from pathlib import Path
+print(json.dumps([sys.argv, sys.path, str(Path.cwd()), dict(os.environ), __name__, __file__, sys.stdin.read()]))
+print(sorted(name for name in sys.modules if name.startswith(("rlcore", "warm", "pytest"))))
+print("a word apart", file=sys.stderr)
+"""
+ENDINGS = {
+    "at the end": "",
+    "exit": "sys.exit(3)",
+    "message": "sys.exit('a reason')",
+    "error": "raise ValueError('wrong')",
+    "interrupt": "os.kill(os.getpid(), signal.SIGINT)",
+    "killed": "sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("arguments", [["tell.py", "a b", "-c"], ["-m", "tell", "a b", "-c"]], ids=["file", "module"])
+def test_a_process_is_as_python_starts_it(
+    ending: str, arguments: list[str], tmp_path: Path, warm_python: WarmPython
+) -> None:
+    (tmp_path / "tell.py").write_text(TELL + ENDINGS[ending])
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "more"), "PLACE": "here"}
+    warm = warm_python.run(arguments, cwd=tmp_path, environment=environment)
+    new = subprocess.run(
+        [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert warm.returncode == new.returncode
+    assert what_is_told(warm.stdout) == what_is_told(new.stdout)
+    assert warm.stderr.splitlines()[0] == new.stderr.splitlines()[0] == "a word apart"
+    assert warm.stderr.splitlines()[-1] == new.stderr.splitlines()[-1]
+
+
+def what_is_told(text: str) -> list[object]:
+    told, modules = text.splitlines()
+    argv, path, cwd, environment, name, file, read = json.loads(told)
+    environment.pop("LC_CTYPE", None)  # set by an interpreter that begins without a locale
+    return [argv, path, cwd, environment, name, Path(cwd, file), read, modules]
+
+
+def test_processes_that_run_together_are_told_apart(tmp_path: Path, warm_python: WarmPython) -> None:
+    (tmp_path / "who.py").write_text("import os, sys\nprint(os.environ['WHO'])\nsys.exit(int(os.environ['WHO']))\n")
+    done = warm_python.run_together(["who.py"], cwd=tmp_path, environments=[{"WHO": "4"}, {"WHO": "5"}], timeout_s=60)
+    assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]
+
+
+def test_what_takes_too_long_is_killed_with_what_it_started(tmp_path: Path, warm_python: WarmPython) -> None:
+    (tmp_path / "stay.py").write_text(
+        "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\ntime.sleep(600)\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        warm_python.run(["stay.py"], cwd=tmp_path, environment=os.environ, timeout_s=0.5)
+    left = Path("/proc", caught.value.stdout.strip(), "status")
+    assert not left.exists() or "(zombie)" in left.read_text()
+    assert warm_python.run(["-m", "this"], cwd=tmp_path, environment=os.environ).returncode == 0

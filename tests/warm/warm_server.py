@@ -1,0 +1,73 @@
+"""Be the warm Python: import the libraries, then fork for each request, a line of JSON on stdin.
+
+A request holds `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, and one environment and one pair
+of files for the output for each process to start. Answered are two lines: the processes' ids, and how they ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = (
+    "torch", "accelerate", "transformers.optimization", "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2",
+)  # fmt: skip
+"""What training imports and is not ours; where a run needs more, it imports it itself."""
+
+
+def serve() -> dict[str, Any] | None:
+    """Fork for each request and wait for the children; return, in a child, what is asked of it; at the end, nothing."""
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        children = []
+        for process in request["processes"]:
+            children.append(os.fork())
+            if not children[-1]:
+                return {**request, **process}
+        print(json.dumps(children), flush=True)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+    return None
+
+
+def become(request: dict[str, Any]) -> None:
+    """Give this process what the request says, and nothing of what the server had."""
+    os.setsid()
+    for number, name in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
+        opened = os.open(name, os.O_RDWR)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+
+
+def run(arguments: list[str]) -> None:
+    """Do what Python does with its arguments; what is not caught ends this process, as it does there."""
+    path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if arguments[0] == "-m":
+        sys.path[:0] = [str(Path.cwd()), *path]
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *path]
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this file's folder
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    gc.freeze()  # so that no child copies the memory of these only to look for garbage in it
+    asked = serve()
+    if asked is not None:
+        become(asked)
+        run(asked["arguments"])
