@@ -19,6 +19,8 @@ from rlcore.scaffold.kinds import KINDS
 from rlcore.verbosity import FORMATS, LEVELS
 
 INTERRUPTED = 130
+PROFILED = {"run": {"profile": True}}
+"""What `--profile` stands for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--log-format", choices=list(FORMATS), help="explicit: begin each with its file, line and rank")
     train.add_argument("--profile", action="store_true", help="write where the time goes, as run.profile=true does")
     train.add_argument("--no-progress", action="store_true", help="show no progress bar")
-    train.set_defaults(command=_train)
+    train.set_defaults(command=_train, usage=train)
 
     listing = commands.add_parser(
         "list-plugins",
@@ -136,8 +138,15 @@ def _train(arguments: argparse.Namespace) -> int:
         formats[arguments.log_format]()
     if arguments.no_progress:
         logging.disable_progress_bar()
-    overrides = ["run.profile=true"] * arguments.profile + arguments.overrides
-    values = merge(load_yaml(arguments.file), parse_overrides(overrides))
+    if arguments.profile and "torch" in arguments.overrides:
+        arguments.usage.error("argument --profile: takes no value; for 'torch' write run.profile=torch in its place")
+    overrides = parse_overrides(arguments.overrides)
+    if arguments.profile:
+        if merge(overrides, PROFILED) != merge(PROFILED, overrides):
+            said = " ".join(word for word in arguments.overrides if word.startswith("run"))
+            arguments.usage.error(f"argument --profile: stands for run.profile=true, not allowed with {said}")
+        overrides = merge(overrides, PROFILED)
+    values = merge(load_yaml(arguments.file), overrides)
     where = f"{arguments.file} + command line" if overrides else str(arguments.file)
     from rlcore.door import train_from_config
 

@@ -166,6 +166,9 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
     ids, real = tokens.cpu().numpy(), mask.cpu().numpy()
     lengths = real.sum(1)
     width = int(lengths.max(initial=0))
+    if not width:  # a model cannot run over nothing: it is given a token of which nothing is asked
+        one = pack(tokens.new_zeros(1, 1), mask.new_ones(1, 1), device=device)
+        return Packed(one.inputs, one.node[:0])
     inside = np.arange(width) < lengths[:, None]
     rows = np.full(inside.shape, NOTHING)
     rows[inside] = ids[real]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import attrs
@@ -20,6 +19,7 @@ from rlcore.planning.phantoms import Phantoms, phantoms
 from rlcore.planning.phases import Measured, measure
 from rlcore.planning.subject import Subject, build_subject, read_inputs
 from rlcore.planning.workload import Workload
+from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
 from rlcore.switches import configured
 
@@ -109,13 +109,11 @@ def _measured(
     settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
 ) -> tuple[Measured, Subject, Phantoms]:
     try:
-        with phantoms(known.mode if known else Phantoms(heap)) as mode, warnings.catch_warnings():
+        with phantoms(known.mode if known else _phantoms_with(heap)) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
             draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
-            # malloc does not manage an accelerator's memory
-            with nullcontext() if subject.ranks.device.type == "cpu" else mode.live.unreplayed():
-                return measure(subject, mode.live, draws), subject, mode
+            return measure(subject, mode.live, draws), subject, mode
     except RLCoreError:
         raise
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
@@ -126,3 +124,8 @@ def _measured(
             f"model = {name}: cannot be gone through without its weights ({type(error).__name__}: {said:.200}); "
             "its memory has to be measured: run.steps=1, and look at perf/peak_memory_gb"
         ) from error
+
+
+def _phantoms_with(heap: Heap | None) -> Phantoms:
+    """Return phantoms that `heap` finds room for on a CPU; malloc does not manage an accelerator's memory."""
+    return Phantoms(heap if Ranks().device.type == "cpu" else None)

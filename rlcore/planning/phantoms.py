@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from rlcore.models import linear
 from rlcore.models.tiles import Tile, tiles
+from rlcore.planning.forms import Forms, call_of
 from rlcore.planning.heap import Heap
 from rlcore.planning.live import LiveBytes
 
@@ -46,6 +47,7 @@ class Phantoms(TorchDispatchMode):
     def __init__(self, heap: Heap | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live, self._fake = LiveBytes(heap), FakeTensorMode(allow_non_fake_inputs=True)
+        self._forms = Forms(self._fake)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, for shapes alone where it is about phantoms, and count what it returns."""
@@ -62,14 +64,19 @@ class Phantoms(TorchDispatchMode):
             return 0.0 if given[0].is_floating_point() else 0
         if func is _aten.equal.default:
             return True
-        if func.is_view and len(given) == len(phantoms) == 1:
+        if (func.is_view or func is _aten._unsafe_view.default) and len(given) == len(phantoms) == 1:  # noqa: SLF001
             return self._view(func, phantoms[0], args, kwargs)
         if func in _INDEXED:
             args = (args[0], _positions(args[1]), *args[2:])
             given = _tensors((args, kwargs))
+        call = None if func._schema.is_mutable else call_of(func, args, kwargs)  # noqa: SLF001  no public way to ask
+        if call is not None and (known := self._forms.recall(call)) is not None:
+            return known
         if len(phantoms) < len(given):
             args, kwargs = tree_map_only(Tensor, self._phantom, (args, kwargs))
         out = self._fake.dispatch(func, types, args, kwargs)
+        if call is not None:
+            self._forms.keep(call, out, given)
         if isinstance(out, FakeTensor) and out.is_floating_point():
             return out
         return self._with_real_integers(out, func, args, kwargs)
@@ -78,7 +85,9 @@ class Phantoms(TorchDispatchMode):
         """View a phantom in another way, which half of all operations do: shapes and strides are all there is to it."""
         with in_kernel_invocation_manager(self._fake):
             out = func(*args, **kwargs)
-        return tree_map_only(Tensor, lambda view: FakeTensor(self._fake, view, tensor.fake_device), out)
+        if isinstance(out, Tensor):
+            return FakeTensor(self._fake, out, tensor.fake_device)
+        return [FakeTensor(self._fake, view, tensor.fake_device) for view in out]
 
     def _phantom(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self._fake.from_tensor(tensor)

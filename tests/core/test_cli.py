@@ -160,6 +160,35 @@ def test_train_hands_the_file_and_the_overrides_to_the_door(python: Python, tmp_
     ], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["run.profile=false"], "stands for run.profile=true, not allowed with run.profile=false"),
+        (["run.profile=torch"], "stands for run.profile=true, not allowed with run.profile=torch"),
+        (["run.seed=3", "run=null"], "stands for run.profile=true, not allowed with run.seed=3 run=null"),
+        (["torch"], "takes no value; for 'torch' write run.profile=torch in its place"),
+    ],
+    ids=["false", "torch", "null", "a value"],
+)
+def test_profile_beside_what_says_something_else_is_wrong_usage(
+    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text("trainer: {name: ppo}\n")
+    with pytest.raises(SystemExit) as left:
+        main(["train", str(tmp_path / "run.yaml"), "--profile", *words])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"rlcore train: error: argument --profile: {complaint}"
+
+
+def test_profile_is_asked_for_whatever_else_is_said_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("rlcore.door.train_from_config", lambda values, _: asked.append(values["run"]))
+    (tmp_path / "run.yaml").write_text("run: {profile: false, seed: 5}\n")
+    main(["train", str(tmp_path / "run.yaml"), "run={steps: 2}", "--profile"])
+    main(["train", str(tmp_path / "run.yaml"), "--profile", "run.profile=true"])
+    assert asked == [{"profile": True, "seed": 5, "steps": 2}, {"profile": True, "seed": 5}]
+
+
 def test_an_interrupt_exits_with_130_and_a_line(tmp_path: Path) -> None:
     code = (
         "import sys, time, types\n"

@@ -179,6 +179,16 @@ def test_full_rows_need_no_spreading() -> None:
     assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_of_a_batch_without_a_token_nothing_is_said(name: str) -> None:
+    model = make_causal(PACKS[name])
+    nothing = torch.zeros(3, 5, dtype=torch.bool)
+    logits, run = predict(model, CausalReader(longest_packed(model)), nothing.long(), nothing, nothing)
+    assert (logits.shape, run.chosen.shape) == ((0, 64), (0,))
+    logits.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
 def test_eager_attention_is_left_alone() -> None:
     config = CausalLMConfig(attention="eager")
     tokenizer = _tokenizer()

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from planning_making import save
+from planning_making import GPT, save
+from planning_making import imitation as small_imitation
 from transformers import GPT2Config
 
-from rlcore.planning import heap
-from rlcore.planning.heap import Heap
+from rlcore.planning import estimate, heap, subject
+from rlcore.planning.heap import Block, Heap
 from rlcore.planning.live import LiveBytes
 from rlcore.planning.phantoms import Phantoms, phantoms
+from rlcore.ranks import Ranks
 
 MB = 10**6
 glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
@@ -109,6 +111,36 @@ def test_where_the_heap_is_not_known_there_are_no_holes(monkeypatch: pytest.Monk
     found = Heap()
     assert found.take(50 * MB, 50 * MB) is None
     assert (found.peak, found.is_open) == (0, False)
+
+
+class Counting(Heap):
+    """Count the blocks that are asked for."""
+
+    asked = 0
+
+    def take(self, size: int, held: int) -> Block | None:
+        self.asked += 1
+        return super().take(size, held)
+
+
+class OnCuda(Ranks):
+    """Be on a machine with a GPU."""
+
+    def __init__(self, mixed_precision: str | None = None) -> None:
+        super().__init__(mixed_precision)
+        self.device = torch.device("cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_malloc_lays_out_nothing_of_what_a_gpu_will_hold(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda":
+        monkeypatch.setattr(estimate, "Ranks", OnCuda)
+        monkeypatch.setattr(subject, "Ranks", OnCuda)
+    values, counting = small_imitation(save(tmp_path, GPT2Config(**GPT)), "sft"), Counting()
+    assert estimate.estimate(values, "test", heap=counting).device == device
+    assert (counting.asked > 0) == (device == "cpu")
 
 
 TRAIN = """
