@@ -122,9 +122,12 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
 
 def _fitting(settings: TrainConfig, inputs: Inputs) -> str:
     from rlcore.models.kinds import fitting_architecture  # which needs transformers
+    from rlcore.models.reach import check_reach
 
-    revision = settings.model.get("revision")
-    return fitting_architecture(inputs.model, revision if isinstance(revision, str) else None)
+    named = settings.model.get("revision")
+    revision = named if isinstance(named, str) else None
+    check_reach(inputs.model, revision)
+    return fitting_architecture(inputs.model, revision)
 
 
 def choose_rewards(reward_fn: Any) -> tuple[ChosenReward, ...]:

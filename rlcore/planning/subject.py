@@ -20,9 +20,9 @@ from rlcore.models.blocks import vocabulary_size
 from rlcore.models.kinds import declared
 from rlcore.models.loading import weightless
 from rlcore.models.noise import disable_dropout
+from rlcore.models.reach import check_reach
 from rlcore.optimization import Optimizers, sections
 from rlcore.planning.lengths import Lengths, find_lengths, find_tokenizer, stand_in
-from rlcore.planning.reach import why_out_of_reach
 from rlcore.planning.workload import Workload
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
@@ -139,16 +139,12 @@ def _described(model: Any, revision: Any) -> Any:
         return model.config
     if isinstance(model, PretrainedConfig):
         return model
-    named, revision = os.fspath(model), revision if isinstance(revision, str) else None
-    if reason := why_out_of_reach(named, revision or "main"):
-        raise ModelError(
-            f"model = {named!r}: its configuration cannot be read: there is no such folder, it has not been fetched "
-            f"before, and the hub cannot be reached ({reason}): name a folder with a config.json, or go online"
-        )
+    revision = revision if isinstance(revision, str) else None
+    check_reach(model, revision)
     if declared(model, revision) is None:
         raise ModelError(
-            f"model = {named!r}: its configuration cannot be read: there is no such folder with a "
-            "config.json, and the hub has no such model or cannot be reached"
+            f"model = {os.fspath(model)!r}: its configuration cannot be read: there is no such folder with a "
+            "config.json, and the hub has no such model"
         )
     return model
 

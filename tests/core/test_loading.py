@@ -95,7 +95,7 @@ def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch
         load_model("no-one/no-such-model", CausalLMConfig())
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
     assert caught.value.__cause__ is None
 
 

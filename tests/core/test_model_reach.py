@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
+import rlcore
 from rlcore.errors import ModelError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.reach import check_reach
+from rlcore.models.settings import CausalLMConfig
 from rlcore.planning.estimate import estimate
-from rlcore.planning.reach import why_out_of_reach
+
+NAME = "nobody/nothing"
 
 
 @pytest.fixture
@@ -24,15 +30,32 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("rlcore.planning.subject.declared", lambda *_: pytest.fail("the hub is asked again"))
+    for module in ("planning.subject", "models.loading"):
+        monkeypatch.setattr(f"rlcore.{module}.declared", lambda *_: pytest.fail("the hub is asked again"))
+    monkeypatch.setattr("rlcore.models.kinds.fitting_architecture", lambda *_: pytest.fail("the hub is asked again"))
     return address
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once(nobody: str, caplog: pytest.LogCaptureFixture) -> None:
-    values = {"model": {"path": "nobody/nothing"}, "trainer": {"name": "sft"}, "data": {"samples": ["a"]}}
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: estimate({"model": {"path": NAME}, "trainer": {"name": "sft"}, "data": {"samples": ["a"]}}, "test"),
+        lambda: rlcore.train(NAME, trainer="sft", samples=["a"]),
+        lambda: build_causal_lm(NAME, CausalLMConfig()),
+    ],
+    ids=["plan", "train", "build"],
+)
+def test_a_hub_that_cannot_be_reached_is_asked_once(
+    use: Callable[[], object],
+    nobody: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with caplog.at_level(logging.WARNING), pytest.raises(ModelError, match="refused") as refused:
-        estimate(values, "test")
-    assert "model = 'nobody/nothing': its configuration cannot be read" in str(refused.value)
+        use()
+    assert f"model = {NAME!r}: cannot be loaded" in str(refused.value)
     assert "the hub cannot be reached" in str(refused.value)
     assert "Retrying" not in caplog.text
 
@@ -41,14 +64,16 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(nobody: str, caplog: pytest.
 def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert why_out_of_reach("here", "main") == ""
-    assert why_out_of_reach("./absent/folder", "main") == ""
+    check_reach("here", None)
+    check_reach("./absent/folder", None)
+    check_reach(object(), None)
     fetched = tmp_path / "models--some--model"
     (fetched / "snapshots/123").mkdir(parents=True)
     (fetched / "snapshots/123/config.json").write_text("{}")
     (fetched / "refs").mkdir()
     (fetched / "refs/main").write_text("123")
-    assert why_out_of_reach("some/other", "main") != ""
+    with pytest.raises(ModelError):
+        check_reach("some/other", None)
     with monkeypatch.context() as unasked:
-        unasked.setattr("rlcore.planning.reach.snapshot_download", lambda *_, **__: pytest.fail("the hub is asked"))
-        assert why_out_of_reach("some/model", "main") == ""
+        unasked.setattr("rlcore.models.reach.snapshot_download", lambda *_, **__: pytest.fail("the hub is asked"))
+        check_reach("some/model", "main")
