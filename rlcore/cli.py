@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
@@ -19,8 +19,6 @@ from rlcore.scaffold.kinds import KINDS
 from rlcore.verbosity import FORMATS, LEVELS
 
 INTERRUPTED = 130
-PROFILED = {"run": {"profile": True}}
-"""What `--profile` stands for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,13 +139,15 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.profile and "torch" in arguments.overrides:
         arguments.usage.error("argument --profile: takes no value; for 'torch' write run.profile=torch in its place")
     overrides = parse_overrides(arguments.overrides)
-    if arguments.profile:
-        if merge(overrides, PROFILED) != merge(PROFILED, overrides):
-            said = " ".join(word for word in arguments.overrides if word.startswith("run"))
-            arguments.usage.error(f"argument --profile: stands for run.profile=true, not allowed with {said}")
-        overrides = merge(overrides, PROFILED)
     values = merge(load_yaml(arguments.file), overrides)
-    where = f"{arguments.file} + command line" if overrides else str(arguments.file)
+    if arguments.profile:
+        said = overrides.get("run")
+        if isinstance(said, Mapping) and said.get("profile") is False:
+            arguments.usage.error("argument --profile: not allowed with run.profile=false")
+        run = values.get("run")
+        if run is None or (isinstance(run, Mapping) and not run.get("profile")):
+            values = merge(values, {"run": {"profile": True}})
+    where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
     from rlcore.door import train_from_config
 
     train_from_config(values, where)

@@ -30,7 +30,7 @@ from rlcore.models.blocks import vocabulary_size
 from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared, is_hub_id
 from rlcore.models.noise import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
 from rlcore.models.quiet import first_line, quiet_transformers
-from rlcore.models.reach import check_reach
+from rlcore.models.reach import DESCRIBED, WEIGHTS, check_reach
 
 if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig
@@ -147,6 +147,7 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     folder = Path(name).expanduser()
     if not folder.exists() and not is_hub_id(name):
         raise ModelError(f"{what} = {name!r}: there is no such folder; give a folder or a hub id")
+    check_reach(name, config.revision, WEIGHTS if _reads_weights.get() else DESCRIBED)
     if kind is not AutoConfig:
         options |= _build_options(config)
         if not _reads_weights.get():

@@ -1,53 +1,52 @@
-"""Ask the hub once whether it can be had: where it cannot, loading a model keeps asking for half a minute and more."""
+"""Ask the hub once whether it can be had: where it cannot, loading a model keeps asking for minutes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from rlcore.errors import ModelError
 from rlcore.models.adapter_folders import base_of
 from rlcore.models.kinds import is_hub_id
-from rlcore.models.quiet import first_line, quiet_transformers
+from rlcore.models.quiet import first_line
 
-CONFIG = "config.json"
+DESCRIBED = ("config.json",)
+"""Files one of which describes a model."""
+WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+"""Files one of which its weights begin with."""
+PATIENCE_S = 10.0
 
 
-def check_reach(model: Any, revision: str | None) -> None:
+def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED) -> None:
     """Refuse the name of a model that is not on this machine while the hub cannot be reached.
+
+    Whatever the hub answers is left to what loads the model, which has the better message.
 
     Args:
         model: a hub id or a folder; anything else is let through.
         revision: branch, tag or commit; the main branch if left out.
+        files: one of them is needed.
 
     Raises:
-        ModelError: its configuration has not been fetched before, and cannot be now.
+        ModelError: none of the files has been fetched before, and none can be now.
     """
     if not isinstance(model, (str, os.PathLike)):
         return
-    if reason := _why_out_of_reach(os.fspath(model), revision or "main"):
-        raise ModelError(
-            f"model = {os.fspath(model)!r}: cannot be loaded: there is no such folder, it has not been fetched before, "
-            f"and the hub cannot be reached ({reason:.100}): name a folder with a config.json, or go online"
-        )
-
-
-def _why_out_of_reach(name: str, revision: str) -> str:
-    """Say why the configuration of a model cannot be fetched; nothing where it is here already, or may be."""
-    name = base_of(name) or name
+    name = base_of(os.fspath(model)) or os.fspath(model)
     if Path(name).expanduser().exists() or not is_hub_id(name):
-        return ""
+        return
+    revision = revision or "main"
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
+        return
     try:
-        if isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str):
-            return ""
-        with quiet_transformers():
-            snapshot_download(name, revision=revision, allow_patterns=CONFIG)
-    except LocalEntryNotFoundError as error:
-        return str(error.__cause__) if error.__cause__ else first_line(error)
-    except (OSError, ValueError):  # the hub has answered, or no repository can have that name
-        return ""
-    return ""
+        get_session().head(hf_hub_url(name, files[0], revision=revision), timeout=PATIENCE_S)
+    except Exception as error:  # noqa: BLE001  offline, refused, no such proxy: there are as many kinds as libraries
+        raise ModelError(
+            f"model = {name!r}: cannot be loaded: there is no such folder, it has not been fetched before, "
+            f"and the hub cannot be reached ({first_line(error):.100}): name a folder with a {files[0]}, or go online"
+        ) from None

@@ -12,7 +12,7 @@ TITLE = "PPO on random walks, until the mean optimality of three rounds reaches 
 def duels(folder: Path, quick: bool) -> list[Duel]:
     """List CPU seconds; the iterations are in the JSON."""
     base = str(folder / "base")
-    work = [base, "--iterations", "10" if quick else "40", "--seed", "{repeat}"]
+    work = [base, "--iterations", "25" if quick else "40", "--seed", "{repeat}"]
     return [
         Duel(
             "6 layers, 144 wide",

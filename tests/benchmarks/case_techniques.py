@@ -29,7 +29,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     reference = [*walks, "--kl-coef", "0.05"]
     found.append(
         Duel(
-            "random walks: no reference asked where nothing is held to it",
+            "random walks: a KL coefficient of 0, and one of .05, for which a reference is asked",
             walks,
             reference,
             prepare=making,

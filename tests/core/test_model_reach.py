@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from huggingface_hub import constants
 import rlcore
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.reach import check_reach
+from rlcore.models.reach import WEIGHTS, check_reach
 from rlcore.models.settings import CausalLMConfig
 from rlcore.planning.estimate import estimate
 
@@ -72,8 +74,44 @@ def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.M
     (fetched / "snapshots/123/config.json").write_text("{}")
     (fetched / "refs").mkdir()
     (fetched / "refs/main").write_text("123")
-    with pytest.raises(ModelError):
+    check_reach("some/model", "main")
+    with pytest.raises(ModelError, match=r"a config\.json, or go online"):
         check_reach("some/other", None)
-    with monkeypatch.context() as unasked:
-        unasked.setattr("rlcore.models.reach.snapshot_download", lambda *_, **__: pytest.fail("the hub is asked"))
-        check_reach("some/model", "main")
+    with pytest.raises(ModelError, match=r"a config\.json, or go online"):
+        check_reach("some/model", "v2")
+    with pytest.raises(ModelError, match=r"a model\.safetensors, or go online"):
+        check_reach("some/model", "main", WEIGHTS)
+    (fetched / "snapshots/123/model.safetensors.index.json").write_text("{}")
+    check_reach("some/model", "main", WEIGHTS)
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answer every request with the status that its path begins with."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize("status", [200, 307, 401, 404, 429, 503])
+def test_a_hub_that_answers_is_within_reach(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answering) as server:
+        address = f"http://127.0.0.1:{server.server_port}/{status}"
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        check_reach(NAME, None)
+        answering.join()
+
+
+@pytest.mark.usefixtures("nobody")
+def test_an_address_that_is_none_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "hub.example/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with pytest.raises(ModelError, match="the hub cannot be reached"):
+        check_reach(NAME, None)

@@ -43,10 +43,11 @@ def two_ranks(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subproce
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Do the same with torchrun itself, in interpreters that are new."""
+    """Do the same with torchrun itself, in interpreters that are new and agree on nothing by chance."""
 
-    def start(name: str, run: str, changes: dict[str, Any], *stop: str) -> subprocess.CompletedProcess[str]:
+    def start(name: str, run: str, changes: dict[str, Any] | Path, *stop: str) -> subprocess.CompletedProcess[str]:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-        return run_process([*launch, CHILD, name, str(tmp_path), run, json.dumps(changes), *stop])
+        what = str(changes) if isinstance(changes, Path) else json.dumps(changes)
+        return run_process([*launch, CHILD, name, str(tmp_path), run, what, *stop])
 
     return start

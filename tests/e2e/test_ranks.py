@@ -25,11 +25,11 @@ def assert_near(one: Path, other: Path) -> None:
             torch.testing.assert_close(tensor, second[key], rtol=0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
 
 
-def test_two_ranks_learn_sft_as_one_does(two_ranks: Callable, tmp_path: Path) -> None:
+def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     # 23 samples by 5 in micro-batches of 3: shares of 3 and 2, the last batch of 3 gives 2 and 1.
     changes = {"run": {"steps": 7}, "trainer": {"optimizer": {"lr": 1e-3}}}
     train("sft_plain", tmp_path, "one", changes)
-    done = two_ranks("sft_plain", "two", changes)
+    done = torchrun("sft_plain", "two", changes)
     assert (tmp_path / "two" / "model").is_dir(), done.stderr
     assert_near(tmp_path / "one" / "model", tmp_path / "two" / "model")
     for one, two in zip(lines(tmp_path / "one/metrics.jsonl"), lines(tmp_path / "two/metrics.jsonl"), strict=True):
@@ -38,9 +38,9 @@ def test_two_ranks_learn_sft_as_one_does(two_ranks: Callable, tmp_path: Path) ->
             assert abs(one.get(key, 0) - two.get(key, 0)) < 1e-4
 
 
-def test_two_ranks_learn_from_a_store_as_one_does(two_ranks: Callable, tmp_path: Path) -> None:
+def test_two_ranks_learn_from_a_store_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     learn_from(tmp_path / "store", tmp_path, "one")
-    done = two_ranks("learn_from", "two", tmp_path / "store")
+    done = torchrun("learn_from", "two", tmp_path / "store")
     assert (tmp_path / "two-learned").is_dir(), done.stderr
     assert_near(tmp_path / "one-learned", tmp_path / "two-learned")
     exchanges, updates = json.loads((tmp_path / "two-exchanges.json").read_text())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,37 @@ def test_what_takes_too_long_is_killed_with_what_it_started(tmp_path: Path, warm
     left = Path("/proc", caught.value.stdout.strip(), "status")
     assert not left.exists() or "(zombie)" in left.read_text()
     assert warm_python.run(["-m", "this"], cwd=tmp_path, environment=os.environ).returncode == 0
+
+
+def test_no_two_processes_draw_the_same(tmp_path: Path, warm_python: WarmPython) -> None:
+    (tmp_path / "draw.py").write_text(
+        "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1).item())\n"
+    )
+    done = warm_python.run_together(["draw.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=60)
+    first, second = (each.stdout.split() for each in done)
+    assert len(first) == len(second) == 3
+    assert not set(first) & set(second)
+
+
+def test_what_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "stay.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    here = os.getpid()
+
+    def interrupt() -> None:
+        while not (begun.exists() and begun.read_text()):
+            time.sleep(0.01)
+        os.kill(here, signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    warm = WarmPython(tmp_path)  # one of its own: what is interrupted has no use for the answer
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            warm.run(["stay.py"], cwd=tmp_path, environment=os.environ)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        warm.close()
+    assert not Path("/proc", begun.read_text()).exists()

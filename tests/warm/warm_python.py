@@ -1,8 +1,10 @@
 """Start Python processes that need not import torch and transformers, which takes seconds of a processor each time.
 
 They are forks of one process that has imported these libraries and nothing of rlcore. Each has its own folder,
-environment, arguments, output and exit status, and runs its module or file from the first line, as `python` would;
-imports of rlcore and of its plugins begin there.
+environment, arguments, output, seeds and exit status, and runs its module or file from the first line, as `python`
+would; imports of rlcore and of its plugins begin there. What Python and the libraries read of the environment as they
+are imported (PYTHONHASHSEED, HF_HUB_OFFLINE) is that of the tests, and the same in all of them: what may depend on it,
+as whether ranks agree on the order of a set, needs interpreters that are new.
 """
 
 from __future__ import annotations
@@ -50,10 +52,13 @@ class WarmPython:
         children = json.loads(answered.readline())
         late = Event()
         timer = Timer(timeout_s, lambda: (late.set(), _kill(children)))
+        timer.daemon = True
         timer.start()
-        codes = json.loads(answered.readline())
-        timer.cancel()
-        _kill(children)
+        try:
+            codes = json.loads(answered.readline())
+        finally:  # also where the tests are interrupted
+            timer.cancel()
+            _kill(children)
         said = [[Path(each[name]).read_text(encoding="utf-8") for name in ("stdout", "stderr")] for each in processes]
         if late.is_set():
             raise subprocess.TimeoutExpired(list(arguments), timeout_s, *said[0])

@@ -10,10 +10,14 @@ import gc
 import importlib
 import json
 import os
+import random
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 LIBRARIES = (
     "torch", "accelerate", "transformers.optimization", "transformers.models.auto.modeling_auto",
@@ -47,6 +51,9 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    random.seed()
+    np.random.seed()  # noqa: NPY002  what a program finds that seeds nothing
+    torch.seed()
 
 
 def run(arguments: list[str]) -> None:
