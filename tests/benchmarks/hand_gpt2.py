@@ -89,38 +89,40 @@ class Network:
 class ModuleNetwork(Network):
     """Run the same model through the modules of transformers, with nothing of ours around them but attention.
 
-    GELU is the fused one in both. What this takes more than `Network` is the price of the modules alone.
+    GELU is the fused one in both. What this takes more than `Network` is the price of the modules alone: queries, keys
+    and values are taken as the layer before attention gives them, so that nothing is copied for attention's sake.
     """
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         AttentionInterface.register(BY_HAND, attention)
         self.gpt2.set_attn_implementation(BY_HAND)
+        self._qkv: Tensor
         for block in self.blocks:
             block.mlp.act = nn.GELU(approximate="tanh")
+            block.attn.c_attn.register_forward_hook(self._take)
+
+    def _take(self, _module: nn.Module, _inputs: tuple[Tensor, ...], qkv: Tensor) -> None:
+        self._qkv = qkv[0]
 
     def trunk(self, tokens: Tensor, positions: Tensor, mix: Mix) -> Tensor:
         """Return the last hidden states, as `Network.trunk` does."""
-        where = positions.expand(len(tokens))[None]
-        run = self.gpt2.transformer(tokens[None], position_ids=where, attention_mask=NO_MASK, use_cache=False, mix=mix)
+        run = self.gpt2.transformer(
+            tokens[None],
+            position_ids=positions.expand(len(tokens))[None],
+            attention_mask=NO_MASK,
+            use_cache=False,
+            mix=lambda i: mix(i, self._qkv),
+        )
         hidden: Tensor = run.last_hidden_state
         return hidden[0]
 
 
 def attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    _: Tensor | None,
-    *,
-    mix: Mix,
-    **_unused: Any,
+    module: Any, query: Tensor, _key: Tensor, _value: Tensor, _mask: Tensor | None, *, mix: Any, **_unused: Any
 ) -> tuple[Tensor, None]:
-    """Have `mix` attend in the place of transformers' functions: float[1, heads, N, width] each."""
-    tokens, heads = query.shape[2], query.shape[1]
-    qkv = torch.stack([query[0], key[0], value[0]]).permute(2, 0, 1, 3).reshape(tokens, -1)
-    return mix(module.layer_idx, qkv).view(1, tokens, heads, -1), None
+    """Have `mix` attend in the place of transformers' functions; return float[1, N, heads, width]."""
+    return mix(module.layer_idx).view(1, query.shape[2], query.shape[1], -1), None
 
 
 @dataclass
