@@ -122,12 +122,9 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
 
 def _fitting(settings: TrainConfig, inputs: Inputs) -> str:
     from rlcore.models.kinds import fitting_architecture  # which needs transformers
-    from rlcore.models.reach import check_reach
 
-    named = settings.model.get("revision")
-    revision = named if isinstance(named, str) else None
-    check_reach(inputs.model, revision)
-    return fitting_architecture(inputs.model, revision)
+    revision = settings.model.get("revision")
+    return fitting_architecture(inputs.model, revision if isinstance(revision, str) else None)
 
 
 def choose_rewards(reward_fn: Any) -> tuple[ChosenReward, ...]:

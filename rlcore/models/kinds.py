@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from rlcore.errors import ModelError
 from rlcore.models.adapter_folders import base_of
 from rlcore.models.quiet import quiet_transformers
+from rlcore.models.reach import is_hub_id, why_out_of_reach
 
 
 @attrs.frozen
@@ -57,11 +58,6 @@ def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
     )
 
 
-def is_hub_id(name: str) -> bool:
-    """Tell whether a name of no folder may be that of a repository on the hub."""
-    return bool(name) and not name.startswith((".", "/", "~")) and name.count("/") <= 1
-
-
 def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
     """Return the configuration of the model that `spec` stands for; None where it cannot be read.
 
@@ -75,7 +71,7 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
         return None
     spec = base_of(os.fspath(spec)) or spec
     folder = Path(spec).expanduser()
-    if not folder.exists() and not is_hub_id(os.fspath(spec)):
+    if not folder.exists() and (not is_hub_id(os.fspath(spec)) or why_out_of_reach(spec, revision)):
         return None
     try:
         with quiet_transformers():

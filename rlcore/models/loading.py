@@ -27,10 +27,10 @@ from rlcore.models.activations import fuse_activations
 from rlcore.models.adapter_folders import base_of
 from rlcore.models.attaching import attach, unwrapped, wake
 from rlcore.models.blocks import vocabulary_size
-from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared, is_hub_id
+from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared
 from rlcore.models.noise import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
 from rlcore.models.quiet import first_line, quiet_transformers
-from rlcore.models.reach import DESCRIBED, WEIGHTS, check_reach
+from rlcore.models.reach import DESCRIBED, WEIGHTS, check_reach, is_hub_id
 
 if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig
@@ -55,7 +55,6 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     Raises:
         ModelError: the folder or hub id cannot be loaded, or the model is not a language model of this kind.
     """
-    check_reach(spec, config.revision)
     # Asked before loading: some families would be read in part, as a kind that they are not.
     if (about := declared(spec, config.revision)) is not None:
         check_kind(about, kind, spec if isinstance(spec, str) else type(spec).__name__)

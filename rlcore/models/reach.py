@@ -12,7 +12,6 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 
 from rlcore.errors import ModelError
 from rlcore.models.adapter_folders import base_of
-from rlcore.models.kinds import is_hub_id
 from rlcore.models.quiet import first_line
 
 DESCRIBED = ("config.json",)
@@ -22,8 +21,33 @@ WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_IND
 PATIENCE_S = 10.0
 
 
+def is_hub_id(name: str) -> bool:
+    """Tell whether a name of no folder may be that of a repository on the hub."""
+    return bool(name) and not name.startswith((".", "/", "~")) and name.count("/") <= 1
+
+
+def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files: Sequence[str] = DESCRIBED) -> str:
+    """Say why a model is not to be had: it is not on this machine, and nobody answers where the hub is; else nothing.
+
+    Args:
+        model: a hub id or a folder.
+        revision: branch, tag or commit; the main branch if left out.
+        files: one of them is needed.
+    """
+    name, revision = base_of(os.fspath(model)) or os.fspath(model), revision or "main"
+    if Path(name).expanduser().exists() or not is_hub_id(name):
+        return ""
+    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
+        return ""
+    try:
+        get_session().head(hf_hub_url(name, files[0], revision=revision), timeout=PATIENCE_S)
+    except Exception as error:  # noqa: BLE001  offline, refused, no such proxy: there are as many kinds as libraries
+        return f"{first_line(error):.100}"
+    return ""
+
+
 def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED) -> None:
-    """Refuse the name of a model that is not on this machine while the hub cannot be reached.
+    """Refuse the name of a model that is out of reach.
 
     Whatever the hub answers is left to what loads the model, which has the better message.
 
@@ -35,18 +59,8 @@ def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIB
     Raises:
         ModelError: none of the files has been fetched before, and none can be now.
     """
-    if not isinstance(model, (str, os.PathLike)):
-        return
-    name = base_of(os.fspath(model)) or os.fspath(model)
-    if Path(name).expanduser().exists() or not is_hub_id(name):
-        return
-    revision = revision or "main"
-    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
-        return
-    try:
-        get_session().head(hf_hub_url(name, files[0], revision=revision), timeout=PATIENCE_S)
-    except Exception as error:  # noqa: BLE001  offline, refused, no such proxy: there are as many kinds as libraries
+    if isinstance(model, (str, os.PathLike)) and (reason := why_out_of_reach(model, revision, files)):
         raise ModelError(
-            f"model = {name!r}: cannot be loaded: there is no such folder, it has not been fetched before, "
-            f"and the hub cannot be reached ({first_line(error):.100}): name a folder with a {files[0]}, or go online"
-        ) from None
+            f"model = {os.fspath(model)!r}: cannot be loaded: there is no such folder, it has not been fetched before, "
+            f"and the hub cannot be reached ({reason}): name a folder with a {files[0]}, or go online"
+        )

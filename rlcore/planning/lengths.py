@@ -16,7 +16,7 @@ from rlcore.choosing import Chosen
 from rlcore.data.samples import Sample
 from rlcore.errors import ConfigError
 from rlcore.inputs import Inputs
-from rlcore.models.kinds import is_hub_id
+from rlcore.models.reach import is_hub_id
 from rlcore.models.tokenizers import load_tokenizer
 from rlcore.settings import TrainConfig
 
