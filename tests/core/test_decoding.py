@@ -82,7 +82,7 @@ def test_what_stays_goes_on_as_if_nothing_had_left(name: str) -> None:
         for _ in range(2):
             tokens = (tokens * 7 + 3) % 30
             expected, said = whole.step(tokens), fewer.step(tokens[rows])
-            torch.testing.assert_close(said.logits, expected.logits[rows], atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(said.logits, expected.logits[rows], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -99,8 +99,8 @@ def test_logits_and_values_are_those_of_a_full_forward(name: str) -> None:
             with torch.no_grad():
                 full = model(torch.tensor([row]), output_hidden_states=True, use_cache=False)
                 expected = value(full.hidden_states[-1][:, -1])
-            torch.testing.assert_close(said.values[i : i + 1], expected, atol=5e-5, rtol=1e-5)
-            torch.testing.assert_close(said.logits[i], full.logits[0, -1], atol=5e-5, rtol=1e-5)
+            torch.testing.assert_close(said.values[i : i + 1], expected, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(said.logits[i], full.logits[0, -1], atol=1e-5, rtol=1e-5)
             row.append((7 * step + 3 * i + 1) % 30)
         said = decoder.step(torch.tensor([row[-1] for row in rows]))
 

@@ -114,9 +114,9 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
     for side, logits in zip(sides, expected, strict=True):
         packed, _ = predict(model, CausalReader(longest), *side)
         padded, _ = predict(model, CausalReader(), *side)
-        assert torch.allclose(packed, logits, rtol=1e-4, atol=2e-5)
-        assert torch.allclose(padded, logits, rtol=1e-4, atol=2e-5)
-    assert_same(gradients(model, predict(model, CausalReader(longest), *sides[0])[0]), wanted, 2e-5)
+        assert torch.allclose(packed, logits, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(padded, logits, rtol=1e-5, atol=1e-5)
+    assert_same(gradients(model, predict(model, CausalReader(longest), *sides[0])[0]), wanted, 1e-5)
 
 
 @pytest.mark.parametrize("name", DOES_NOT_PACK)
@@ -135,7 +135,7 @@ def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(
     for side in sides:
         given = batch(side)
         logits, _ = predict(model, CausalReader(), *given)
-        assert torch.allclose(logits, by_row(model, *given), rtol=1e-4, atol=2e-5)
+        assert torch.allclose(logits, by_row(model, *given), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3"])
@@ -147,13 +147,13 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     longest = longest_packed(model)
     assert longest == 12
     logits, _ = predict(model, CausalReader(longest), *given)
-    assert torch.allclose(logits, expected, rtol=1e-4, atol=2e-5)
+    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
     wrong = pack(given[0], given[1]).inputs
     with pytest.raises(Exception, match="window of 12 tokens is shorter"):
         model(**wrong)
     tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of 12 tokens at most: these fit
     logits, _ = predict(model, CausalReader(longest), tokens, mask, action_mask)
-    assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-4, atol=2e-5)
+    assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-5, atol=1e-5)
 
 
 def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
@@ -176,7 +176,7 @@ def test_full_rows_need_no_spreading() -> None:
     chosen = mask & (torch.arange(9) > 3)
     expected = by_row(model, tokens, mask, chosen)
     logits, _ = predict(model, CausalReader(longest_packed(model)), tokens, mask, chosen)
-    assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -95,8 +95,8 @@ def test_shared_is_each_sequence_alone(name: str) -> None:
     for side in ("left", "right"):
         logits, run = predict(model, reader, *batch(side))
         assert run.inputs["input_ids"].shape == (1, READ)
-        assert torch.allclose(logits, expected, rtol=1e-4, atol=2e-5)
-    assert_same(gradients(model, logits), wanted, 2e-5)
+        assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_same(gradients(model, logits), wanted, 1e-5)
 
 
 def test_values_of_a_critic_of_its_own_are_shared_too() -> None:
