@@ -232,3 +232,6 @@ def test_the_command_line_profiles(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("where the time of step 2 went")
     told(tmp_path / "run")
     assert "profile: true" in (tmp_path / "run/config.yaml").read_text()
+    # What is said of the option itself counts.
+    assert main(["train", file, "run.overwrite=true", "--profile", "run.profile=jax"]) == 1
+    assert "run.profile = 'jax'" in capsys.readouterr().err
