@@ -146,7 +146,7 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     folder = Path(name).expanduser()
     if not folder.exists() and not is_hub_id(name):
         raise ModelError(f"{what} = {name!r}: there is no such folder; give a folder or a hub id")
-    check_reach(name, config.revision, WEIGHTS if _reads_weights.get() else DESCRIBED)
+    check_reach(name, config.revision, WEIGHTS if _reads_weights.get() else DESCRIBED, what=what)
     if kind is not AutoConfig:
         options |= _build_options(config)
         if not _reads_weights.get():

@@ -46,7 +46,7 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
     return ""
 
 
-def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED) -> None:
+def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:
     """Refuse the name of a model that is out of reach.
 
     Whatever the hub answers is left to what loads the model, which has the better message.
@@ -55,12 +55,13 @@ def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIB
         model: a hub id or a folder; anything else is let through.
         revision: branch, tag or commit; the main branch if left out.
         files: one of them is needed.
+        what: the message begins with this.
 
     Raises:
         ModelError: none of the files has been fetched before, and none can be now.
     """
     if isinstance(model, (str, os.PathLike)) and (reason := why_out_of_reach(model, revision, files)):
         raise ModelError(
-            f"model = {os.fspath(model)!r}: cannot be loaded: there is no such folder, it has not been fetched before, "
-            f"and the hub cannot be reached ({reason}): name a folder with a {files[0]}, or go online"
+            f"{what} = {os.fspath(model)!r}: cannot be loaded: there is no such folder, its {files[0]} has not been "
+            f"fetched before, and the hub cannot be reached ({reason}): name a folder, or go online"
         )

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 import rlcore
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.loading import load_critic
 from rlcore.models.reach import WEIGHTS, check_reach
 from rlcore.models.settings import CausalLMConfig
 from rlcore.planning.estimate import estimate
@@ -75,14 +76,20 @@ def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.M
     (fetched / "refs").mkdir()
     (fetched / "refs/main").write_text("123")
     check_reach("some/model", "main")
-    with pytest.raises(ModelError, match=r"a config\.json, or go online"):
+    with pytest.raises(ModelError, match=r"its config\.json has not been fetched before"):
         check_reach("some/other", None)
-    with pytest.raises(ModelError, match=r"a config\.json, or go online"):
+    with pytest.raises(ModelError, match=r"its config\.json has not been fetched before"):
         check_reach("some/model", "v2")
-    with pytest.raises(ModelError, match=r"a model\.safetensors, or go online"):
+    with pytest.raises(ModelError, match=r"its model\.safetensors has not been fetched before"):
         check_reach("some/model", "main", WEIGHTS)
     (fetched / "snapshots/123/model.safetensors.index.json").write_text("{}")
     check_reach("some/model", "main", WEIGHTS)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_critic_out_of_reach_is_called_one() -> None:
+    with pytest.raises(ModelError, match=f"^critic = {NAME!r}: cannot be loaded: .* the hub cannot be reached"):
+        load_critic(NAME, CausalLMConfig())
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
