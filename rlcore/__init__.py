@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rlcore.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from rlcore.door import Result, train
     from rlcore.errors import RLCoreError
     from rlcore.sampling import sample
     from rlcore.settings import TrainConfig
+    from rlcore.training.api import Result, train
     from rlcore.types import PolicyOutputs, Prompt, Trajectories
 
 __version__ = "0.1.0"
@@ -32,12 +32,12 @@ __all__ = [
 _LAZY = {
     "Prompt": "rlcore.types",
     "RLCoreError": "rlcore.errors",
-    "Result": "rlcore.door",
+    "Result": "rlcore.training.api",
     "PolicyOutputs": "rlcore.types",
     "TrainConfig": "rlcore.settings",
     "Trajectories": "rlcore.types",
     "sample": "rlcore.sampling",
-    "train": "rlcore.door",
+    "train": "rlcore.training.api",
 }
 
 

@@ -14,7 +14,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rlcore.components import Component
-    from rlcore.run import Run
+    from rlcore.training.run import Run
     from rlcore.types import Trajectories
 
 PROJECT = "rlcore"

@@ -9,7 +9,7 @@ import torch
 
 from rlcore.data.sample_rewards import SampleReward
 from rlcore.data.samples import Sample
-from rlcore.log import get_logger
+from rlcore.logging import get_logger
 
 ROUNDING = 1e-12
 """Returns this close, as a share of the largest, are one number that was added up in different ways."""

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.batching import micro_batches
+from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
-from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches
+from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy, QPolicy
-from rlcore.run import Run
 from rlcore.sampling.loop import evaluating
+from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_ilql.config import ILQLConfig, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from rlcore.config import config, option
+from rlcore.config.workload import Workload
 from rlcore.errors import ConfigError
-from rlcore.planning.workload import Workload
 from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"

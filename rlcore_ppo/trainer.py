@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.batching import micro_batches, minibatches, put_through
-from rlcore.log import get_logger
-from rlcore.meter import Meter
+from rlcore.data.order import Order
+from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches, minibatches, put_through
+from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.run import Run
-from rlcore.scoring import Scored
+from rlcore.rewards.score import Scored
+from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_loss

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from rlcore.batching import micro_batches
+from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
-from rlcore.meter import Meter
 from rlcore.models.loading import disable_dropout
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches
+from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.run import Run
 from rlcore.sampling.loop import evaluating
+from rlcore.training.run import Run
 from rlcore.types import Metrics
 from rlcore_sft.config import SFTConfig, workload
 from rlcore_sft.loss import nll

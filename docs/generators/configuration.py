@@ -11,7 +11,7 @@ import attrs
 from rlcore.components import KINDS
 from rlcore.config import Row, describe
 from rlcore.models.settings import TokenizerConfig
-from rlcore.registry import registries
+from rlcore.plugins.registry import registries
 from rlcore.settings import TrainConfig
 
 SHOWN = ("rlcore", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")

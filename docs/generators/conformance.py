@@ -7,7 +7,7 @@ import importlib
 from generators.docstrings import Undocumented
 from rlcore.components import KINDS
 from rlcore.testing.cases import MODULES
-from rlcore.testing.laws import DIST, EVERY, Law, laws_in
+from rlcore.testing.law import DIST, EVERY, Law, laws_in
 
 INTRODUCTION = """\
 # The conformance kit

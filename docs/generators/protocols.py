@@ -18,7 +18,7 @@ from generators.examples import EXAMPLES, example
 INTRODUCTION = """\
 # Protocols
 
-Generated from `rlcore/protocols.py`, `rlcore/model_protocols.py` and `rlcore/optim_protocols.py` by `make docs`.
+Generated from `rlcore/protocols.py`, `rlcore/protocols.py` and `rlcore/protocols.py` by `make docs`.
 
 What a component must offer. None of these is a base class: whatever offers it will do, and `rlcore.testing` checks that
 it does.

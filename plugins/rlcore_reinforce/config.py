@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcore.config import config, option
-from rlcore.planning.workload import Workload
+from rlcore.config.workload import Workload
 from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from rlcore.batching import micro_batches
+from rlcore.data.order import Order
 from rlcore.errors import ConfigError
-from rlcore.log import get_logger
-from rlcore.meter import Meter
+from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches
+from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.run import Run
+from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig, workload
 from rlcore_reinforce.loss import leave_one_out, policy_loss

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rlcore.config import config, option
+from rlcore.config.workload import Workload
 from rlcore.errors import ConfigError
-from rlcore.planning.workload import Workload
 from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
 
 REST = "Gulcehre et al. 2023, arXiv:2308.08998"

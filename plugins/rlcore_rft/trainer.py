@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from rlcore.batching import micro_batches, minibatches
+from rlcore.data.order import Order
 from rlcore.errors import RewardError
-from rlcore.log import get_logger
-from rlcore.meter import Meter
+from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches, minibatches
+from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.run import Run
+from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.history import History, distinct

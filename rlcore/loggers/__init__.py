@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlcore.components import describe_error
-from rlcore.fence import Fence
-from rlcore.log import get_logger
+from rlcore.logging import get_logger
+from rlcore.plugins.fence import Fence
 from rlcore.profiling.marks import phase
 
 if TYPE_CHECKING:
-    from rlcore.observers import Observers
+    from rlcore.plugins.observers import Observers
     from rlcore.protocols import Logger
     from rlcore.settings import TrainConfig
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from rlcore.loggers import LoggedRun
-from rlcore.loggers.progress import make_progress
 from rlcore.loggers.settings import ConsoleConfig
 from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number, visible
 from rlcore.logging import is_progress_bar_enabled
@@ -186,3 +185,24 @@ def _loading(folder: Path) -> str:
         if json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder"):
             return f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{folder.as_posix()}")'
     return f'transformers.AutoModelForCausalLM.from_pretrained("{folder.as_posix()}")'
+
+
+REFRESHES_PER_SECOND = 2.0
+"""A bar that moves once a step needs no more, and the thread that draws it shares the processor with training."""
+ESTIMATE_OVER_S = 3600.0
+"""The time left is judged by the steps of this long; rich's half minute holds too few of them."""
+
+
+def make_progress(console: Console) -> Progress:
+    """Return a bar with the steps done, the time taken and the time left; it appears once started."""
+    return Progress(
+        TextColumn("training"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        refresh_per_second=REFRESHES_PER_SECOND,
+        speed_estimate_period=ESTIMATE_OVER_S,
+    )

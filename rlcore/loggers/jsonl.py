@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlcore.jsontext import to_json
-from rlcore.log import get_logger
+from rlcore.config.plain import to_json
 from rlcore.loggers import LoggedRun
+from rlcore.logging import get_logger
 
 log = get_logger("rlcore.loggers")
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlcore.models.length_groups import cut
+from rlcore.models.speed.length_groups import cut
 
 CALL = 6_000
 """Numbers of padding, positions times the width of all heads, that cost a CPU about as much as one more call of

@@ -8,16 +8,16 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.adapters import keep_reference
-from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.build import check_vocabulary, load_critic, make_value, prepare, put_heads
 from rlcore.models.forward import looks_ahead
-from rlcore.models.packing_choice import longest_packed
+from rlcore.models.inputs import CausalReader
+from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.reading import CausalReader
 from rlcore.models.settings import CausalLMConfig
+from rlcore.models.speed.frozen_trunk import make_trunk
+from rlcore.models.speed.packing import longest_packed
 from rlcore.models.static_choice import StaticDecoding
 from rlcore.models.tokenizers import load_tokenizer
-from rlcore.models.trunk import make_trunk
 
 
 def build_causal_lm(

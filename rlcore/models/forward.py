@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.errors import ModelError
-from rlcore.models.blocks import vocabulary_size
+from rlcore.models.dropout import is_noisy
+from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
-from rlcore.models.length_groups import in_groups
-from rlcore.models.linear import rows_for_the_head, score_tokens
-from rlcore.models.noise import is_noisy
-from rlcore.models.packing import padded_inputs
+from rlcore.models.inputs import Reader
 from rlcore.models.q_heads import QHeads, QScores
-from rlcore.models.reading import Reader
-from rlcore.models.tiles import LogitMap
-from rlcore.models.trunk import FrozenTrunk
+from rlcore.models.speed.frozen_trunk import FrozenTrunk
+from rlcore.models.speed.fused_logprobs import rows_for_the_head, score_tokens
+from rlcore.models.speed.length_groups import in_groups
+from rlcore.models.speed.logit_tiles import LogitMap
+from rlcore.models.speed.packing import padded_inputs
 
 
 class Said(NamedTuple):
@@ -82,7 +82,7 @@ class ActorCritic(nn.Module):
         value: where values come from; None without a value function.
         q_heads: Q-heads on the model's trunk, None without.
         trunk: the bottom of the model, where it does not train and need not run each time.
-        logit_map: what the model does to its head's logits, where its head need not run (`rlcore.models.fusing`).
+        logit_map: what the model does to its head's logits, where its head need not run (`rlcore.models.logit_map`).
     """
 
     def __init__(

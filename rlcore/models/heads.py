@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.blocks import Bare, TopLayers
+from rlcore.models.freezing import Bare, TopLayers
 
 
 @attrs.frozen(eq=False)

@@ -23,14 +23,12 @@ from transformers import (
 
 from rlcore.config import evolve
 from rlcore.errors import ModelError
-from rlcore.models.activations import fuse_activations
-from rlcore.models.adapter_folders import base_of
-from rlcore.models.attaching import attach, unwrapped, wake
-from rlcore.models.blocks import vocabulary_size
-from rlcore.models.kinds import DECODER_ONLY, Kind, check_kind, declared
-from rlcore.models.noise import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
-from rlcore.models.quiet import first_line, quiet_transformers
-from rlcore.models.reach import DESCRIBED, WEIGHTS, check_reach, is_hub_id
+from rlcore.models.dropout import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
+from rlcore.models.freezing import vocabulary_size
+from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
+from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
+from rlcore.models.peft.inject import attach, unwrapped, wake
+from rlcore.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.adapters import Adapters, carried
-from rlcore.models.decoding import ReadHeads
-from rlcore.models.folders import export_policy, load_policy, save_policy, save_start
+from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.low_precision import NarrowCopy, NarrowDecoder
 from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
-from rlcore.models.narrow import NarrowCopy, NarrowDecoder
+from rlcore.models.peft.adapters import Adapters, carried
+from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
+from rlcore.profiling.throughput import note_scored
 from rlcore.protocols import Decoder
-from rlcore.throughput import note_scored
 from rlcore.types import PolicyOutputs, Trajectories
 
 
@@ -114,7 +114,7 @@ class ModelPolicy:
             prompts: B sequences of ids.
             max_new_tokens: how often each will be continued at most.
             advantages: give those too.
-            waiting: prompts that may join these (`rlcore.model_protocols.JoiningDecoder`) as places become free.
+            waiting: prompts that may join these (`rlcore.protocols.JoiningDecoder`) as places become free.
 
         Raises:
             ModelError: advantages of a policy without Q-heads.

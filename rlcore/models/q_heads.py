@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.models.heads import full_precision, hidden_gain, hidden_width
-from rlcore.models.linear import rows_kept_whole, score_tokens
+from rlcore.models.speed.fused_logprobs import rows_kept_whole, score_tokens
 
 
 class QScores(NamedTuple):

@@ -12,11 +12,11 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rlcore.data.tokens import closing_tokens, opening_tokens
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.adapters import keep_reference
-from rlcore.models.building import check_vocabulary, load_critic, make_value, prepare, put_heads
-from rlcore.models.kinds import ENCODER_DECODER
+from rlcore.models.build import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.kind import ENCODER_DECODER
+from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.seq2seq_reading import Seq2SeqReader
+from rlcore.models.seq2seq_inputs import Seq2SeqReader
 from rlcore.models.settings import Seq2SeqLMConfig
 from rlcore.models.tokenizers import load_tokenizer
 

@@ -13,17 +13,17 @@ import functools
 import torch
 from torch import Tensor
 
-from rlcore.models.prompt_states import PromptStates, gathered
+from rlcore.models.decoding.prompt_states import PromptStates, gathered
 
 BLOCK = 2**18
 """Numbers multiplied before they are summed: about what stays in a core's cache."""
 
 
 class SequenceCache:
-    """Attend in the place of a packed batch's attention function (`rlcore.models.packing`), one query a sequence.
+    """Attend in the place of a packed batch's attention function (`rlcore.models.speed.packing`), one query a sequence.
 
-    Everything is in float32, as in `rlcore.models.block_cache`, which is faster where more than a few dozen tokens are
-    held with each sequence.
+    Everything is in float32, as in `rlcore.models.decoding.block_cache`, which is faster where more than a few dozen
+    tokens are held with each sequence.
 
     Args:
         prompts: what was read of the prompts.

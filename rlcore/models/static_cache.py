@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from rlcore.models.cache import PreallocatedLayer
+from rlcore.models.decoding.cache import PreallocatedLayer
 
 
 class StaticLayer(DynamicLayer):

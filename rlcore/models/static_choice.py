@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.log import get_logger
-from rlcore.models.blocks import vocabulary_size
-from rlcore.models.cache import PreallocatedLayer, make_cache
-from rlcore.models.decoding import CausalDecoder, ReadHeads
+from rlcore.logging import get_logger
+from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
+from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
+from rlcore.models.freezing import vocabulary_size
 from rlcore.models.graphs import Graph, HostReads, make_cuda_graphs
-from rlcore.models.packing import PACKED
+from rlcore.models.speed.packing import PACKED
 from rlcore.models.static_decoding import StaticDecoder
 from rlcore.models.static_steps import Autocast, Workspace
 from rlcore.protocols import Decoder

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.log import get_logger
+from rlcore.logging import get_logger
 from rlcore.models.graphs import Graph
 from rlcore.models.head_input import head_reads
 from rlcore.models.static_cache import Arena, Bucket, LayerShape

@@ -12,9 +12,8 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTr
 
 from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import ModelError
-from rlcore.log import get_logger
-from rlcore.models.adapter_folders import base_of
-from rlcore.models.quiet import first_line, quiet_transformers
+from rlcore.logging import get_logger
+from rlcore.models.hub import base_of, first_line, quiet_transformers
 from rlcore.models.settings import LanguageModelConfig, TokenizerConfig
 
 log = get_logger("models")

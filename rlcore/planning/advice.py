@@ -12,9 +12,9 @@ import attrs
 
 from rlcore.config import merge, parse_overrides
 from rlcore.errors import RLCoreError
+from rlcore.logging import LEVEL
 from rlcore.planning.estimate import Estimate, estimate
 from rlcore.planning.phases import TRUNK
-from rlcore.verbosity import LEVEL
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
 """The option that bounds what a phase samples at once."""

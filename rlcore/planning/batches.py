@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.batching import micro_batches
+from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
-from rlcore.order import Order
+from rlcore.optim.batches import micro_batches
 from rlcore.planning.subject import Subject, vocabulary_of
 from rlcore.types import Prompt, Trajectories
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlcore import machine
+from rlcore.cli import machine
 from rlcore.errors import ConfigError
 
 

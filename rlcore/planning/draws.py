@@ -11,7 +11,7 @@ from rlcore.planning.subject import Subject
 from rlcore.planning.watched import Watched
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.sweeps import eval_samplings
+from rlcore.training.eval_grid import eval_samplings
 
 NUM_EARLY, NUM_LATE = 2, 3
 """Tokens drawn to see what sampling takes: the first step of a decoder allocates its cache, the next finds it there."""

@@ -11,17 +11,17 @@ import attrs
 import torch
 
 from rlcore.config import structure
+from rlcore.config.workload import Workload
 from rlcore.errors import ConfigError, ModelError, RLCoreError
-from rlcore.peak_memory import resident_bytes
 from rlcore.planning.draws import is_drawn_alike
 from rlcore.planning.heap import Heap
 from rlcore.planning.phantoms import Phantoms, phantoms
 from rlcore.planning.phases import Measured, measure
 from rlcore.planning.subject import Subject, build_subject, read_inputs
-from rlcore.planning.workload import Workload
+from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
-from rlcore.switches import configured
+from rlcore.training.peak_memory import resident_bytes
 
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first

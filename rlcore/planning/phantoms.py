@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from rlcore.models import linear
-from rlcore.models.tiles import Tile, tiles
+from rlcore.models.speed import fused_logprobs
+from rlcore.models.speed.logit_tiles import Tile, tiles
 from rlcore.planning.forms import Forms, call_of
 from rlcore.planning.heap import Heap
 from rlcore.planning.live import LiveBytes
@@ -161,10 +161,10 @@ def phantoms(again: Phantoms | None = None) -> Iterator[Phantoms]:
     """
     mode, converted = again or Phantoms(), nn.Module._apply  # noqa: SLF001  put back below
     nn.Module._apply = _apply  # type: ignore[method-assign]  # noqa: SLF001  it cannot swap phantoms
-    vars(linear)["tiles"] = _first_tiles
+    vars(fused_logprobs)["tiles"] = _first_tiles
     try:
         with mode:
             yield mode
     finally:
         nn.Module._apply = converted  # type: ignore[method-assign]  # noqa: SLF001  as it was
-        vars(linear)["tiles"] = tiles
+        vars(fused_logprobs)["tiles"] = tiles

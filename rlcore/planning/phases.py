@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import attrs
 import torch
 
-from rlcore.models.trunk import remembering
-from rlcore.optim import Updater
+from rlcore.models.speed.frozen_trunk import remembering
+from rlcore.optim.updater import Updater
 from rlcore.planning.batches import learned, pieces, rollouts
 from rlcore.planning.draws import Draws, draw
 from rlcore.planning.live import LiveBytes, held, parameters_of

@@ -10,24 +10,24 @@ from typing import Any
 import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlcore.choosing import Chooser, Chosen, choose
 from rlcore.config import evolve
-from rlcore.conforming import check_declared
+from rlcore.config.workload import Workload
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
-from rlcore.inputs import DATA_INPUTS, Inputs
-from rlcore.models.attaching import unwrapped
-from rlcore.models.blocks import vocabulary_size
-from rlcore.models.kinds import declared
+from rlcore.models.dropout import disable_dropout
+from rlcore.models.freezing import vocabulary_size
+from rlcore.models.hub import check_reach
+from rlcore.models.kind import declared
 from rlcore.models.loading import weightless
-from rlcore.models.noise import disable_dropout
-from rlcore.models.reach import check_reach
-from rlcore.optimization import Optimizers, sections
+from rlcore.models.peft.inject import unwrapped
+from rlcore.optim.choose import Optimizers, sections
 from rlcore.planning.lengths import Lengths, find_lengths, find_tokenizer, stand_in
-from rlcore.planning.workload import Workload
+from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, TrainConfig
-from rlcore.wrapping import Wrapping
+from rlcore.training.check_trainer import check_declared
+from rlcore.training.choose import Chooser, Chosen, choose
+from rlcore.training.inputs import DATA_INPUTS, Inputs
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
@@ -160,7 +160,7 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
         said = ask(options, num_prompts)
         if not isinstance(said, Workload):
             raise PluginError(
-                f"{name}: workload() returned {said!r:.80}; it must return a rlcore.planning.workload.Workload"
+                f"{name}: workload() returned {said!r:.80}; it must return a rlcore.config.workload.Workload"
             )
         return said, ()
     given: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)

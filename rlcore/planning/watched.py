@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from rlcore.model_protocols import joins
 from rlcore.planning.live import LiveBytes, held
-from rlcore.protocols import Decoder, DecodeStep, Policy
-from rlcore.sampling.given import takes_waiting
+from rlcore.protocols import Decoder, DecodeStep, Policy, joins
+from rlcore.sampling.inputs import takes_waiting
 
 
 class Watched:

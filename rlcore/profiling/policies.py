@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rlcore.log import get_logger
+from rlcore.logging import get_logger
 from rlcore.profiling.marks import count_tokens, phase
 from rlcore.profiling.phases import NOTHING
 from rlcore.types import Trajectories

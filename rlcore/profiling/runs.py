@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rlcore.log import get_logger
+from rlcore.logging import get_logger
 from rlcore.profiling.marks import running
 from rlcore.profiling.phases import NOTHING, Profile
 from rlcore.profiling.policies import stop_timing
 from rlcore.profiling.report import as_json, as_trace, make_table
 
 if TYPE_CHECKING:
-    from rlcore.run import Run
+    from rlcore.training.run import Run
 
 log = get_logger("profile")
 FIRST, COUNT = 2, 2

@@ -11,15 +11,13 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlcore.devices import sent, tensor_on
-from rlcore.model_protocols import joins
-from rlcore.protocols import Decoder, DecodeStep, Policy
-from rlcore.sampling.choosing import Chooser
-from rlcore.sampling.given import check_options, limits_of, order_of, takes_waiting, tokenized
+from rlcore.protocols import Decoder, DecodeStep, Policy, joins
+from rlcore.sampling.inputs import check_options, limits_of, order_of, takes_waiting, tokenized
+from rlcore.sampling.next_token import Chooser
 from rlcore.sampling.record import Record
 from rlcore.sampling.running import Running
 from rlcore.settings import SamplingConfig
-from rlcore.types import Prompt, Trajectories
+from rlcore.types import Prompt, Trajectories, sent, tensor_on
 
 LEAVE_SHARE = 8
 """Finished sequences leave the running batch once they are one in so many of it: copying what stays then pays."""
@@ -46,7 +44,7 @@ def sample(
     depends neither on `batch_size` nor on when its neighbours finish. Greedy sampling (temperature 0) draws none.
 
     No more than `batch_size` sequences run at once, the longest prompts first. Where the decoder can take them in
-    (`rlcore.model_protocols.JoiningDecoder`), prompts that wait join as soon as enough places are free; elsewhere a
+    (`rlcore.protocols.JoiningDecoder`), prompts that wait join as soon as enough places are free; elsewhere a
     batch runs to its end before the next begins.
 
     With `sampling.beta` tokens are drawn from softmax(log pi + beta A), A being the advantages the policy's Q-heads

@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.devices import tensor_on
+from rlcore.types import tensor_on
 
 
 @attrs.define(eq=False)

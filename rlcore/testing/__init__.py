@@ -26,7 +26,7 @@ processes of their own, so the plugin must be installed, with `pip install -e .`
 from __future__ import annotations
 
 from rlcore.testing.cases import Case, Outcome, Report, check_plugin, conformance
-from rlcore.testing.laws import ConformanceError, Law, LawBroken, Subject, law
+from rlcore.testing.law import ConformanceError, Law, LawBroken, Subject, law
 
 __all__ = [
     "Case",

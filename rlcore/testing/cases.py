@@ -11,23 +11,23 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.components import KINDS, describe_error, normalise
-from rlcore.discovery import Plugin, State
-from rlcore.registry import all_registries
-from rlcore.testing.apart import apart, bounded
-from rlcore.testing.laws import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
+from rlcore.plugins.discovery import Plugin, State
+from rlcore.plugins.registry import all_registries
+from rlcore.testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
+from rlcore.testing.rig.isolate import apart, bounded
 
 MODULES = {
-    DIST: "rlcore.testing.generic",
-    EVERY: "rlcore.testing.components",
-    "trainers": "rlcore.testing.trainers",
-    "pipelines": "rlcore.testing.pipelines",
-    "architectures": "rlcore.testing.architectures",
-    "rollout_stores": "rlcore.testing.stores",
-    "loggers": "rlcore.testing.loggers",
-    "samplers": "rlcore.testing.samplers",
-    "rewards": "rlcore.testing.rewards",
-    "optimizers": "rlcore.testing.optimizers",
-    "schedulers": "rlcore.testing.schedulers",
+    DIST: "rlcore.testing.laws.dist",
+    EVERY: "rlcore.testing.laws.components",
+    "trainers": "rlcore.testing.laws.trainers",
+    "pipelines": "rlcore.testing.laws.pipelines",
+    "architectures": "rlcore.testing.laws.architectures",
+    "rollout_stores": "rlcore.testing.laws.stores",
+    "loggers": "rlcore.testing.laws.loggers",
+    "samplers": "rlcore.testing.laws.samplers",
+    "rewards": "rlcore.testing.laws.rewards",
+    "optimizers": "rlcore.testing.laws.optimizers",
+    "schedulers": "rlcore.testing.laws.schedulers",
 }
 """Where the laws of each kind are written."""
 

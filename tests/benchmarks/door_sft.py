@@ -12,7 +12,7 @@ from texts import read_pairs
 
 import rlcore
 from rlcore import hookimpl
-from rlcore.registry import registries
+from rlcore.plugins.registry import registries
 
 
 class StepMarks(Marks):

@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.linear import score_tokens
 from rlcore.models.settings import CausalLMConfig
-from rlcore.optim import Updater
+from rlcore.models.speed.fused_logprobs import score_tokens
+from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.small import make_tokenizer

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 QUICK = ("ppo gpt", "sft llama micro 4")
 TRAIN = """
 import json, sys
-from rlcore.door import train_from_config
+from rlcore.training.api import train_from_config
 print(train_from_config(json.load(open(sys.argv[1])), "memory_check").metrics["perf/peak_memory_gb"])
 """
 

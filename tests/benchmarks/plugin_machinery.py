@@ -5,7 +5,7 @@
 1. `rlcore list-plugins` with 100 made-up dists on the path, 10 of them plugins, each time in a fresh process.
 2. One call of an observer hook that five plugins implement, through the fence of a run and through pluggy alone.
 3. The share of a PPO iteration (rlcore-ppo on the random walks) that is spent between the trainer's work and five
-   observers of every hook: all time inside `rlcore.observers.Observers`, by a clock around each of its methods.
+   observers of every hook: all time inside `rlcore.plugins.observers.Observers`, by a clock around each of its methods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlcore import hookspecs
-from rlcore.observers import Observers
+from rlcore.plugins.observers import Observers
 
 HERE = Path(__file__).resolve().parent
 NUM_DISTS, NUM_PLUGINS, IMPLEMENTERS = 100, 10, 5
@@ -145,7 +145,7 @@ def measure_iteration(base: str, iterations: int) -> dict[str, float]:
     from door_ppo import train
     from tasks import load_task
 
-    from rlcore.registry import registries
+    from rlcore.plugins.registry import registries
 
     for i in range(IMPLEMENTERS):
         registries().discovery.hooks.register(Listener(), name=f"listener-{i}")

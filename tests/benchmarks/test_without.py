@@ -30,12 +30,12 @@ def test_what_is_not_there_cannot_be_taken_away() -> None:
 
 
 def test_multinomial_draws_say_the_log_probs_of_what_they_drew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlcore.sampling import choosing
+    from rlcore.sampling import next_token
 
-    monkeypatch.setattr(choosing, "draw", choosing.draw)
+    monkeypatch.setattr(next_token, "draw", next_token.draw)
     without.inverted_distribution()
     logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, -1.0, 0.0]])
-    tokens, logprobs = choosing.draw(logits, torch.zeros(2, dtype=torch.float64))
+    tokens, logprobs = next_token.draw(logits, torch.zeros(2, dtype=torch.float64))
     for row, token, logprob in zip(logits, tokens, logprobs, strict=True):
         assert logprob == pytest.approx(float(row[token] - row.exp().sum().log()))
 

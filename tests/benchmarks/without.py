@@ -30,14 +30,14 @@ def replace(owner: Any, name: str, stand_in: object) -> None:
 
 def inverted_distribution() -> None:
     """Draw by `torch.multinomial` from normalised probabilities."""
-    from rlcore.sampling import choosing
+    from rlcore.sampling import next_token
 
     def draw(logits: Tensor, _uniforms: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = logits.log_softmax(1)
         tokens = torch.multinomial(logprobs.exp(), 1)
         return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
 
-    replace(choosing, "draw", draw)
+    replace(next_token, "draw", draw)
 
 
 def early_leaving() -> None:
@@ -49,28 +49,28 @@ def early_leaving() -> None:
 
 def packed_decoding() -> None:
     """Continue sequences padded, in the growing cache."""
-    from rlcore.models import reading
+    from rlcore.models import inputs
 
-    replace(reading, "pays", lambda *_, **__: False)
+    replace(inputs, "pays", lambda *_, **__: False)
 
 
 def shared_prompts() -> None:
     """Hold a prompt's keys and values with each of its sequences."""
-    from rlcore.models import packed_decoding as decoder
-    from rlcore.models.block_cache import BlockCache
+    from rlcore.models.decoding.block_cache import BlockCache
+    from rlcore.models.decoding.causal import packed as decoder
 
     replace(decoder, "_kind", lambda *_: BlockCache)
 
 
 def preallocated_cache() -> None:
     """Continue sequences padded, in the cache of transformers, which is copied for every token."""
-    from rlcore.models import decoding
+    from rlcore.models.decoding.causal import causal
 
     def make_cache(config: PreTrainedConfig, _capacity: int) -> DynamicCache:
         return DynamicCache(config=config)
 
     packed_decoding()
-    replace(decoding, "make_cache", make_cache)
+    replace(causal, "make_cache", make_cache)
 
 
 def fused_optimizer() -> None:
@@ -99,14 +99,14 @@ def reused_logprobs() -> None:
 
 def shared_prefixes() -> None:
     """Have every token of a packed batch read, whatever it stands behind."""
-    from rlcore.models import packing
+    from rlcore.models.speed import packing
 
     replace(packing, "distinct_prefixes", packing.every_prefix)
 
 
 def attention_groups() -> None:
     """Have attention see one rectangle, as wide as the longest sequence."""
-    from rlcore.models import packing
+    from rlcore.models.speed import packing
 
     replace(packing, "CALL", sys.maxsize)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.models import block_cache, packed_decoding, static_decoding
+from rlcore.models import static_decoding
+from rlcore.models.decoding.causal import block_cache, packed
 from rlcore.models.settings import CausalLMConfig
 from rlcore.profiling import phases
 from rlcore.sampling import loop
@@ -15,11 +16,11 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAID = {
     "performance.md": [
         f"| `model.trunk_cache_gb` | {CausalLMConfig().trunk_cache_gb:g} GB |",
-        f"{packed_decoding.LEAST_ROWS} sequences or more, and {packed_decoding.LEAST_JOINED} or more where at least",
+        f"{packed.LEAST_ROWS} sequences or more, and {packed.LEAST_JOINED} or more where at least",
         f"as soon as one in {loop.LEAVE_SHARE} has",
         f"blocks of {block_cache.WIDTH} columns",
-        f"have {packed_decoding.MOST_SHORT} tokens at most",
-        f"a prompt of {packed_decoding.LEAST_SHARED} tokens or more",
+        f"have {packed.MOST_SHORT} tokens at most",
+        f"a prompt of {packed.LEAST_SHARED} tokens or more",
         f"after every {loop.READ_EVERY['cuda']}, which sequences go on",
         f"as soon as one in {loop.JOIN_SHARE} is free",
     ],

@@ -85,4 +85,4 @@ def test_names_that_are_not_there_are_noticed() -> None:
     assert NAMED.findall("see rlcore/ops.py::gae and docs/data.md") == [("rlcore/ops.py", "gae"), ("docs/data.md", "")]
     assert "gae" in definitions(ROOT / "rlcore/ops.py")
     assert "gea" not in definitions(ROOT / "rlcore/ops.py")
-    assert "Updater.step" in definitions(ROOT / "rlcore/optim.py")
+    assert "Updater.step" in definitions(ROOT / "rlcore/optim/updater.py")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlcore import registry
+from rlcore.plugins import registry
 
 REWARDS = """
 from rlcore.config import config, option
@@ -33,7 +33,7 @@ def count(options):
 STORE = """
 @hookimpl
 def register_rollout_stores(register):
-    register("shelf", "rlcore.stores:MemoryStore")
+    register("shelf", "rlcore.training.store:MemoryStore")
 """
 TRAINER = """
 import torch

@@ -69,7 +69,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 def assert_same_run(one: Path, other: Path) -> None:
     """Check that two runs left the same to the last bit, clocks aside."""
-    from rlcore.state import load_state
+    from rlcore.checkpoints.state import load_state
 
     for name in ("metrics.jsonl", "completions.jsonl", "rollouts.jsonl"):
         assert (one / name).exists() is (other / name).exists()

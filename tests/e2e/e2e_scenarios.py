@@ -14,12 +14,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rlcore
-from rlcore.assembly import assemble
+from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import merge, structure
-from rlcore.inputs import Inputs
 from rlcore.settings import TrainConfig
-from rlcore.state import load_state, save_state
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore.training.build import assemble
+from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
 
 LETTERS = "abcdefghij"

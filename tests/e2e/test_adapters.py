@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 import rlcore
 from rlcore.config import merge
 from rlcore.errors import ModelError
-from rlcore.models.adapters import Adapters
+from rlcore.models.peft.adapters import Adapters
 from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 
 LORA = {"type": "lora", "r": 4, "lora_alpha": 16, "target_modules": ["c_attn"], "lora_dropout": 0.1}

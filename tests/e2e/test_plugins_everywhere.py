@@ -21,7 +21,7 @@ import json, multiprocessing, os, sys
 from pathlib import Path
 
 def see():
-    from rlcore.registry import registries
+    from rlcore.plugins.registry import registries
     found = registries()
     return [[str(plugin), plugin.state, plugin.reason] for plugin in found.discovery.plugins]
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     plugins = {"disable": ["acme-off", "nobody"]}
     changes = {"run": {"steps": 1}, "trainer": {"rollouts": 4}, "reward_fn": reward, "plugins": plugins}
     train("ppo_plain", Path(sys.argv[1]), "run", changes)
-    from rlcore.registry import all_registries
+    from rlcore.plugins.registry import all_registries
     after = [plugin.reason for plugin in all_registries().discovery.plugins if plugin.dist == "acme-off"]
     Path(sys.argv[1], f"after-{os.environ['RANK']}.json").write_text(json.dumps(after))
 """
@@ -122,7 +122,7 @@ def test_ranks_and_the_workers_they_start_see_the_same_plugins(torchrun: Launch,
 def test_a_plugin_left_out_of_a_run_is_never_imported_in_it(site: Site, tmp_path: Path) -> None:
     mark = tmp_path / "imported"
     site.install("acme-off", f"open({str(mark)!r}, 'a').close()\n")
-    script = RUN.replace("    from rlcore.registry import all_registries\n", "    sys.exit()\n")
+    script = RUN.replace("    from rlcore.plugins.registry import all_registries\n", "    sys.exit()\n")
     done = run_process([sys.executable, *write(script, tmp_path)], PYTHONPATH=search(site), RANK="0")
     assert (tmp_path / "run" / "model").is_dir(), done.stderr
     assert not mark.exists()

@@ -17,7 +17,7 @@ from e2e_scenarios import save_model, scenario, train
 
 import rlcore
 from rlcore.cli import main
-from rlcore.testing.children import call_on_two_ranks
+from rlcore.testing.rig.isolate import call_on_two_ranks
 
 __all__ = ["plugins"]  # a fixture
 

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import rlcore
 from rlcore.config import merge
-from rlcore.inputs import DATA_INPUTS
 from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories
 
 PROMPTS = ["a", "bc", "def", "what is it", "a long way to go", "q?"]

@@ -13,12 +13,12 @@ import torch
 from transformers import PreTrainedModel
 
 import rlcore
-from rlcore.choosing import Choice
 from rlcore.components import Component
-from rlcore.driver import fit
 from rlcore.errors import ConfigError, Diverged, RewardError
-from rlcore.saving import Saver
-from rlcore.wrapping import Wrapping
+from rlcore.plugins.wrappers import Wrapping
+from rlcore.training.choose import Choice
+from rlcore.training.loop import fit
+from rlcore.training.resume import Saver
 
 Make = Callable[..., Any]
 INPUTS = {"reward_fn": lambda outputs: [float(len(o)) for o in outputs], "prompts": ["ab", "cde", "f", "gh"]}

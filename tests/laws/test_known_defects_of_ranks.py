@@ -14,7 +14,7 @@ from known_defects import LEARNERS, PROMPTS, learn
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlcore.testing.children import call_on_two_ranks
+from rlcore.testing.rig.isolate import call_on_two_ranks
 from rlcore.testing.small import make_gpt2
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from known_defects import KINDS, LEARNERS, PROMPTS, Kind, Recorder, as_it_is, build, learn, make_ambiguous_tokenizer
 
-from rlcore.testing.comparing import MEASURED
+from rlcore.testing.rig.compare_runs import MEASURED
 from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
 

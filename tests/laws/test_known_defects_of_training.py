@@ -14,7 +14,7 @@ import torch
 from known_defects import KINDS, LEARNERS, PROMPTS, SAMPLES, Kind, build, learn
 from safetensors.torch import load_file
 
-from rlcore.testing.comparing import MEASURED
+from rlcore.testing.rig.compare_runs import MEASURED
 from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
 

@@ -12,7 +12,7 @@ from ppo_making import ENDS, PROMPTS, lengths
 from torch import Tensor, nn
 
 import rlcore
-from rlcore.models.blocks import decoder_blocks
+from rlcore.models.freezing import decoder_blocks
 from rlcore.testing.small import make_llama, make_tokenizer
 
 

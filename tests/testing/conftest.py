@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE / "wrong")]  # children of the laws get sys.
 
 from sites import Site  # noqa: E402  importable from here on
 
-from rlcore import registry  # noqa: E402
+from rlcore.plugins import registry  # noqa: E402
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

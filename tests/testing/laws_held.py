@@ -29,7 +29,7 @@ import attrs
 import pytest
 
 from rlcore.testing import Law, LawBroken, Subject
-from rlcore.testing.laws import laws_in
+from rlcore.testing.law import laws_in
 
 
 @attrs.frozen

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcore.discovery import discover
-from rlcore.registry import all_registries
+from rlcore.plugins.discovery import discover
+from rlcore.plugins.registry import all_registries
 from rlcore.testing import Subject
 
 METADATA = """\

@@ -8,9 +8,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law, architectures, keeping
-from rlcore.testing.laws import laws_in
-from rlcore.testing.plainly import read_folders
+from rlcore.testing import Law
+from rlcore.testing.law import architecture_saving, architectures, laws_in
+from rlcore.testing.rig.reference_transformers import read_folders
 
 FOLDER, STAYS, PLAIN = "a_folder_is_the_model_in_it", "a_reference_stays", "plain_transformers_loads_what_was_saved"
 BACK, PLACE = "loading_brings_everything_back", "loading_changes_parameters_in_place"
@@ -78,7 +78,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("wrong_site")
 def test_a_wrong_architecture_breaks_the_law(case: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.who in {"HeadsInside", "TokenizerUnsaved"}:  # what a new process adds is seen with SavesStart
-        monkeypatch.setattr(keeping, "call_anew", lambda function, arguments, what: read_folders(**arguments))
+        monkeypatch.setattr(
+            architecture_saving, "call_anew", lambda function, arguments, what: read_folders(**arguments)
+        )
     assert_broken(architectures, case, wrong("architectures", case.who))
 
 

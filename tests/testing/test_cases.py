@@ -19,9 +19,9 @@ from sites import Site
 
 from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plugin, conformance, law
 from rlcore.testing import cases as cases_module
-from rlcore.testing.apart import bounded
 from rlcore.testing.cases import MODULES, cases
-from rlcore.testing.laws import DIST, laws_in
+from rlcore.testing.law import DIST, laws_in
+from rlcore.testing.rig.isolate import bounded
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -189,7 +189,7 @@ def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> 
     assert f"XFAIL test_acme.py::test_law[{ORDER}] - it counts places" in said
     split = "reward-polite-splitting_a_batch_changes_nothing"
     assert f"FAILED test_acme.py::test_law[{split}]" in said
-    assert "rlcore.testing.laws.LawBroken: output 'No!' gets 1.0, and in a batch of its own 0.0" in said
+    assert "rlcore.testing.law.LawBroken: output 'No!' gets 1.0, and in a batch of its own 0.0" in said
     assert "FAILED test_acme.py::test_law[reward-polite-same_inputs_same_numbers]" in said
     assert "[XPASS(strict)] it does not" in said
     assert "2 failed" in said

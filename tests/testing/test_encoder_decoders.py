@@ -8,8 +8,9 @@ import pytest
 from laws_held import assert_kept, law_name
 from sites import installed
 
-from rlcore.testing import Law, runs, trainers
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Law
+from rlcore.testing.law import laws_in, trainers
+from rlcore.testing.rig import runs
 
 TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-ppo:ppo": {"rollouts": 8, "batch_size": 4, "bootstrap_truncated": True},

@@ -9,8 +9,8 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import METADATA, Site
 
-from rlcore.testing import Law, Subject, generic
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Law, Subject
+from rlcore.testing.law import dist, laws_in
 
 REQUIREMENT = ("rlcore>=0.1,<0.2",)
 RIGHT = """
@@ -147,40 +147,40 @@ WRONG = [
 
 @pytest.mark.parametrize("case", WRONG, ids=str)
 def test_a_wrong_dist_breaks_the_law(case: Wrong, site: Site) -> None:
-    assert_broken(generic, case, DISTS[case.who].install(site))
+    assert_broken(dist, case, DISTS[case.who].install(site))
 
 
 def test_every_law_is_seen_to_fail() -> None:
-    assert_all_seen(generic, WRONG)
+    assert_all_seen(dist, WRONG)
 
 
 @pytest.mark.parametrize("name", ["right", "observer"])
-@pytest.mark.parametrize("law", laws_in(generic), ids=law_name)
+@pytest.mark.parametrize("law", laws_in(dist), ids=law_name)
 def test_a_right_dist_keeps_the_law(law: Law, name: str, site: Site) -> None:
     assert_kept(law, DISTS[name].install(site))
 
 
 def test_a_single_module_has_no_types_to_ship(site: Site) -> None:
     site.install("acme", {"acme_alone.py": RIGHT}, entry="acme_alone")
-    (law,) = (law for law in laws_in(generic) if law.name == "it_ships_its_types")
+    (law,) = (law for law in laws_in(dist) if law.name == "it_ships_its_types")
     assert not law.when(site.subject("acme"))
 
 
 def test_a_disabled_dist_does_not_pass_for_one_that_loads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     DISTS["right"].install(site)
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "acme")
-    from rlcore.discovery import discover
+    from rlcore.plugins.discovery import discover
 
     plugins = tuple(plugin for plugin in discover().plugins if plugin.dist == "acme")
     with pytest.raises(AssertionError, match="is disabled: RLCORE_DISABLE_PLUGINS names it; unset"):
-        laws_in(generic)[0](Subject("acme", plugins))
+        laws_in(dist)[0](Subject("acme", plugins))
 
 
 def test_the_working_folder_is_left_alone(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     subject = DISTS["right"].install(site)
-    for law in laws_in(generic):
+    for law in laws_in(dist):
         if law.when(subject):
             law(subject)
     assert not list((tmp_path / "here").iterdir())

@@ -6,8 +6,8 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law, loggers
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Law
+from rlcore.testing.law import laws_in, loggers
 
 WRONG = [
     Wrong("it_uses_only_what_a_run_promises", "curious", "it asks the run for trainer"),

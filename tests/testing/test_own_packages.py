@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from rlcore.testing import Case, conformance, optimizers
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Case, conformance
+from rlcore.testing.law import laws_in, optimizers
 
 NEEDED = {
     "cosine_with_min_lr": {"min_lr_rate": 0.1},

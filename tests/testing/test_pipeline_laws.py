@@ -6,8 +6,8 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law, LawBroken, pipelines
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Law, LawBroken
+from rlcore.testing.law import laws_in, pipelines
 
 WRONG = [
     Wrong("it_reads_rows", "reads_none", "rows are (question, answer, score)"),

@@ -10,9 +10,9 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_ca
 from scipy import stats
 from sites import installed, wrong
 
-from rlcore.testing import Law, samplers
-from rlcore.testing.laws import laws_in
-from rlcore.testing.sampler_calls import chi_square_probability
+from rlcore.testing import Law
+from rlcore.testing.law import laws_in, samplers
+from rlcore.testing.rig.sampler_calls import chi_square_probability
 
 GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_are_the_policys"
 MARKS, KINDS = "masks_mark_what_was_chosen", "arrays_are_of_the_right_kind"

@@ -6,8 +6,8 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
 from sites import wrong
 
-from rlcore.testing import Law, trainers
-from rlcore.testing.laws import laws_in
+from rlcore.testing import Law
+from rlcore.testing.law import laws_in, trainers
 
 WRONG = [
     Wrong("needs_and_budget_are_declared", "misspelt-need", "it has 'prompt'"),

@@ -9,7 +9,7 @@ def register_rollout_stores(register):
 
 
 def make_store():
-    from rlcore.stores import MemoryStore
+    from rlcore.training.store import MemoryStore
 
     class LoudStore(MemoryStore):
         def take(self):

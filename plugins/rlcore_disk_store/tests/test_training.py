@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import rlcore
-from rlcore.testing.comparing import MEASURED
+from rlcore.testing.rig.compare_runs import MEASURED
 from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_ppo.trainer import PPOTrainer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from rlcore.state import load_state, save_state
+from rlcore.checkpoints.state import load_state, save_state
 from rlcore.types import Trajectories
 from rlcore_rft.history import History, distinct
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import rlcore
-from rlcore.assembly import assemble
 from rlcore.config import structure
 from rlcore.errors import ConfigError, RewardError
-from rlcore.inputs import Inputs
 from rlcore.settings import TrainConfig
 from rlcore.testing.small import EOS, PROMPTS, make_gpt2, make_llama, make_tokenizer
+from rlcore.training.build import assemble
+from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
 
 ENDS = [EOS, 3, 7, 11, 19]

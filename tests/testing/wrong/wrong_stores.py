@@ -5,7 +5,7 @@ import random
 import attrs
 import torch
 
-from rlcore.stores import MemoryStore
+from rlcore.training.store import MemoryStore
 from rlcore.types import Trajectories
 
 

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import torch
 
-from rlcore.batching import micro_batches
 from rlcore.config import config, option
-from rlcore.meter import Meter
-from rlcore.models.blocks import thaw
-from rlcore.order import Order
+from rlcore.data.order import Order
+from rlcore.models.freezing import thaw
+from rlcore.optim.batches import micro_batches
+from rlcore.optim.meter import Meter
 from rlcore.settings import OptimizerConfig
 from rlcore.types import Trajectories
 

@@ -1,0 +1,161 @@
+"""Take a run's folder for this run, and leave no trace there if the run turns out not to be possible."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
+from rlcore.checkpoints.run_folder import REPLACED, RunDir, is_run
+from rlcore.config import unstructure
+from rlcore.config.plain import to_plain
+from rlcore.errors import CheckpointError, ConfigError, RLCoreError
+from rlcore.logging import get_logger
+from rlcore.ranks import Ranks
+from rlcore.settings import TrainConfig
+
+
+@attrs.frozen
+class Claim:
+    """Hold where a run lies and what it goes on from.
+
+    Attributes:
+        path: the run's folder.
+        is_continued: the folder held this run before.
+        checkpoint: where to go on, None for a fresh start.
+        start: folder of the model as it was before training, where the run keeps one and is to go on.
+    """
+
+    path: Path
+    is_continued: bool
+    checkpoint: Checkpoint | None
+    start: Path | None
+
+
+@contextmanager
+def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: str) -> Iterator[Claim]:
+    """Make or find the run's folder on rank 0, and let all ranks know; undo it if the block raises.
+
+    Raises:
+        RunExists: the folder holds a run and nothing was said about it.
+        CheckpointError: the checkpoint that was named cannot be used.
+    """
+    existed = config.run.name is not None and _wanted(config).exists()
+
+    def take() -> Claim:
+        try:
+            return _claim(config, plugins, trainer)
+        except OSError as error:
+            if isinstance(error, RLCoreError):
+                raise
+            raise ConfigError(f"run.root = {config.run.root!r}: the run's folder cannot be made: {error}") from error
+
+    found = ranks.on_main(take)
+    try:
+        if ranks.is_main and not found.is_continued:
+            RunDir(found.path).write_config(unstructure(config), plugins)
+        yield found
+    except BaseException:
+        if ranks.is_main and not found.is_continued:
+            _undo(found.path, existed)
+        raise
+    if ranks.is_main:
+        shutil.rmtree(found.path / REPLACED, ignore_errors=True)
+        if found.is_continued:
+            RunDir(found.path).write_config(unstructure(config), plugins)
+
+
+def _wanted(config: TrainConfig) -> Path:
+    return Path(config.run.root) / (config.run.name or "")
+
+
+def _claim(config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> Claim:
+    run, wanted = config.run, _wanted(config)
+    if run.name is None and run.resume == "auto":
+        raise ConfigError("run.resume = 'auto': needs run.name, to know which run to go on with")
+    checkpoint = None if run.resume in ("never", "auto") else Checkpoints.open(Path(run.resume))
+    if checkpoint is not None:
+        _check_same(checkpoint, config, plugins, trainer)
+    replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(wanted)
+    if replaces:
+        _set_aside(wanted)
+    place = RunDir.create(run.root, run.name, overwrite=run.overwrite, resume=run.resume, trainer=trainer)
+    if checkpoint is None and place.is_continued:
+        checkpoint = Checkpoints(place.checkpoints).newest_whole()
+        if checkpoint is None:
+            get_logger("resume").warning("the run has no whole checkpoint: it starts anew", run=str(place.path))
+        else:
+            _check_same(checkpoint, config, plugins, trainer)
+    start = None if checkpoint is None else checkpoint.path.parent.parent / "start"
+    return Claim(place.path, place.is_continued, checkpoint, start if start is not None and start.is_dir() else None)
+
+
+def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> None:
+    """Refuse to go on with other options: a checkpoint brings the state they led to, and it would be neither run.
+
+    Options that came or went with another version of a plugin are only told.
+    """
+    _check_trainer(checkpoint, trainer)
+    then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
+    changed: list[str] = []
+    versions: list[str] = []
+    for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):
+        old, new = _flat(then.get(section, {})), _flat(now[section])
+        for key in sorted((old.keys() | new.keys()) - free):
+            if old.get(key) == new.get(key):
+                continue
+            is_of_version = (key in old) != (key in new) and checkpoint.manifest.get("plugins") != plugins
+            said = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
+            (versions if is_of_version else changed).append(said)
+    masks = [config.get("data", {}).get("logit_mask") for config in (then, now)]
+    if (masks[0] is None) != (masks[1] is None):
+        changed.append(f"data.logit_mask was {masks[0]!r:.60}, is {masks[1]!r:.60}")
+    if changed:
+        raise ConfigError(
+            f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the options of then, "
+            f"or start a new run from {checkpoint.path / 'model'}"
+        )
+    for said in versions:
+        get_logger("resume").warning(f"an option came or went with another version of a plugin: {said}")
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Name the leaves of nested options by dotted paths."""
+    if not isinstance(values, Mapping):
+        return {prefix[:-1]: values}
+    return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}{name}.").items()}
+
+
+def _check_trainer(checkpoint: Checkpoint, trainer: str) -> None:
+    wrote = str(checkpoint.manifest.get("config", {}).get("trainer", {}).get("name"))
+    if wrote.rpartition(":")[2] != trainer:
+        raise CheckpointError(
+            f"{checkpoint.path} was written by trainer '{wrote}', and '{trainer}' cannot go on from it: "
+            f"set trainer.name to '{wrote}', or start a new run from {checkpoint.path / 'model'}"
+        )
+
+
+def _set_aside(folder: Path) -> None:
+    shutil.rmtree(folder / REPLACED, ignore_errors=True)
+    children = list(folder.iterdir())
+    (folder / REPLACED).mkdir()
+    for child in children:
+        child.rename(folder / REPLACED / child.name)
+
+
+def _undo(folder: Path, existed: bool) -> None:
+    """Put the folder back to what it was before `_claim`."""
+    for child in folder.iterdir():
+        if child.name != REPLACED:
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+    if (folder / REPLACED).is_dir():
+        for child in (folder / REPLACED).iterdir():
+            child.rename(folder / child.name)
+        (folder / REPLACED).rmdir()
+    elif not existed:
+        folder.rmdir()

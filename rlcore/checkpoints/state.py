@@ -1,0 +1,170 @@
+"""Write nested plain state to one safetensors file, and read it back exactly.
+
+Tensors are stored as they are. Everything else is a JSON tree in the file's metadata, in which every object has a
+single key that says what it is:
+
+    {"dict": [[key, value], ...]}   a mapping, in its order, with keys that are strings or whole numbers
+    {"tensor": "name"}              the tensor called so in the file
+    {"int": "0x20000000000001"}     a whole number past 2**53, which not every reader of JSON keeps
+    {"float": "nan"}                nan, inf or -inf, which JSON has no word for
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlcore.errors import CheckpointError
+
+SCHEMA = 1
+METADATA_KEY = "rlcore.checkpoints.state"
+MAX_TREE_BYTES = 40_000_000
+"""What may go into the tree: safetensors reads no header of 100 MB, and quotes are escaped once more in it."""
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Write `state` to the file `path`.
+
+    Args:
+        path: the file; its folder must exist.
+        state: dicts (keys str or int), lists, tuples (which come back as lists), str, bool, int, float, None, tensors.
+
+    Raises:
+        CheckpointError: a value is of another type; the message holds its dotted path.
+        OSError: the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    try:
+        tree = _encode(state, "", tensors)
+        text = json.dumps({"schema": SCHEMA, "tree": tree}, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise CheckpointError(f"{path}: the state nests too deeply to be saved, or holds itself") from None
+    if len(text) > MAX_TREE_BYTES:
+        raise CheckpointError(
+            f"{path}: the state holds {len(text) / 1e6:.0f} MB beside its tensors, and at most "
+            f"{MAX_TREE_BYTES / 1e6:.0f} MB fit: keep long lists of numbers as tensors"
+        )
+    try:
+        save_file(_own_memory(tensors), str(path), metadata={METADATA_KEY: text})
+    except SafetensorError as error:
+        raise io_failure(error) or CheckpointError(f"{path}: {error}") from error
+
+
+def load_state(path: Path) -> Any:
+    """Read what `save_state` wrote to `path`; tensors come back on the CPU, each in memory of its own.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or was not written by `save_state`.
+    """
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            text = (file.metadata() or {}).get(METADATA_KEY)
+            # A copy, for the file's own memory is not aligned, and kernels may round differently where it is not.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if text is None:
+        raise CheckpointError(f"{path}: is no state that rlcore saved: its metadata has no '{METADATA_KEY}'")
+    try:
+        document = json.loads(text)
+        if document["schema"] != SCHEMA:
+            raise CheckpointError(
+                f"{path}: has schema {document['schema']}, and this rlcore reads {SCHEMA}: use the rlcore that wrote it"
+            )
+        return _decode(document["tree"], tensors)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CheckpointError(f"{path}: its tree is damaged: {type(error).__name__}: {error}") from error
+
+
+def io_failure(error: SafetensorError) -> OSError | None:
+    """Return the OSError inside what safetensors raised for a write that failed; None if it was something else."""
+    found = re.search(r"(.*?)\s*\(os error (\d+)\)", str(error), re.DOTALL)
+    return OSError(int(found[2]), found[1].rpartition(": ")[2]) if found else None
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return _encode_scalar(value)
+    if isinstance(value, Tensor):
+        return {"tensor": _add_tensor(value, path, tensors)}
+    if isinstance(value, list | tuple):
+        return [_encode(item, _join(path, i), tensors) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise CheckpointError(f"state{_at(path)} has the key {key!r}: keys must be strings or whole numbers")
+        return {"dict": [[_encode(k, path, tensors), _encode(v, _join(path, k), tensors)] for k, v in value.items()]}
+    raise CheckpointError(
+        f"state{_at(path)} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved: "
+        "use dicts, lists, str, bool, int, float, None or tensors"
+    )
+
+
+def _encode_scalar(value: Any) -> Any:
+    """Encode a value without parts; subclasses, such as numpy's float64 or an enum's strings, become the plain type."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value) if abs(value) <= 2**53 else {"int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    return str(value) if isinstance(value, str) else value
+
+
+def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, tensors) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((kind, content),) = node.items()
+    if kind == "dict":
+        return {_decode(key, tensors): _decode(value, tensors) for key, value in content}
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "int":
+        return int(content, 16)
+    if kind == "float":
+        return float(content)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _add_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
+    if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized or tensor.dtype == torch.complex128:
+        kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+        raise CheckpointError(
+            f"state{_at(path)} is a tensor that cannot be saved ({kind}, {tensor.dtype}): "
+            "only dense, unquantised tensors with values, and none of complex128"
+        )
+    stem = path or "state"
+    name, number = stem, 1
+    while name in tensors or name == "__metadata__":
+        number += 1
+        name = f"{stem}~{number}"
+    tensors[name] = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    return name
+
+
+def _own_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy the tensors that share memory with an earlier one: safetensors refuses them."""
+    seen: set[int] = set()
+    own = {}
+    for name, tensor in tensors.items():
+        address = tensor.untyped_storage().data_ptr()
+        own[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
+    return own
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _at(path: str) -> str:
+    return f".{path}" if path else ""

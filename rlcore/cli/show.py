@@ -1,0 +1,218 @@
+"""Print plugins and options, for a person (a table; plain lines into a pipe) and for machines (JSON)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+from rich.text import Text
+
+from rlcore import __version__
+from rlcore.cli.screen import make_console, make_list
+from rlcore.components import KINDS, Component, describe_error
+from rlcore.errors import UnknownComponent
+from rlcore.plugins.discovery import Discovery, Plugin, State
+from rlcore.plugins.registry import all_registries
+from rlcore.plugins.wrappers import Layer, ask
+
+SCHEMA = 1
+_WIDEST = max(map(len, KINDS)) + 2
+_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
+
+
+@attrs.frozen
+class Options:
+    """Hold what `rlcore show` prints of one component or section; `config` is None where there are no options."""
+
+    name: str
+    what: str
+    summary: str
+    config: type | None
+
+
+def print_plugins(discovery: Discovery) -> None:
+    """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
+    console, table = make_console(), make_list("plugin", "version", "state", "components")
+    for plugin in discovery.plugins:
+        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
+        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
+        table.add_row(plugin.dist, plugin.version, state, Text(brought))
+        if plugin.reason:
+            table.add_row("", "", "", Text(plugin.reason, style=state.style))
+        for remark in plugin.remarks:
+            table.add_row("", "", "", Text(f"remark: {remark}"))
+    console.print(table)
+    for note in discovery.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def plugins_as_json(discovery: Discovery) -> str:
+    """Write what `print_plugins` prints, for machines."""
+    plugins = [
+        {
+            "dist": plugin.dist,
+            "version": plugin.version,
+            "entry_point": plugin.name,
+            "module": plugin.module,
+            "state": str(plugin.state),
+            "reason": plugin.reason,
+            "components": _by_kind(plugin),
+            "remarks": list(plugin.remarks),
+        }
+        for plugin in discovery.plugins
+    ]
+    document = {"schema": SCHEMA, "rlcore": __version__, "plugins": plugins, "notes": list(discovery.notes)}
+    return json.dumps(document, indent=2)
+
+
+NAMING = {
+    "trainer": "trainers",
+    "model": "architectures",
+    "loggers": "loggers",
+    "sampler": "samplers",
+    "store": "rollout_stores",
+    "optimizer": "optimizers",
+    "scheduler": "schedulers",
+}
+"""Parts of the configuration that name a component, each with the registry it is looked up in."""
+
+
+def find_options(name: str) -> list[Options]:
+    """Find what is called `name`: a section of the configuration file, or components of any kind.
+
+    Raises:
+        UnknownComponent: nothing is.
+        AmbiguousComponent: several dists brought a component of one kind by that name.
+    """
+    sections = _sections()
+    if name in sections:
+        return [sections[name]]
+    return [
+        Options(component.qualified, str(component), component.summary, component.config_class())
+        for component in _find_components(name, sections)
+    ]
+
+
+def _find_components(name: str, sections: Collection[str]) -> list[Component[Any]]:
+    found = [registry.get(name) for registry in all_registries() if registry.matches(name)]
+    if found:
+        return found
+    if name in NAMING:
+        registry = getattr(all_registries(), NAMING[name])
+        names = (component.name if component.name in registry else component.qualified for component in registry)
+        choices = ", ".join(f"rlcore show {each}" for each in names)
+        raise UnknownComponent(f"'{name}' takes the options of the component it names: {choices}")
+    everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
+    near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    lines = [f"nothing is called '{name}'.{hint}"]
+    if sections:
+        lines.append(f"  {'sections:':<{_WIDEST}}{', '.join(sections)}")
+    lines += [
+        f"  {registry.kind + ':':<{_WIDEST}}{', '.join(sorted({each.name for each in registry}))}"
+        for registry in all_registries()
+        if len(registry)
+    ]
+    raise UnknownComponent("\n".join(lines) + "        see: rlcore list-plugins")
+
+
+def print_options(options: Options) -> None:
+    """Print one component's options: default, range, unit, meaning, source."""
+    from rlcore.config.describe import describe
+
+    console = make_console()
+    console.print(Text(options.what, style="bold") + Text(f": {options.summary}" if options.summary else ""))
+    if options.config is None:
+        console.print("it has no options")
+        return
+    table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
+    for row in describe(options.config):
+        default = row.default if isinstance(row.default, str) else json.dumps(row.default)
+        cells = (row.path, row.type, default, row.range, row.unit, row.meaning, row.source)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def options_as_json(found: list[Options]) -> str:
+    """Write what `print_options` prints, for machines."""
+    from rlcore.config.describe import describe
+
+    shown: list[dict[str, Any]] = [
+        {
+            "name": options.name,
+            "what": options.what,
+            "summary": options.summary,
+            "options": [attrs.asdict(row) for row in describe(options.config)] if options.config else [],
+        }
+        for options in found
+    ]
+    return json.dumps({"schema": SCHEMA, "rlcore": __version__, "shown": shown}, indent=2)
+
+
+def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
+    """Ask all plugins what they wrap the components called `name` in, or all components; nothing is built.
+
+    Raises:
+        UnknownComponent: no component is called that.
+        AmbiguousComponent: several dists brought a component of one kind by that name.
+    """
+    everything = [component for registry in all_registries() for component in registry]
+    asked = everything if name is None else _find_components(name, ())
+    return [(component, ask(component, all_registries().discovery.hooks)) for component in asked]
+
+
+def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
+    """Print a line for each component: who wraps what it builds, from the innermost outwards."""
+    console = make_console()
+    if len(found) > 1 and not any(layers for _, layers in found):
+        console.print("no installed plugin wraps anything")
+        return
+    for component, layers in found:
+        line = Text(f"{component}  ")
+        if not layers:
+            line.append("not wrapped", style="dim")
+        for i, layer in enumerate(layers):
+            line.append(f"{' ' if i else ''}<- {layer.plugin}")
+            if layer.error is not None:
+                line.append(f" (raises {describe_error(layer.error)}; a run leaves it out)", style="red")
+        console.print(line)
+
+
+def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
+    """Write what `print_layers` prints, for machines."""
+    wrapped: list[dict[str, Any]] = [
+        {
+            "name": component.qualified,
+            "what": str(component),
+            "layers": [
+                {"plugin": layer.plugin, "error": None if layer.error is None else describe_error(layer.error)}
+                for layer in layers
+            ],
+        }
+        for component, layers in found
+    ]
+    return json.dumps({"schema": SCHEMA, "rlcore": __version__, "wrapped": wrapped}, indent=2)
+
+
+def _sections() -> dict[str, Options]:
+    from rlcore.config.describe import fields, section_class
+    from rlcore.models.settings import TokenizerConfig
+    from rlcore.settings import TrainConfig
+
+    sections = {
+        name: Options(name, f"section '{name}'", field.metadata["help"], section_class(tp))
+        for name, (field, tp) in fields(TrainConfig).items()
+        if section_class(tp)
+    }
+    return {**sections, "tokenizer": Options("tokenizer", "mapping 'model.tokenizer'", "tokenizer", TokenizerConfig)}
+
+
+def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for component in plugin.components:
+        names[component.kind].append(component.name)
+    return dict(names)

@@ -1,0 +1,23 @@
+"""Describe, check and merge configuration: one frozen attrs class per component, structured strictly by cattrs."""
+
+from __future__ import annotations
+
+from rlcore.config.describe import Row, describe
+from rlcore.config.options import config, evolve, option
+from rlcore.config.plain import merge, unstructure
+from rlcore.config.structure import structure
+from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
+
+__all__ = [
+    "Row",
+    "config",
+    "describe",
+    "dump_yaml",
+    "evolve",
+    "load_yaml",
+    "merge",
+    "option",
+    "parse_overrides",
+    "structure",
+    "unstructure",
+]

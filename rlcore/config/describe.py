@@ -1,0 +1,133 @@
+"""Read the options of a config class off its annotations, and put their types into words."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, Union
+
+import attrs
+
+from rlcore.config.options import describe_range
+from rlcore.config.plain import unstructure
+
+
+@cache
+def fields(cls: type) -> dict[str, tuple[attrs.Attribute[Any], Any]]:
+    """Return the options of a config class by name, each with its resolved type."""
+    hints = typing.get_type_hints(cls)
+    return {field.alias or field.name: (field, hints[field.name]) for field in attrs.fields(cls) if field.init}
+
+
+def default_of(field: attrs.Attribute[Any]) -> Any:
+    """Return the default of an option, made anew where the class declares how to make it."""
+    default: Any = field.default
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class
+
+
+def section_class(tp: Any) -> type | None:
+    """Return the config class that a type is, or may be besides None; None where it is something else."""
+    kinds = [arm for arm in arms(tp) if arm is not type(None)]
+    return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and attrs.has(kinds[0]) else None
+
+
+def phrase(tp: Any) -> str:
+    """Say in words what a value of type `tp` is."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is Literal:
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(repr, args))
+    if len(arms(tp)) > 1:
+        return " or ".join(phrase(arm) for arm in arms(tp))
+    if origin is tuple and args[-1] is not Ellipsis:
+        return f"a list of {len(args)} entries"
+    if is_list(tp):
+        return "a list"
+    if is_mapping(tp):
+        return "a mapping"
+    if section_class(tp):
+        return "a mapping of options"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return words.get(tp, getattr(tp, "__name__", str(tp)))
+
+
+def type_name(tp: Any) -> str:
+    """Write a type as a reader of YAML would."""
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin is Literal:
+        return " | ".join(map(str, args))
+    if origin in {Union, types.UnionType}:
+        return " | ".join(map(type_name, args))
+    if origin is tuple:
+        return "[" + ", ".join("..." if arg is Ellipsis else type_name(arg) for arg in args) + "]"
+    if isinstance(origin, type) and issubclass(origin, typing.Mapping):
+        return "mapping"
+    if isinstance(origin, type):
+        return "list"
+    words: dict[Any, str] = {type(None): "null", Any: "any", str: "text", dict: "mapping"}
+    return words.get(tp, getattr(tp, "__name__", str(tp)))
+
+
+def arms(tp: Any) -> tuple[Any, ...]:
+    """Split a union; anything else is its own one arm."""
+    return typing.get_args(tp) if typing.get_origin(tp) in {Union, types.UnionType} else (tp,)
+
+
+def is_list(tp: Any) -> bool:
+    """Tell whether a value of this type is written as a list."""
+    return (typing.get_origin(tp) or tp) in {tuple, list, Sequence}
+
+
+def is_mapping(tp: Any) -> bool:
+    """Tell whether a value of this type is written as a mapping of any keys."""
+    return (typing.get_origin(tp) or tp) in {dict, Mapping}
+
+
+@attrs.frozen
+class Row:
+    """Hold what there is to say of one option.
+
+    Attributes:
+        path: dotted, from the class described.
+        type: as a reader of YAML would write it.
+        default: plain value.
+        range: interval or comparison; empty if there is none.
+        unit, meaning, source: as its class declares them.
+    """
+
+    path: str
+    type: str
+    default: Any
+    range: str
+    unit: str
+    meaning: str
+    source: str
+
+
+def describe(cls: type) -> list[Row]:
+    """List every option of `cls`, those of nested sections included, in the order they are declared."""
+    return _rows(cls, None, "")
+
+
+def _rows(cls: type, base: Any, prefix: str) -> list[Row]:
+    rows = []
+    for name, (field, tp) in fields(cls).items():
+        default = default_of(field) if base is None else getattr(base, field.name)
+        section = section_class(tp)
+        if section:
+            rows += _rows(section, default if isinstance(default, section) else None, f"{prefix}{name}.")
+            continue
+        metadata = field.metadata
+        rows.append(
+            Row(
+                path=prefix + name,
+                type=type_name(tp),
+                default="(must be given)" if default is attrs.NOTHING else unstructure(default),
+                range=describe_range(metadata),
+                unit=metadata.get("unit", ""),
+                meaning=metadata.get("help", ""),
+                source=metadata.get("source", ""),
+            )
+        )
+    return rows

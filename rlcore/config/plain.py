@@ -1,0 +1,109 @@
+"""Turn config objects back into plain values, and merge plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+
+def unstructure(value: Any) -> Any:
+    """Return plain mappings, lists, numbers, text and null, fit for YAML and JSON.
+
+    What has no plain form (a function, a dataset, a model) becomes text that names it: a record, not a way back.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return _plain_scalar(value)
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, int) else str(key): unstructure(part) for key, part in value.items()}
+    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+        return sorted((unstructure(part) for part in value), key=str)
+    if isinstance(value, list | tuple):
+        return [unstructure(part) for part in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if attrs.has(type(value)):
+        return {
+            field.alias or field.name: unstructure(getattr(value, field.name)) for field in attrs.fields(type(value))
+        }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # as other libraries' options are
+        told = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
+        return {name: unstructure(part) for name, part in told if part != defaults[name]}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over` in their places; mappings are merged, all else is replaced."""
+    merged = {key: merge(part, {}) if isinstance(part, Mapping) else part for key, part in base.items()}
+    for key, part in over.items():
+        below = merged.get(key)
+        if isinstance(part, Mapping):
+            merged[key] = merge(below if isinstance(below, Mapping) else {}, part)
+        else:
+            merged[key] = part
+    return merged
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _plain_scalar(value: Any) -> Any:
+    """Strip subclasses (an enum's member, numpy's float64) down to what YAML and JSON know."""
+    if isinstance(value, enum.Enum):
+        value = value.value  # of a text, `str` would say the member's name
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return plain(value) if type(value) is not plain else value
+    return value
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Write `value` as JSON; numbers are not rounded, and nan, inf and -inf become null, for JSON has no word for them.
+
+    Tuples and sets become lists, one-element tensors and numpy scalars numbers, paths and callables strings.
+    """
+    return json.dumps(to_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) -> Any:
+    """Return `value` as dicts with string keys, lists, str, bool, int, float and None.
+
+    Args:
+        value: anything; what has no plain form is described in words.
+        nonfinite: what to put for nan, inf and -inf.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item, nonfinite=nonfinite) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(item, nonfinite=nonfinite) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else nonfinite(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    # torch and numpy both have tolist, and neither is imported here
+    tolist = None if isinstance(value, type) else getattr(value, "tolist", None)
+    return to_plain(tolist(), nonfinite=nonfinite) if callable(tolist) else _describe(value)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, str | Path):
+        # A lone surrogate, as `surrogateescape` leaves behind, cannot be written as UTF-8.
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return f"<{type(value).__module__}.{type(value).__qualname__}>"

@@ -1,0 +1,136 @@
+"""Steps in building a policy that do not depend on the way its model reads."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.errors import ModelError
+from rlcore.models import loading
+from rlcore.models.forward import ActorCritic
+from rlcore.models.freezing import Bare, beneath_adapter, freeze_below, is_encoder_decoder, thaw, vocabulary_size
+from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
+from rlcore.models.inputs import Reader
+from rlcore.models.kind import kind_of
+from rlcore.models.logit_map import find_logit_map
+from rlcore.models.peft.adapters import carried
+from rlcore.models.peft.inject import attach
+from rlcore.models.q_heads import QHeads
+from rlcore.models.save_load import load_heads
+from rlcore.models.settings import LanguageModelConfig
+from rlcore.models.speed.activations import checkpoint_activations
+from rlcore.models.speed.frozen_trunk import FrozenTrunk
+
+
+def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
+    """Settle which parameters of the model train, putting an adapter into it where one is asked for.
+
+    Raises:
+        ModelError: it has fewer blocks than are to train; the adapter does not fit; both are asked for.
+    """
+    if config.peft is not None:
+        attach(model, config.peft)
+    if carried(model) is not None:
+        if config.unfrozen_layers is not None:
+            raise ModelError(
+                f"unfrozen_layers = {config.unfrozen_layers}: the model has an adapter, and nothing but that trains of "
+                "it: leave out unfrozen_layers, or the adapter (model.peft)"
+            )
+        return
+    thaw(model)
+    if config.unfrozen_layers is not None:
+        freeze_below(model, config.unfrozen_layers)
+
+
+def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrainedModel:
+    """Return the model that estimates values in place of the policy, as `config.critic` says.
+
+    All of it trains; of a copy of a policy with an adapter only the adapter's copy does, the rest is shared.
+
+    Raises:
+        ModelError: it cannot be loaded, or reads other tokens than the policy.
+    """
+    if config.value_layers:
+        raise ModelError(f"value_layers = {config.value_layers} and critic = {config.critic!r}: choose one of them")
+    shared: dict[int, Any] = beneath_adapter(model) if config.critic == "copy" else {}
+    critic = (
+        copy.deepcopy(model, dict(shared))
+        if config.critic == "copy"
+        else loading.load_critic(str(config.critic), config, kind_of(model.config))
+    )
+    for parameter in critic.parameters():
+        parameter.requires_grad_(id(parameter) not in shared)
+    own, needed = vocabulary_size(critic), vocabulary_size(model)
+    if own < needed:
+        raise ModelError(
+            f"critic = {config.critic!r}: it knows {own} tokens and the policy {needed}; a critic reads the policy's "
+            "tokens, so it must come from a model with the same tokenizer"
+        )
+    return critic
+
+
+def make_value(
+    model: PreTrainedModel, config: LanguageModelConfig, critic: PreTrainedModel | None = None
+) -> ValueSource:
+    """Return a value function: on a critic where there is one, else on top layers of its own, else on the policy.
+
+    Raises:
+        ModelError: the critic has no head to read values off; the policy has no more layers than are asked for.
+    """
+    if critic is None:
+        return BranchValue(model, config.value_layers) if config.value_layers else TrunkValue(model)
+    score = getattr(critic, "score", None)
+    if score is None and critic.get_output_embeddings() is None:
+        raise ModelError(f"critic = {config.critic!r}: {type(critic).__name__} has no head called `score`")
+    head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic))
+    trunk = Bare(critic) if is_encoder_decoder(critic) else cast("PreTrainedModel", critic.base_model)
+    return CriticValue(trunk, head)
+
+
+def put_heads(
+    spec: loading.ModelSpec,
+    model: PreTrainedModel,
+    reader: Reader,
+    config: LanguageModelConfig,
+    *,
+    value: ValueSource | None,
+    q_heads: int,
+    trunk: FrozenTrunk | None = None,
+) -> ActorCritic:
+    """Return the model with its heads: those that lie beside it, or beside its adapter, where they fit, else new ones.
+
+    Args:
+        spec: what the model was loaded from.
+        model: the language model.
+        reader: lays batches out for it.
+        config: options of the architecture.
+        value: where values come from; None without a value function.
+        q_heads: how many Q-heads to give it.
+        trunk: the bottom of the model, where it does not train.
+    """
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
+        if isinstance(value, CriticValue):
+            checkpoint_activations(value.trunk)
+    heads = QHeads(model, q_heads) if q_heads else None
+    logit_map = find_logit_map(model, reader)
+    module = ActorCritic(model, reader, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
+    for place in (spec, config.peft):
+        load_heads(place, module)
+    return module
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the model can read every token of the tokenizer.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    size = vocabulary_size(model)
+    if len(tokenizer) > size:
+        raise ModelError(
+            f"the tokenizer knows {len(tokenizer)} tokens, the model {size}: "
+            "call model.resize_token_embeddings(len(tokenizer)) or pass the model's own tokenizer"
+        )

@@ -1,0 +1,125 @@
+"""Lay a batch of trajectories out as a model reads it: what differs between architectures, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import attrs
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore import ops
+from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
+from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.speed.packing import pack, padded_inputs
+from rlcore.models.static_choice import StaticDecoding
+from rlcore.protocols import Decoder
+from rlcore.types import sent
+
+
+class Reading(NamedTuple):
+    """Hold a batch laid out for one forward pass, on the model's device.
+
+    Attributes:
+        inputs: the model's keyword arguments.
+        rows: long[N], the positions in its flattened output that predict the chosen tokens.
+        chosen: long[N], the chosen tokens, in row-major order.
+    """
+
+    inputs: dict[str, Any]
+    rows: Tensor
+    chosen: Tensor
+
+
+class Reader(Protocol):
+    """The way from token sequences to a model and back."""
+
+    @property
+    def pads(self) -> bool:
+        """Tell whether every sequence costs as much as the longest of its batch."""
+        ...
+
+    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
+        """Lay a batch out for one forward pass.
+
+        Args:
+            tokens: long[B, T].
+            mask: bool[B, T], real tokens; they stand side by side in each row.
+            action_mask: bool[B, T].
+            share: what stands behind the same tokens may be read once, for the model says the same of it each time.
+        """
+        ...
+
+    def decoder(
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        heads: ReadHeads | None,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,
+    ) -> Decoder:
+        """Begin to continue `prompts` with `model`; the arguments are those of `rlcore.models.policy`."""
+        ...
+
+
+@attrs.frozen
+class CausalReader:
+    """Read a sequence from left to right, in one row with the others where the model allows it.
+
+    Attributes:
+        longest: tokens of the longest sequence that may run packed, 0 if none (`rlcore.models.speed.packing`).
+        pad_id: fills the left of shorter prompts; any id will do.
+        static: makes decoders with tensors that stay in their places; None where they shall grow.
+    """
+
+    longest: int = 0
+    pad_id: int = 0
+    static: StaticDecoding | None = None
+
+    @property
+    def pads(self) -> bool:
+        """Tell whether every sequence costs as much as the longest of its batch."""
+        return self.longest == 0
+
+    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
+        """Lay a batch out as `Reader.read` says."""
+        width = mask.shape[1] if mask.shape[1] <= self.longest or not self.longest else int(mask.sum(1).max())
+        if width > self.longest:
+            rows = ops.predicting(action_mask).reshape(-1).nonzero()[:, 0]
+            return Reading(padded_inputs(tokens, mask), rows, tokens[action_mask])
+        device = tokens.device
+        tokens, mask, action_mask = tokens.cpu(), mask.cpu(), action_mask.cpu()
+        rows = ops.predicting(action_mask)
+        read = mask & ops.needed(mask, rows)
+        packed = pack(tokens, read, share=share, device=device)
+        return Reading(packed.inputs, sent(packed.node[rows[read]], device), sent(tokens[action_mask], device))
+
+    def decoder(
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        heads: ReadHeads | None,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        waiting: int = 0,
+    ) -> Decoder:
+        """Begin to continue `prompts`."""
+        if self.static is not None:
+            fixed = self.static.decoder(
+                model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast
+            )
+            if fixed is not None:
+                return fixed
+        end = max(len(prompt) for prompt in prompts) + max_new_tokens
+        packs = end <= self.longest
+        if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting):
+            return PackedDecoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+        return CausalDecoder(
+            model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,
+            packs=packs,
+        )  # fmt: skip

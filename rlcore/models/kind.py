@@ -1,0 +1,88 @@
+"""Tell decoder-only models from encoder-decoders, and name the architecture that takes each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
+
+from rlcore.errors import ModelError
+from rlcore.models.hub import base_of, is_hub_id, quiet_transformers, why_out_of_reach
+
+
+@attrs.frozen
+class Kind:
+    """Hold what there is to know of a kind of language models.
+
+    Attributes:
+        architecture: the name of the core's architecture that takes it.
+        words: what it is called in messages.
+        examples: families of this kind.
+        loader: what `transformers` loads it with.
+    """
+
+    architecture: str
+    words: str
+    examples: str
+    loader: Any
+
+
+DECODER_ONLY = Kind("causal_lm", "decoder-only", "gpt2 or llama", AutoModelForCausalLM)
+ENCODER_DECODER = Kind("seq2seq_lm", "encoder-decoder", "t5 or bart", AutoModelForSeq2SeqLM)
+
+
+def kind_of(config: PretrainedConfig) -> Kind:
+    """Tell of which kind the model is that `config` describes."""
+    return ENCODER_DECODER if getattr(config, "is_encoder_decoder", False) else DECODER_ONLY
+
+
+def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
+    """Check that a model is of the kind an architecture takes.
+
+    Raises:
+        ModelError: it is of the other.
+    """
+    found = kind_of(config)
+    if found is wanted:
+        return
+    article = "an" if found is ENCODER_DECODER else "a"
+    raise ModelError(
+        f"{name} is {article} {found.words} model ({config.model_type}); the architecture {wanted.architecture} takes "
+        f"{wanted.words} models such as {wanted.examples}: set model.architecture={found.architecture}, or leave it "
+        "out, or give another model"
+    )
+
+
+def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
+    """Return the configuration of the model that `spec` stands for; None where it cannot be read.
+
+    That is no error yet: what goes on to load the model has the better message.
+    """
+    if isinstance(spec, PreTrainedModel):
+        return spec.config
+    if isinstance(spec, PretrainedConfig):
+        return spec
+    if not isinstance(spec, (str, os.PathLike)):
+        return None
+    spec = base_of(os.fspath(spec)) or spec
+    folder = Path(spec).expanduser()
+    if not folder.exists() and (not is_hub_id(os.fspath(spec)) or why_out_of_reach(spec, revision)):
+        return None
+    try:
+        with quiet_transformers():
+            where = str(folder) if folder.exists() else os.fspath(spec)
+            config: PretrainedConfig = AutoConfig.from_pretrained(
+                where, revision=revision or "main", trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError):
+        return None
+    return config
+
+
+def fitting_architecture(spec: Any, revision: str | None = None) -> str:
+    """Choose the architecture for a model where none was named; `causal_lm` where nothing can be read of it."""
+    config = declared(spec, revision)
+    return DECODER_ONLY.architecture if config is None else kind_of(config).architecture

@@ -1,0 +1,219 @@
+"""Put an adapter into a model, as the option `model.peft`, a folder or the user's own program describes it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from rlcore.config import unstructure
+from rlcore.errors import CheckpointError, ModelError
+from rlcore.models.hub import WEIGHTS_FILE, first_line
+from rlcore.models.kind import DECODER_ONLY, kind_of
+from rlcore.models.peft.adapters import Adapters, carried
+from rlcore.models.peft.layers import take_out
+
+GIVEN = "peft_given_to_rlcore"
+"""Names the attribute of a model that says which option put its adapter there."""
+REWRITTEN = "weights_rewritten_by_peft"
+"""Names the attribute of a model that says whether its own weights changed when the adapter was made."""
+USUAL = ("lora", "ia3", "loha", "lokr", "oft")
+UNFIT = {
+    "adalora": "its ranks are dealt out anew by a training loop of its own",
+    "poly": "it has to be told the task of every row",
+    "xlora": "it mixes adapters that were trained before",
+}
+OUTSIDE = (
+    "it changes no layer but puts tokens of its own before what the model reads, of which neither positions nor "
+    "packing nor the sampler's cache know; train one that changes layers, such as " + ", ".join(USUAL)
+)
+PROBLEMS = (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, RuntimeError, ImportError, OSError)
+"""What peft raises at an option or a layer that it cannot take."""
+
+
+def attach(model: PreTrainedModel, given: Any) -> None:
+    """Put an adapter into the model, in place; from then on nothing else of the model trains.
+
+    Args:
+        model: the model.
+        given: options with a `type`, peft's configuration object, or the folder or hub id of a trained adapter.
+
+    Raises:
+        ModelError: peft is missing; there is no such type, option or layer; the adapter was made for another model.
+    """
+    if carried(model) is not None:
+        if unstructure(given) == vars(model).get(GIVEN):
+            return
+        raise ModelError(
+            f"model.peft = {given!r:.80}: the model carries an adapter already: leave model.peft out to train that, or "
+            "give a model without one"
+        )
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    config = _configured(given) if name is None else _read_config(name)
+    _complete(config, model)
+    begins = {id(parameter): _beginning(parameter) for parameter in model.parameters()}
+    adapters = _inject(model, config)
+    own = [parameter for parameter in model.parameters() if id(parameter) in begins]
+    vars(model)[REWRITTEN] = not all(torch.equal(_beginning(p), begins[id(p)]) for p in own)
+    if name is not None:
+        _take_weights(adapters, name)
+    vars(model)[GIVEN] = unstructure(given)
+    model.eval()  # the layers that are new are not so yet
+
+
+def unwrapped(spec: Any) -> Any:
+    """Return the model in a `PeftModel`, with its adapter in it; anything else as it is.
+
+    Raises:
+        ModelError: the adapter is of a type that cannot be trained here.
+    """
+    peft = sys.modules.get("peft")
+    if peft is None or not isinstance(spec, peft.PeftModel):
+        return spec
+    _check_type(spec.active_peft_config, f"model: a {type(spec).__name__}")
+    return spec.get_base_model()
+
+
+def wake(model: PreTrainedModel) -> None:
+    """Have an adapter train that `transformers` brought with a model it loaded: it does so for inference."""
+    adapters = carried(model)
+    if adapters is None:
+        return
+    adapters.config.inference_mode = False
+    _widen(model, adapters.name)
+    model.set_adapter(adapters.name)
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(f"model.peft: adapters need the package peft: pip install 'rlcore[peft]' ({error})") from error
+    return peft
+
+
+def _configured(given: Any) -> Any:
+    """Return a peft configuration for the options in a mapping, or a copy of the one that was given."""
+    peft = _peft()
+    if isinstance(given, peft.PeftConfig):
+        return copy.deepcopy(given)
+    if not isinstance(given, Mapping):
+        raise ModelError(
+            f"model.peft = {given!r:.80}: give a mapping such as {{type: lora, r: 8}}, a peft configuration, or the "
+            "folder or hub id of a trained adapter"
+        )
+    options = {name: value for name, value in given.items() if name not in ("type", "peft_type")}
+    kind = given.get("type", given.get("peft_type"))
+    types = {each.value.lower(): each for each in peft.PEFT_TYPE_TO_CONFIG_MAPPING}
+    if not isinstance(kind, str) or kind.lower() not in types:
+        near = [found for known in (USUAL, types) for found in difflib.get_close_matches(str(kind).lower(), known, n=1)]
+        meant = f"did you mean '{near[0]}'?" if near else f"such as {', '.join(USUAL)}"
+        raise ModelError(f"model.peft.type = {kind!r}: must be a type of adapter that peft has; {meant}")
+    cls = peft.PEFT_TYPE_TO_CONFIG_MAPPING[types[kind.lower()]]
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(str(option), known, n=1)
+            meant = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known))}"
+            raise ModelError(f"model.peft.{option}: {kind.lower()} has no such option; {meant}")
+    try:
+        return cls(**options)
+    except PROBLEMS as error:
+        raise ModelError(f"model.peft = {dict(given)}: peft refuses it: {first_line(error)}") from error
+
+
+def _read_config(name: str) -> Any:
+    peft = _peft()
+    try:
+        return peft.PeftConfig.from_pretrained(_place(name))
+    except PROBLEMS as error:
+        raise ModelError(
+            f"model.peft = {name!r}: is neither a folder with an adapter nor the hub id of one: {first_line(error)}"
+        ) from error
+
+
+def _place(name: str) -> str:
+    folder = Path(name).expanduser()
+    return str(folder) if folder.exists() else name
+
+
+def _complete(config: Any, model: PreTrainedModel) -> None:
+    """Check the configuration against the model, and fill in what follows from it."""
+    _check_type(config, "model.peft")
+    task = "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
+    if config.task_type not in (None, task):
+        raise ModelError(f"model.peft.task_type = {config.task_type!r}: this model's is {task!r}; leave it out")
+    config.task_type, config.inference_mode = task, False
+    config.base_model_name_or_path = model.name_or_path or None
+    names = [name for name, _ in model.named_modules() if name]
+    for option in ("target_modules", "modules_to_save"):
+        wanted = getattr(config, option, None)
+        for part in () if wanted is None or isinstance(wanted, str) else sorted(wanted):
+            if not any(name == part or name.endswith(f".{part}") for name in names):
+                raise ModelError(f"model.peft.{option}: the model has no module {part!r}; {_linear_layers(model)}")
+
+
+def _check_type(config: Any, what: str) -> None:
+    kind = str(getattr(config.peft_type, "value", config.peft_type)).lower()
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise ModelError(f"{what} of type {kind} cannot be trained here: {OUTSIDE}")
+    if kind in UNFIT:
+        raise ModelError(f"{what} of type {kind} cannot be trained here: {UNFIT[kind]}; take lora, for example")
+
+
+def _inject(model: PreTrainedModel, config: Any) -> Adapters:
+    """Have peft put the layers in; what they begin with follows from the seed alone, and draws nothing from torch."""
+    peft = _peft()
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # peft then sets it as it must be
+            torch.manual_seed(torch.initial_seed())
+            peft.inject_adapter_in_model(config, model)
+            _widen(model, "default")
+    except PROBLEMS as error:
+        take_out(model, merge=False)
+        layers = f"; {_linear_layers(model)}" if "target" in str(error).lower() else ""
+        raise ModelError(f"model.peft: peft refuses it: {first_line(error)}{layers}") from error
+    adapters = carried(model)
+    if adapters is None:
+        raise ModelError(f"model.peft: {config.peft_type} has put no layer into the model")
+    return adapters
+
+
+def _widen(model: PreTrainedModel, name: str) -> None:
+    """Hold the adapter in float32 whatever the model's own type: on weights of few bits small updates are lost."""
+    from peft.functional import cast_adapter_dtype
+
+    cast_adapter_dtype(model, name)
+
+
+def _take_weights(adapters: Adapters, name: str) -> None:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        folder = Path(name).expanduser()
+        found = folder if folder.exists() else Path(hf_hub_download(name, WEIGHTS_FILE)).parent
+        adapters.load(found)
+    except (CheckpointError, OSError) as error:
+        raise ModelError(f"model.peft = {name!r}: is no adapter for this model: {error}") from error
+
+
+def _beginning(parameter: nn.Parameter) -> torch.Tensor:
+    """Return enough of a weight to tell whether all of it has been drawn or decomposed anew."""
+    return parameter.detach().reshape(-1)[:4096].clone()
+
+
+def _linear_layers(model: nn.Module) -> str:
+    found = {name.rpartition(".")[2] for name, part in model.named_modules() if isinstance(part, (nn.Linear, Conv1D))}
+    return f"its linear layers are called {', '.join(sorted(found))}"

@@ -1,0 +1,173 @@
+"""Write a policy to a folder, whole or as what trains of it, and read it back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.errors import CheckpointError, ModelError
+from rlcore.logging import get_logger
+from rlcore.models.forward import ActorCritic
+from rlcore.models.hub import quiet_transformers
+from rlcore.models.peft.adapters import carried
+from rlcore.models.peft.inject import REWRITTEN
+from rlcore.models.peft.layers import bare_twin, merged_twin
+from rlcore.models.weights import check_same_form
+
+HEADS_FILE = "heads.safetensors"
+ADAPTER = "adapter"
+"""Folder of an adapter inside that of a model."""
+
+
+def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model, or of one with an adapter the adapter alone, with the tokenizer and the heads beside it."""
+    adapters = carried(module.model)
+    if adapters is None:
+        _save_model(folder, module.model)
+    else:
+        adapters.save(folder)
+    _save_beside(folder, module, tokenizer)
+
+
+def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a model that plain `transformers` loads: an adapter is worked into it, and lies in `adapter/` as well."""
+    adapters = carried(module.model)
+    if adapters is None:
+        save_policy(folder, module, tokenizer)
+        return
+    _save_model(folder, merged_twin(module.model))
+    adapters.save(folder / ADAPTER)
+    _save_beside(folder, module, tokenizer)
+
+
+def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model before training: of one with an adapter, the model beneath and, in `adapter/`, the adapter.
+
+    Raises:
+        ModelError: making the adapter has changed the model beneath.
+    """
+    adapters = carried(module.model)
+    if adapters is None:
+        save_policy(folder, module, tokenizer)
+        return
+    if vars(module.model).get(REWRITTEN):
+        raise ModelError(
+            f"model.peft ({adapters.config.peft_type.value}): what the adapter begins with is taken out of the model's "
+            "own weights, which could not be had again to resume the run, since the model has no name: save it to a "
+            "folder and give that, or choose another beginning (init_lora_weights)"
+        )
+    _save_model(folder, bare_twin(module.model))
+    adapters.save(folder / ADAPTER)
+    with quiet_transformers():
+        tokenizer.save_pretrained(folder)
+
+
+def _save_model(folder: Path, model: PreTrainedModel) -> None:
+    with quiet_transformers():
+        model.save_pretrained(folder)
+
+
+def _save_beside(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+    with quiet_transformers():
+        tokenizer.save_pretrained(folder)
+    heads = {name: weight.detach().cpu().contiguous().clone() for name, weight in head_weights(module).items()}
+    (folder / HEADS_FILE).unlink(missing_ok=True)
+    if heads:
+        save_file(heads, folder / HEADS_FILE, metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def load_policy(folder: Path, module: ActorCritic) -> None:
+    """Take the weights, heads included, from a folder that `save_policy` wrote.
+
+    Raises:
+        CheckpointError: the folder cannot be read, or holds another model or other heads than `module`.
+    """
+    heads = head_weights(module)
+    try:
+        found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the heads cannot be read: {error}") from error
+    adapters = carried(module.model)
+    if adapters is None:
+        saved = _read_model(folder, module.model)
+        check_same_form(folder, "heads", heads, found)
+        module.model.load_state_dict(saved)
+    else:
+        check_same_form(folder, "heads", heads, found)
+        adapters.load(folder)
+    for name, weight in heads.items():
+        weight.copy_(found[name])
+
+
+def load_start(folder: Path, model: PreTrainedModel) -> None:
+    """Give a model in memory the weights that `save_start` kept of it.
+
+    Raises:
+        CheckpointError: the folder cannot be read, or holds another model.
+    """
+    adapters = carried(model)
+    beneath = model if adapters is None else bare_twin(model)
+    beneath.load_state_dict(_read_model(folder, beneath))
+    if adapters is not None and (folder / ADAPTER).is_dir():
+        adapters.load(folder / ADAPTER)
+
+
+def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights in a folder, which must be those of `model` by name and shape."""
+    try:
+        with quiet_transformers():
+            read: Any = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: the model cannot be read: {error}") from error
+    saved, about = read
+    weights: dict[str, Tensor] = saved.state_dict()
+    check_same_form(folder, "weights", model.state_dict(), weights)
+    if about["missing_keys"]:
+        raise CheckpointError(f"{folder}: it lacks {', '.join(sorted(about['missing_keys'])[:5])}")
+    return weights
+
+
+@torch.no_grad()
+def load_heads(spec: object, module: ActorCritic) -> None:
+    """Take up the value function and the Q-heads that lie beside the model in the folder `spec`, where they fit.
+
+    Heads of another make are left, with a warning: the policy's own then start anew.
+    """
+    file = Path(os.fspath(spec)).expanduser() / HEADS_FILE if isinstance(spec, (str, os.PathLike)) else None
+    if file is None or not head_weights(module) or not file.exists():
+        return
+    try:
+        everything = load_file(file)
+    except (OSError, SafetensorError) as error:
+        _leave(str(error))
+        return
+    for part in ("value.", "q_heads."):
+        found = {name: weight for name, weight in everything.items() if name.startswith(part)}
+        heads = {name: weight for name, weight in head_weights(module).items() if name.startswith(part)}
+        if not found or not heads:
+            continue
+        try:
+            check_same_form(file.parent, "heads", heads, found)
+        except CheckpointError as error:
+            _leave(str(error))
+            continue
+        for name, weight in heads.items():
+            weight.copy_(found[name])
+
+
+def _leave(reason: str) -> None:
+    get_logger("rlcore.models").warning("heads beside the model are not taken up", reason=reason)
+
+
+def head_weights(module: ActorCritic) -> dict[str, Tensor]:
+    """Name the parameters and buffers of the heads that the language model does not hold itself."""
+    held = {id(weight) for weight in module.model.state_dict(keep_vars=True).values()}
+    return {name: weight for name, weight in module.state_dict(keep_vars=True).items() if id(weight) not in held}

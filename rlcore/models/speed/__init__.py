@@ -1,0 +1,1 @@
+"""Techniques that make models faster without changing what they compute, one file each."""

@@ -1,0 +1,236 @@
+"""Run the frozen bottom of a model once for each sequence of a step, however often the step scores it.
+
+Where the embeddings and the bottom blocks do not train, what they make of a sequence is the same in every epoch, and
+the same for the policy and its reference. Within a step of the trainer it is kept by the sequence's tokens, and a pass
+over a sequence that is known runs the blocks above alone: those below hand on what they gave before, and all else
+(masks, positions, the top blocks, norm and head) is the model's own forward pass. What is said of a token depends on
+the tokens before it only, so a sequence is known too where a longer one that begins with it is. With the step all is
+forgotten, so that a run that is resumed computes what it would have computed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+from rlcore.errors import ModelError
+from rlcore.logging import get_logger
+from rlcore.models.freezing import decoder_blocks, runs_before, vocabulary_size
+from rlcore.models.speed.packing import pack, padded_inputs
+from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
+from rlcore.protocols import Policy
+
+
+class _Reached(Exception):
+    """End a pass that need not go on above the trunk."""
+
+
+class Memory:
+    """Keep what a trunk has made of sequences, as many as there is room for; those that come first stay.
+
+    Args:
+        room: bytes.
+    """
+
+    def __init__(self, room: float) -> None:
+        self._room = room
+        self._keys: list[bytes] = []
+        self._kept: dict[bytes, Tensor] = {}
+
+    def find(self, key: bytes) -> Tensor | None:
+        """Return float[t, H] for a sequence of t tokens, None where neither it nor a longer one is known."""
+        at = bisect_left(self._keys, key)  # keys that begin with this one stand from here on
+        if at == len(self._keys) or not self._keys[at].startswith(key):
+            return None
+        return self._kept[self._keys[at]][: len(key) // TOKEN_BYTES]
+
+    def keep(self, read: dict[bytes, Tensor]) -> None:
+        """Keep float[t, H] of each sequence, or of none of them where they do not fit."""
+        size = sum(each.nbytes for each in read.values())
+        if size > self._room:
+            return
+        self._room -= size
+        self._kept |= read
+        self._keys = sorted(self._kept)
+
+
+class FrozenTrunk(nn.Module):
+    """Stand for the bottom blocks of a model that do not train; `make_trunk` finds them.
+
+    It is a module so that `remembering` finds it in a policy's, and holds no parameter of its own.
+
+    Args:
+        depth: how many blocks.
+        parameters: all that take part in a pass before the blocks above.
+        room: bytes for what is remembered.
+    """
+
+    def __init__(self, depth: int, parameters: Sequence[nn.Parameter], room: float) -> None:
+        super().__init__()
+        self.depth, self._room = depth, room
+        self._below = tuple(parameters)  # in a tuple, so that they are not taken for parts of this
+        self._memory: Memory | None = None
+        self._returns: int | None = None
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Remember while the context is open, unless somebody has had the trunk train after all."""
+        before, frozen = self._memory, not any(parameter.requires_grad for parameter in self._below)
+        self._memory = Memory(self._room) if frozen else None
+        try:
+            yield
+        finally:
+            self._memory = before
+
+    @contextmanager
+    def standing_in(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Iterator[None]:
+        """Have the trunk's blocks in `model` hand on what is known of a batch, in the one pass in this context.
+
+        Where nothing of it is known they run, and it is from then on; where some is, the rest is read before.
+
+        Args:
+            model: the policy's or its reference; it must not be noisy.
+            inputs: the keyword arguments of the pass.
+        """
+        layout = None if self._memory is None else Layout.of(inputs)
+        if self._memory is None or layout is None or not layout.keys:
+            yield
+            return
+        found = {key: self._memory.find(key) for key in layout.keys}
+        if all(rows is None for rows in found.values()):
+            with self._watching(model) as seen:
+                yield
+            self._memory.keep(dict(zip(layout.keys, layout.rows(seen[0].detach()), strict=True)))
+            return
+        unknown = [key for key, rows in found.items() if rows is None]
+        if unknown:
+            read = self._read(model, unknown, is_packed="packing" in inputs)
+            self._memory.keep(read)
+            found |= read
+        known = [rows for key in layout.keys if (rows := found[key]) is not None]
+        with self._replaced(model, layout.lay(known)):
+            yield
+
+    @contextmanager
+    def _replaced(self, model: PreTrainedModel, hidden: Tensor) -> Iterator[None]:
+        """Have every block of the trunk return `hidden`, as it returns hidden states, and do nothing."""
+        said = hidden if self._returns is None else (hidden, *[None] * (self._returns - 1))
+        blocks = decoder_blocks(model)[: self.depth]
+        own = [vars(block).pop("forward", None) for block in blocks]
+        for block in blocks:
+            vars(block)["forward"] = lambda *_, **__: said
+        try:
+            yield
+        finally:
+            for block, forward in zip(blocks, own, strict=True):
+                del vars(block)["forward"]
+                if forward is not None:
+                    vars(block)["forward"] = forward
+
+    @contextmanager
+    def _watching(self, model: PreTrainedModel, then: Callable[[], None] = lambda: None) -> Iterator[list[Tensor]]:
+        """Note what the trunk gives in a pass, and call `then`."""
+        seen: list[Tensor] = []
+
+        def note(_: nn.Module, __: object, output: Any) -> None:
+            self._returns = len(output) if isinstance(output, tuple) else None
+            seen.append(output if self._returns is None else output[0])
+            then()
+
+        handle = decoder_blocks(model)[self.depth - 1].register_forward_hook(note)
+        try:
+            yield seen
+        finally:
+            handle.remove()
+
+    @torch.no_grad()
+    def _read(self, model: PreTrainedModel, keys: Sequence[bytes], *, is_packed: bool) -> dict[bytes, Tensor]:
+        """Run the trunk alone over sequences: float[t, H] of each."""
+        ids = [torch.frombuffer(bytearray(key), dtype=torch.long) for key in keys]
+        lengths = torch.tensor([len(row) for row in ids], device=model.device)
+        tokens = pad_sequence(ids, batch_first=True).to(model.device)
+        mask = torch.arange(tokens.shape[1], device=model.device) < lengths[:, None]
+        packed = pack(tokens, mask, share=True) if is_packed else None
+        with self._watching(model, _stop) as seen, suppress(_Reached):
+            model(**(padded_inputs(tokens, mask) if packed is None else packed.inputs))
+        flat = seen[0][mask] if packed is None else seen[0][0].index_select(0, packed.node)
+        return dict(zip(keys, flat.split(lengths.tolist()), strict=True))
+
+
+def _stop() -> None:
+    raise _Reached
+
+
+@contextmanager
+def remembering(policy: Policy | None) -> Iterator[None]:
+    """Have the frozen trunks in a policy remember while the context is open; any other policy is left alone."""
+    with ExitStack() as stack:
+        for part in [] if policy is None else policy.module.modules():
+            if isinstance(part, FrozenTrunk):
+                stack.enter_context(part.remembering())
+        yield
+
+
+def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float) -> FrozenTrunk | None:
+    """Return the frozen trunk of a model; None where it has none, or replaying it is not exact.
+
+    Args:
+        model: the policy's.
+        above: blocks at the top that are not to be taken for the trunk, even if they are frozen.
+        packs: the model runs packed too.
+        room: bytes for what is remembered.
+    """
+    if not room or all(parameter.requires_grad for parameter in model.parameters()):
+        return None
+    try:
+        blocks = decoder_blocks(model)
+    except ModelError:
+        return None
+    trains = [any(parameter.requires_grad for parameter in block.parameters()) for block in blocks]
+    depth = min([*trains, True].index(True), len(blocks) - above)
+    if depth <= 0:
+        return None
+    below = [*runs_before(model, blocks[min(depth, len(blocks) - 1)]), *blocks[:depth].parameters()]
+    trunk = FrozenTrunk(depth, below, room)
+    if any(parameter.requires_grad for parameter in below):
+        return None
+    if not _is_exact(trunk, model, packs=packs):
+        get_logger("rlcore.models").info("frozen blocks are run in every pass", model=type(model).__name__)
+        return None
+    return trunk
+
+
+@torch.no_grad()
+def _is_exact(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> bool:
+    """Tell whether `model` says the same with its trunk replayed, in each layout: of two rows, after one of them."""
+    tokens = (torch.arange(10, device=model.device).reshape(2, 5) * 7 + 1) % vocabulary_size(model)
+    mask = torch.tensor([[True] * 4 + [False], [False, True, True, False, False]], device=model.device)
+    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
+    training = model.training
+    model.eval()
+    try:
+        for lay_out in [padded_inputs] + [_packed_inputs] * packs:
+            real = mask if lay_out is padded_inputs else slice(None)
+            due = model(**lay_out(tokens, mask)).logits[real].float()
+            with trunk.remembering():
+                for inputs in (lay_out(tokens[:1], mask[:1]), lay_out(tokens, mask)):
+                    with trunk.standing_in(model, inputs):
+                        got = model(**inputs).logits
+            if not (got[real].float() - due).abs().max() <= tolerance * due.abs().max():
+                return False
+    except (ModelError, TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError):
+        return False
+    finally:
+        model.train(training)
+    return True
+
+
+def _packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
+    return pack(tokens, mask, share=True).inputs

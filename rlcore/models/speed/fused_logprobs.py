@@ -1,0 +1,227 @@
+"""Read log-probs and entropies off hidden states, a tile of logits at a time: no tensor [N, V] is ever made.
+
+Hidden states H [N, H] and an output embedding W [V, H] give logits f(H W' + b), f being what a family does to each of
+its logits. Of a token y that row n is asked about,
+
+    logprob = z_y - lse,    lse = log sum_v exp(z_v),    entropy = lse - sum_v p_v z_v,    p = exp(z - lse),
+
+and all of these are sums over the vocabulary, taken tile by tile with the running maximum subtracted. Their gradients
+by the logits, of which the backward pass makes every tile anew,
+
+    d logprob / dz_v = [v = y] - p_v,    d entropy / dz_v = -p_v (z_v - sum_u p_u z_u),
+
+are multiplied with W and H at once. That is one product of matrices more than keeping the logits would take.
+
+Running sums over blocks: Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import attrs
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rlcore.models.speed.logit_tiles import LogitMap, Making, Tile, tile_of, tiles
+from rlcore.models.speed.small_logprobs import serves, whole_scores
+
+WHOLE_BYTES = 32 << 20
+"""Logits that take no more than this are kept whole: that is faster, and small beside a model of such a vocabulary."""
+
+FEW_BYTES = 2 << 20
+"""Logits that take no more than this are faster made, kept and gone over by torch's own functions than by `whole`."""
+
+PLAIN = LogitMap()
+
+
+class TokenScores(NamedTuple):
+    """Hold what logits say of N tokens, in float32 (float64 where the hidden states are).
+
+    Attributes:
+        logprobs: float[N], log softmax(z)[token].
+        entropy: float[N] or None, of softmax(z), in nats.
+        chosen: float[N], z[token].
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    chosen: Tensor
+
+
+def score_tokens(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor,
+    *,
+    logit_map: LogitMap = PLAIN,
+    entropy: bool = False,
+    tile: tuple[int, int] | None = None,
+) -> TokenScores:
+    """Say how likely `tokens` are, with gradients for `hidden`, `weight` and `bias` where they want them.
+
+    Products of matrices run in the type that a linear layer would run in, under autocast too; all else in float32. A
+    token that is none of the vocabulary gets NaN.
+
+    Args:
+        hidden: float[N, H].
+        weight: float[V, H].
+        bias: float[V] or None.
+        tokens: long[N].
+        logit_map: what is done to the product.
+        entropy: say the entropies too.
+        tile: rows and columns of a tile of logits; when left out chosen by the device, or all where they are small.
+    """
+    small = tile is None and len(hidden) and len(hidden) <= rows_kept_whole(weight)
+    if small and hidden.dtype == weight.dtype and serves(weight, logit_map, entropy=entropy):
+        logprobs, chosen = whole_scores(hidden, weight, bias, tokens, logit_map=logit_map)
+        return TokenScores(logprobs, None, chosen)
+    narrow = torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(hidden.device.type) if narrow else torch.promote_types(hidden.dtype, weight.dtype)
+    how = Making(logit_map, dtype, tile or tile_of(len(hidden), hidden.device.type), entropy)
+    said = _ScoreTokens.apply(hidden, weight, bias, tokens, how)  # type: ignore[no-untyped-call]  # torch's is untyped
+    logprobs, entropies, chosen = said
+    return TokenScores(logprobs, entropies if entropy else None, chosen)
+
+
+def rows_kept_whole(weight: Tensor) -> int:
+    """Return of how many tokens the logits are small enough to be kept whole, for an output embedding float[V, H]."""
+    return WHOLE_BYTES // (4 * len(weight))
+
+
+def rows_for_the_head(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> int:
+    """Return of how many tokens the head itself had better make the logits, for an output embedding float[V, H]."""
+    most = min(FEW_BYTES, WHOLE_BYTES) if serves(weight, logit_map, entropy=entropy) else WHOLE_BYTES
+    return most // (4 * len(weight))
+
+
+class _ScoreTokens(torch.autograd.Function):
+    """Compute `score_tokens`; nothing is kept for the backward pass but the inputs and three numbers a row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: Making
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probs, entropies (empty unless asked for) and logits of the tokens."""
+        largest = hidden.new_full((len(hidden),), -torch.inf, dtype=how.exact)
+        total, moment = torch.zeros_like(largest), torch.zeros_like(largest)
+        chosen = torch.full_like(largest, torch.nan)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for tile in tiles(hidden, weight, bias, tokens, how):
+                rows, logits = tile.rows, tile.logits
+                picked = logits.gather(1, tile.place)[:, 0]
+                chosen[rows] = torch.where(tile.inside, picked, chosen[rows])
+                highest = torch.maximum(largest[rows], logits.amax(1))
+                # -inf - x is -inf, and exp(-inf) is 0: the first tile shrinks sums that are 0 anyway.
+                fall = largest[rows] - highest
+                shrink = fall.exp()
+                logits.sub_(highest[:, None])
+                if how.entropy:
+                    powers = logits.exp()
+                    before = torch.nan_to_num(fall, neginf=0.0) * total[rows]
+                    moment[rows] = (moment[rows] + before) * shrink + logits.mul_(powers).sum(1)
+                else:
+                    powers = logits.exp_()
+                total[rows] = total[rows] * shrink + powers.sum(1)
+                largest[rows] = highest
+        log_total = total.log()
+        # Entropy is lse - mean, and moment / total is the mean less the largest logit.
+        entropy = log_total - moment / total if how.entropy else largest.new_empty(0)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, weight, bias, tokens, largest + log_total, entropy)
+        return (chosen - largest) - log_total, entropy, chosen
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden states, weight and bias."""
+        hidden, weight, bias, tokens, lse, entropy = ctx.saved_tensors
+        slopes = _slopes(ctx.how, lse, entropy, gradients)
+        sums = _Sums.zeros(ctx.needs_input_grad, hidden, weight, bias, ctx.how)
+        if slopes is not None:
+            with torch.autocast(hidden.device.type, enabled=False):
+                for tile in tiles(hidden, weight, bias, tokens, ctx.how):
+                    sums.add(tile, _by_logits(tile, slopes, lse, ctx.how.logit_map))
+        return *sums.of(hidden, weight, bias), None, None
+
+
+class _Slopes(NamedTuple):
+    """Hold by row, float[N, 1], what the loss's gradient by its logits is made of: p (level + slope z), and `own`.
+
+    `slope` is None where it is zero; `own` is added at the row's token.
+    """
+
+    level: Tensor
+    slope: Tensor | None
+    own: Tensor
+
+
+def _slopes(how: Making, lse: Tensor, entropy: Tensor, gradients: tuple[Tensor | None, ...]) -> _Slopes | None:
+    """Take the gradients of log-probs, entropies and chosen logits apart; None where there are none."""
+    by_logprob, by_entropy, by_chosen = gradients
+    if by_logprob is None and by_entropy is None and by_chosen is None:
+        return None
+    none = torch.zeros_like(lse)
+    by_logprob = none if by_logprob is None else by_logprob
+    level, slope = -by_logprob, None
+    if by_entropy is not None:
+        slope = -by_entropy
+        level = level - slope * (lse - entropy)  # lse - entropy is the mean logit
+    own = by_logprob if by_chosen is None else by_logprob + by_chosen
+    scale = how.logit_map.scale
+    return _Slopes(
+        (level * scale)[:, None], None if slope is None else (slope * scale)[:, None], (own * scale)[:, None]
+    )
+
+
+def _by_logits(tile: Tile, slopes: _Slopes, lse: Tensor, logit_map: LogitMap) -> Tensor:
+    """Return the loss's gradient by what the head gave for a tile; overwrites its logits."""
+    rows, logits, cap = tile.rows, tile.logits, logit_map.cap
+    bend = (logits / cap).square_().neg_().add_(1) if cap else None  # d cap tanh(x / cap) / dx
+    if slopes.slope is None:
+        gradient = logits.sub_(lse[rows, None]).exp_().mul_(slopes.level[rows])
+    else:
+        gradient = (logits - lse[rows, None]).exp_()
+        gradient.mul_(logits.mul_(slopes.slope[rows]).add_(slopes.level[rows]))
+    gradient.scatter_add_(1, tile.place, slopes.own[rows] * tile.inside[:, None])
+    return gradient if bend is None else gradient.mul_(bend)
+
+
+@attrs.frozen(eq=False)
+class _Sums:
+    """Add the gradients of hidden states, weight and bias up over tiles; None where one is not wanted."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+    @classmethod
+    def zeros(cls, wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None, how: Making) -> _Sums:
+        """Begin; sums are as exact as everything else is."""
+        return cls(
+            torch.zeros_like(hidden, dtype=how.exact) if wanted[0] else None,
+            torch.zeros_like(weight, dtype=how.exact) if wanted[1] else None,
+            torch.zeros_like(bias, dtype=how.exact) if wanted[2] and bias is not None else None,
+        )
+
+    def of(self, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the sums in the types of what they are the gradients of."""
+        sums = (self.hidden, self.weight, self.bias)
+        return tuple(s if s is None or x is None else s.to(x.dtype) for s, x in zip(sums, inputs, strict=True))
+
+    def add(self, tile: Tile, gradient: Tensor) -> None:
+        """Add what one tile's gradient, float[R, C], comes to."""
+        if self.bias is not None:
+            self.bias[tile.columns] += gradient.sum(0)
+        gradient = gradient.to(tile.hidden.dtype)
+        for total, left, right in (
+            (None if self.hidden is None else self.hidden[tile.rows], gradient, tile.weight),
+            (None if self.weight is None else self.weight[tile.columns], gradient.T, tile.hidden),
+        ):
+            if total is not None and total.dtype == left.dtype:
+                total.addmm_(left, right)
+            elif total is not None:
+                total.add_(left @ right)

@@ -1,0 +1,169 @@
+"""Build those built-in learning-rate schedules that need more checks than `transformers` makes.
+
+The others of `rlcore.plugins.builtin` are functions of `transformers` and classes of torch. Schedules that follow a
+metric, such as torch's ReduceLROnPlateau, are none: an optimizer step knows no metric.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from transformers.optimization import (
+    get_cosine_with_min_lr_schedule_with_warmup,
+    get_polynomial_decay_schedule_with_warmup,
+    get_wsd_schedule,
+)
+
+from rlcore.errors import ConfigError
+
+
+def build_polynomial(
+    optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, *, lr_end: float = 0.0, power: float = 1.0
+) -> LRScheduler:
+    """Fall from lr to `lr_end` with a power of the steps that are left."""
+    # The original divides by the steps after warm-up, which a short run may not have.
+    last = max(num_training_steps, num_warmup_steps + 1)
+    built: LRScheduler = get_polynomial_decay_schedule_with_warmup(
+        optimizer, num_warmup_steps, last, lr_end=lr_end, power=power
+    )
+    return built
+
+
+def build_cosine_with_min_lr(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    *,
+    min_lr: float | None = None,
+    min_lr_rate: float | None = None,
+    num_cycles: float = 0.5,
+) -> LRScheduler:
+    """Fall along a cosine from lr to a rate above 0.
+
+    Raises:
+        ValueError: not one of the two rates is given, or the rate is above lr.
+    """
+    if (min_lr is None) == (min_lr_rate is None):
+        raise ValueError("one of min_lr and min_lr_rate must be given, and only one")
+    if min_lr is not None and min_lr > optimizer.defaults["lr"]:
+        raise ValueError(f"min_lr = {min_lr:g} must not be above lr = {optimizer.defaults['lr']:g}")
+    built: LRScheduler = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, num_warmup_steps, num_training_steps, num_cycles, min_lr=min_lr, min_lr_rate=min_lr_rate
+    )
+    return built
+
+
+def build_warmup_stable_decay(
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int | None = None,
+    *,
+    num_decay_steps: int,
+    num_stable_steps: int | None = None,
+    warmup_type: str = "linear",
+    decay_type: str = "cosine",
+    min_lr_ratio: float = 0.0,
+) -> LRScheduler:
+    """Rise to lr, stay there, and fall in the last steps (Hu et al., 2024, arXiv:2404.06395).
+
+    Raises:
+        ValueError: how long it stays is neither given nor follows from the last step, or rise and fall do not fit.
+    """
+    if num_stable_steps is None and num_training_steps is None:
+        raise ValueError("needs to know the last step: set run.steps, or num_stable_steps")
+    if num_stable_steps is None and num_training_steps is not None:
+        num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
+        if num_stable_steps < 0 < num_training_steps:  # a run of no steps at all only evaluates
+            raise ValueError(
+                f"warmup_steps = {num_warmup_steps} and num_decay_steps = {num_decay_steps} must fit into the "
+                f"{num_training_steps} optimizer steps of the run"
+            )
+    built: LRScheduler = get_wsd_schedule(
+        optimizer, num_warmup_steps, num_decay_steps, num_stable_steps=num_stable_steps, warmup_type=warmup_type,
+        decay_type=decay_type, min_lr_ratio=min_lr_ratio,
+    )  # fmt: skip
+    return built
+
+
+Groups = list[dict[str, Any]]
+
+
+def build_adamw(
+    groups: Groups,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-6,
+    amsgrad: bool = False,
+) -> Optimizer:
+    """Build Adam with decoupled weight decay (Loshchilov & Hutter, 2017, arXiv:1711.05101), in fused kernels."""
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=True
+    )
+
+
+def build_adam(
+    groups: Groups,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+) -> Optimizer:
+    """Build Adam (Kingma & Ba, 2014, arXiv:1412.6980), in fused kernels; weight decay goes through the gradient."""
+    return torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=True)
+
+
+def build_adafactor(
+    groups: Groups,
+    *,
+    lr: float,
+    eps: float = 1e-30,
+    weight_decay: float = 0.0,
+    clip_threshold: float = 1.0,
+    decay_rate: float = -0.8,
+    beta1: float | None = None,
+    scale_parameter: bool = False,
+) -> Optimizer:
+    """Build Adafactor (Shazeer & Stern, 2018, arXiv:1804.04235): of a matrix's second moment, its rows' and columns'.
+
+    The learning rate is the schedule's: Adafactor's own, relative to the step, is off.
+    """
+    from transformers import Adafactor
+
+    smallest_scale = 1e-3  # of a parameter, with scale_parameter; the paper's
+    built: Optimizer = Adafactor(
+        groups, lr=lr, eps=(eps, smallest_scale), weight_decay=weight_decay, clip_threshold=clip_threshold,
+        decay_rate=decay_rate, beta1=beta1, scale_parameter=scale_parameter, relative_step=False,
+    )  # fmt: skip
+    return built
+
+
+def build_adamw_8bit(
+    groups: Groups,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-6,
+    min_8bit_size: int = 4096,
+) -> Optimizer:
+    """Build AdamW with moments in 8 bits (Dettmers et al., 2021, arXiv:2110.02861).
+
+    Raises:
+        ConfigError: bitsandbytes is not installed.
+    """
+    try:
+        found = importlib.import_module("bitsandbytes.optim")
+    except ImportError as error:
+        raise ConfigError("needs bitsandbytes, which is not installed: pip install bitsandbytes") from error
+    built: Optimizer = found.AdamW8bit(
+        groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, min_8bit_size=min_8bit_size
+    )
+    return built

@@ -1,0 +1,140 @@
+"""Update a policy: backward passes of micro-batches, clipping, one optimizer step, the learning-rate schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from rlcore.errors import ConfigError
+from rlcore.logging import get_logger
+from rlcore.optim.choose import Optimization, Optimizers
+from rlcore.profiling.marks import phase, timed
+from rlcore.protocols import Policy
+from rlcore.ranks import Ranks
+from rlcore.settings import OptimizerConfig
+
+
+class Updater:
+    """Own the optimizer and the schedule of one policy.
+
+    `lr` is the learning rate of the last step, `num_updates` and `num_skipped` count the steps taken and thrown away.
+
+    A loss given to `backward` must already be a *sum over tokens divided by their number in the whole batch, on all
+    ranks*; then neither micro-batches nor ranks change the gradient.
+
+    Args:
+        policy: its parameters that want gradients are trained.
+        config: names the optimizer and the schedule.
+        ranks: this process's place among the others.
+        total_updates: optimizer steps of the whole run, None where only time bounds it.
+        optimization: what `config` names, where it has been looked up already.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: OptimizerConfig,
+        ranks: Ranks,
+        *,
+        total_updates: int | None,
+        optimization: Optimization | None = None,
+    ) -> None:
+        chosen = optimization or Optimizers().get(config)
+        self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
+        self.lr = 0.0
+        self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
+        _warn_of_narrow(self.parameters)
+        matrices = [p for p in self.parameters if p.dim() > 1]
+        vectors = [p for p in self.parameters if p.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        optimizer = chosen.build([group for group in groups if group["params"]])
+        self.scheduler = chosen.schedule(optimizer, total_updates)
+        self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
+        # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
+        self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
+        is_mixed = ranks.accelerator.mixed_precision != "no"
+        policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast if is_mixed else nullcontext
+
+    @contextmanager
+    def exchanging(self, last: bool) -> Iterator[None]:
+        """Open around one micro-batch's forward and backward pass: ranks exchange gradients with the last one only."""
+        with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
+            yield
+
+    @timed("update")
+    @timed("backward")
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one micro-batch's loss."""
+        # Wrapped modules average over ranks; the loss is a share of one global sum.
+        self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
+
+    @timed("optimizer")
+    def step(self) -> Tensor | None:
+        """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips."""
+        norm: Tensor | None = None
+        if self.config.max_grad_norm:
+            norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.lr = float(self.scheduler.get_last_lr()[0])
+        self.optimizer.step()
+        is_scaled = self.ranks.accelerator.scaler is not None
+        if is_scaled and self.optimizer.step_was_skipped:
+            self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead
+        else:
+            self.scheduler.step()
+            self.num_updates += 1
+        self.optimizer.zero_grad()
+        return norm
+
+    def skip(self) -> None:
+        """Throw the gradients away instead of stepping."""
+        self.optimizer.zero_grad()
+        self.num_skipped += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments, the schedule's place and the counts."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": None if self.ranks.accelerator.scaler is None else self.ranks.accelerator.scaler.state_dict(),
+            "num_updates": self.num_updates,
+            "num_skipped": self.num_skipped,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to where `state_dict` was taken."""
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
+            self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
+        self.num_updates, self.num_skipped = state["num_updates"], state["num_skipped"]
+
+
+def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Have an optimizer go back to where its `state_dict` was taken, exactly.
+
+    Torch casts what it loads to the parameters' type. What an optimizer keeps in another comes back in its own.
+    """
+    optimizer.load_state_dict(saved)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, kept in saved["state"].items():
+        for name, value in kept.items() if isinstance(kept, dict) and isinstance(index, int) else ():
+            loaded = optimizer.state[parameters[index]].get(name)
+            if isinstance(loaded, Tensor) and isinstance(value, Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[parameters[index]][name] = value.to(loaded.device)
+
+
+def _warn_of_narrow(parameters: Sequence[Tensor]) -> None:
+    """Say that weights of few bits lose updates that are small beside them: most of them, at usual learning rates."""
+    narrow = sorted({str(p.dtype) for p in parameters if p.dtype in (torch.bfloat16, torch.float16)})
+    if narrow:
+        get_logger("optim").warning(
+            "weights of few bits lose small updates; model.dtype=float32 with run.mixed_precision=bf16 keeps them",
+            dtype=", ".join(narrow),
+        )

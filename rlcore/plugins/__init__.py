@@ -1,0 +1,1 @@
+"""Find, check, load, choose and isolate plugins."""

@@ -1,0 +1,197 @@
+"""Choose a component by name: one typed registry per kind."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import attrs
+
+from rlcore import errors
+from rlcore.components import KINDS, Component, normalise
+from rlcore.plugins.discovery import Discovery, Plugin, discover
+from rlcore.plugins.switches import is_on, selection
+
+if TYPE_CHECKING:
+    from rlcore.protocols import (
+        Architecture,
+        Logger,
+        OptimizerBuilder,
+        RolloutStore,
+        Sampler,
+        SchedulerBuilder,
+        Trainer,
+    )
+
+
+T = TypeVar("T")
+
+_UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
+    "trainers": errors.UnknownTrainer,
+    "pipelines": errors.UnknownPipeline,
+    "architectures": errors.UnknownArchitecture,
+    "rollout_stores": errors.UnknownRolloutStore,
+    "loggers": errors.UnknownLogger,
+    "samplers": errors.UnknownSampler,
+    "rewards": errors.UnknownReward,
+    "optimizers": errors.UnknownOptimizer,
+    "schedulers": errors.UnknownScheduler,
+}
+
+
+class Registry(Generic[T]):
+    """Hold the components of one kind."""
+
+    def __init__(self, kind: str, components: Sequence[Component[T]], plugins: Sequence[Plugin]) -> None:
+        self.kind = kind
+        self._components = sorted(components, key=lambda component: (component.name, component.dist))
+        self._plugins = plugins
+        self._by_name: dict[str, list[Component[T]]] = defaultdict(list)
+        for component in self._components:
+            self._by_name[component.name].append(component)
+
+    def __iter__(self) -> Iterator[Component[T]]:
+        return iter(self._components)
+
+    def __len__(self) -> int:
+        return len(self._components)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and len(self.matches(name)) == 1
+
+    def get(self, name: str) -> Component[T]:
+        """Return the component called `name`, in short (`ppo`) or in full (`rlcore-ppo:ppo`).
+
+        Raises:
+            UnknownComponent: nobody registered it; the subclass tells the kind.
+            AmbiguousComponent: several dists registered the short name.
+        """
+        matches = self.matches(name)
+        if len(matches) == 1:
+            return matches[0]
+        if not matches:
+            raise _UNKNOWN[self.kind](self._explain(name))
+        choices = " or ".join(f"'{match.qualified}' ({match.dist} {match.version})" for match in matches)
+        raise errors.AmbiguousComponent(f"{len(matches)} {self.kind} are called '{name}': say {choices}")
+
+    def matches(self, name: str) -> list[Component[T]]:
+        """Return every component that `name`, short or full, may stand for."""
+        dist, colon, short = str(name).rpartition(":")
+        found = self._by_name.get(short, [])
+        return [component for component in found if component.dist == normalise(dist)] if colon else list(found)
+
+    def _explain(self, name: str) -> str:
+        lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
+        installed = ", ".join(f"{component.name} ({component.dist} {component.version})" for component in self)
+        lines.append(f"  installed:  {installed or 'none'}")
+        missing = [plugin for plugin in self._plugins if not plugin.is_loaded]
+        for i, plugin in enumerate(missing):
+            lines.append(f"  {'not loaded: ' if i == 0 else '            '}{plugin}, {plugin.reason}")
+        lines[-1] += "        see: rlcore list-plugins"
+        return "\n".join(lines)
+
+    def _suggest(self, name: str) -> str:
+        """Say which name was meant, of what is installed and what is known, and how to come by it."""
+        here = {other: component for component in self for other in (component.name, component.qualified)}
+        known = KNOWN.get(self.kind, {})
+        elsewhere = {other: dist for short, dist in known.items() for other in (short, f"{dist}:{short}")}
+        dist, colon, short = name.rpartition(":")
+        exact = f"{normalise(dist)}{colon}{short}"
+        near = difflib.get_close_matches(
+            name.lower(), {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5
+        )
+        said = ""
+        if near and near[0] in here:
+            said = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
+        elif near:
+            said = f" Did you mean '{near[0]}'? It {self._say_source(elsewhere[near[0]])}"
+        return said + (f" '{name}' {self._say_source(elsewhere[exact])}" if exact in elsewhere else "")
+
+    def _say_source(self, dist: str) -> str:
+        plugin = next((plugin for plugin in self._plugins if plugin.dist == dist), None)
+        if plugin is None:
+            return f"comes with {dist}, which is not installed: pip install {dist}"
+        if plugin.is_loaded:
+            return f"comes with other versions of {dist} than {plugin.version}, which is installed"
+        return f"comes with {dist}, which is installed, but {plugin.state}"
+
+
+@attrs.frozen(eq=False)
+class Registries:
+    """Hold every registry, and the discovery that filled them."""
+
+    discovery: Discovery
+    trainers: Registry[Callable[..., Trainer]]
+    pipelines: Registry[Any]
+    architectures: Registry[Architecture]
+    rollout_stores: Registry[Callable[..., RolloutStore]]
+    loggers: Registry[Callable[..., Logger]]
+    samplers: Registry[Sampler]
+    rewards: Registry[Callable[..., Any]]
+    optimizers: Registry[OptimizerBuilder]
+    schedulers: Registry[SchedulerBuilder]
+
+    def __iter__(self) -> Iterator[Registry[Any]]:
+        return (getattr(self, kind) for kind in KINDS)
+
+
+_memo: dict[tuple[int, tuple[str | None, ...]], Registries] = {}
+_loading: set[int] = set()
+
+
+def registries() -> Registries:
+    """Return what the plugins of this process registered, those that the switches and the run's configuration let in.
+
+    They are loaded on the first call in every process, and again for another selection.
+
+    Raises:
+        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is not ok or there is something to remark on.
+    """
+    found = all_registries()
+    complaints = found.discovery.complaints
+    if is_on(os.environ, "RLCORE_STRICT_PLUGINS") and complaints:
+        error = next((plugin.error for plugin in found.discovery.plugins if plugin.error), None)
+        separator = ", and " if len(complaints) == 1 else "\n  and "
+        raise errors.PluginError(separator.join(["RLCORE_STRICT_PLUGINS is set", *complaints])) from error
+    return found
+
+
+def all_registries() -> Registries:
+    """Return what `registries` returns, whatever state the plugins are in and however strict the switches are."""
+    process = os.getpid()
+    key = (process, selection(os.environ))
+    if key not in _memo:
+        if process in _loading:
+            raise errors.PluginError("a plugin asked for the registries while it was being loaded itself")
+        _loading.add(process)
+        try:
+            _memo[key] = build_registries(discover())
+        finally:
+            _loading.discard(process)
+    return _memo[key]
+
+
+def build_registries(discovery: Discovery) -> Registries:
+    """Sort what was discovered into registries."""
+    by_kind: dict[str, Registry[Any]] = {
+        kind: Registry(kind, [part for part in discovery.components if part.kind == kind], discovery.plugins)
+        for kind in KINDS
+    }
+    return Registries(discovery=discovery, **by_kind)
+
+
+KNOWN = {
+    "trainers": {
+        "ppo": "rlcore-ppo",
+        "sft": "rlcore-sft",
+        "ilql": "rlcore-ilql",
+        "reinforce": "rlcore-reinforce",
+        "rft": "rlcore-rft",
+    },
+    "loggers": {"tensorboard": "rlcore-tensorboard", "wandb": "rlcore-wandb"},
+    "rollout_stores": {"disk": "rlcore-disk-store"},
+}
+"""By kind: short name → the dist that brings it."""

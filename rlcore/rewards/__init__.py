@@ -1,0 +1,1 @@
+"""Call reward functions on sampled text and check the numbers that they return."""

@@ -1,0 +1,153 @@
+"""Decide which token comes next in each of the sequences that are continued together, and which end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore.data.tokens import decode
+from rlcore.errors import ConfigError, DataError, ModelError
+from rlcore.protocols import DecodeStep, Policy
+from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
+from rlcore.sampling.inputs import check_vocabulary
+from rlcore.sampling.record import Choice, Record
+from rlcore.sampling.running import Running
+from rlcore.sampling.stop_sequences import StopSequences
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, tensor_on
+
+CONTEXT = 4
+"""Tokens before a text that are decoded with it, because some tokenizers spell a text's first token differently."""
+
+
+@attrs.define(eq=False)
+class Chooser:
+    """Choose tokens as the options of sampling have it.
+
+    Attributes:
+        policy: says what ends a sequence, and spells tokens.
+        sampling: the options.
+        prompts: N prompts.
+        uniforms: float64[N, M], a number in [0, 1) for each token of each continuation; None where none are drawn.
+        logit_mask: bool[V, V], True where a token may come next; None where all may.
+        record: what was chosen so far.
+    """
+
+    policy: Policy
+    sampling: SamplingConfig
+    prompts: Sequence[Prompt]
+    uniforms: Tensor | None
+    logit_mask: Tensor | None
+    record: Record
+    is_plain: bool = attrs.field(init=False)
+    eos: Tensor = attrs.field(init=False)
+    stops: StopSequences | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        ids = self.sampling.eos_token_ids
+        ids = self.policy.eos_token_ids if ids is None else ids
+        self.eos = tensor_on(self.policy.device, ids)
+        self.is_plain = self.sampling.is_plain and self.logit_mask is None
+        if self.sampling.stop_sequences:
+            self.stops = StopSequences(self.policy.tokenizer, self.sampling.stop_sequences)
+
+    def check(self, said: DecodeStep) -> None:
+        """Check what was given against the vocabulary, which is known from the first logits only.
+
+        Raises:
+            ConfigError: an EOS id is no token of the model.
+            DataError: the mask is of another size than the vocabulary.
+            ModelError: the decoder says nothing of advantages.
+        """
+        vocabulary = said.logits.shape[1]
+        given = self.sampling.eos_token_ids or ()
+        if wrong := [token for token in given if not 0 <= token < vocabulary]:
+            raise ConfigError(
+                f"gen.eos_token_ids = {list(given)}: {wrong[0]} is no token of this model, which knows {vocabulary}"
+            )
+        if self.logit_mask is not None:
+            check_vocabulary(self.logit_mask, vocabulary)
+        if self.sampling.beta and said.advantages is None:
+            raise ModelError("gen.beta: the policy's decoder was asked for advantages and gave none")
+
+    def advance(self, said: DecodeStep, running: Running) -> None:
+        """Draw the next token of every sequence, record it, and take down who ends with it.
+
+        Raises:
+            DataError: the mask lets nothing follow the last token of a sequence that goes on.
+        """
+        at = running.at
+        early = None
+        if running.passes - running.newest < self.sampling.min_new_tokens:
+            early = at < self.sampling.min_new_tokens
+        choice = self._choose(said, running, at, early)
+        if self.logit_mask is not None:
+            self._check_dead_end(self.logit_mask, choice, running, early)
+        self.record.write(running.rows, running.live, at, choice)
+        ended = self._ended(choice.tokens, running.places, at) & running.live
+        self.record.end(running.rows, ended)
+        running.advance(choice.tokens, ended)
+
+    def _choose(self, said: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> Choice:
+        """Choose token number `at`, long[K], of the running sequences; those that are `early`, bool[K], draw no EOS."""
+        sampling, logits = self.sampling, said.logits.float()
+        columns = {} if said.values is None else {"values": said.values}
+        if self.is_plain and self.uniforms is not None:
+            name = "logprobs" if said.is_exact else "sampling_logprobs"
+            tokens, columns[name] = draw(logits, self.uniforms[running.rows, at])
+            return Choice(tokens, columns)
+        wanted = logits
+        if sampling.beta and said.advantages is not None:
+            wanted = steer(logits, said.advantages, sampling.beta)
+        if early is not None and len(self.eos):
+            wanted = torch.where(early[:, None], restrict(wanted, forbidden=self.eos), wanted)
+        allowed = None if self.logit_mask is None else self.logit_mask[running.tokens]
+        if self.uniforms is None:
+            tokens = restrict(wanted, allowed=allowed).argmax(1)
+            columns["sampling_logprobs"] = torch.zeros_like(logits[:, 0])
+        else:
+            restricted = restrict(
+                wanted, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, allowed=allowed
+            )
+            tokens, columns["sampling_logprobs"] = draw(restricted, self.uniforms[running.rows, at])
+        if said.is_exact:
+            columns["logprobs"] = chosen_logprobs(logits, tokens)
+        return Choice(tokens, columns)
+
+    def _check_dead_end(self, mask: Tensor, choice: Choice, running: Running, early: Tensor | None) -> None:
+        """Refuse what was chosen where there was nothing to choose from."""
+        last = running.tokens
+        wrong = ~mask[last, choice.tokens]
+        if early is not None:
+            wrong |= early & (choice.tokens[:, None] == self.eos).any(1)
+        wrong &= running.live
+        if bool(wrong.any()):
+            token = int(last[wrong][0])
+            (text,) = decode(self.policy.tokenizer, [[token]], skip_special_tokens=False)
+            is_early = early is not None and bool(early[wrong][0])
+            but = f", EOS not before gen.min_new_tokens = {self.sampling.min_new_tokens}" if is_early else ""
+            raise DataError(
+                f"logit_mask[{token}]: lets nothing follow token {token} ({text!r}){but}, and a sequence has come to "
+                "it; let EOS follow, which ends a sequence, or let no token lead to this one"
+            )
+
+    def _ended(self, tokens: Tensor, places: Sequence[int], at: Tensor) -> Tensor:
+        """Tell which sequences end with their newest token, number `at`: bool[K]."""
+        ended = (tokens[:, None] == self.eos).any(1)
+        if self.stops is not None:
+            tail, ends = self.stops.tail, (at + 1).tolist()
+            completed = self.stops.completed(tokens.tolist(), lambda i: self._window(places[i], ends[i], tail))
+            if completed:
+                ended[completed] = True
+        return ended
+
+    def _window(self, row: int, end: int, tail: int) -> tuple[list[int], list[int]]:
+        """Return the last `tail` of `end` chosen tokens, and before them CONTEXT tokens of what they follow."""
+        begin = max(0, end - tail)
+        chosen = self.record.chosen(row, max(0, begin - CONTEXT), end)
+        known = [*self.prompts[row].tokens[-CONTEXT:], *chosen] if begin < CONTEXT else chosen
+        split = len(known) - (end - begin)
+        return known[max(0, split - CONTEXT) : split], known[split:]

@@ -1,0 +1,1 @@
+"""The laws, one file for each kind of component."""

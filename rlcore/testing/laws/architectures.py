@@ -1,0 +1,257 @@
+"""Laws of architectures: what a policy says is the model's own, trains, stays comparable with its start, and is saved.
+
+One with the options of `seq2seq_lm`, or more, is tried with T5 and BART, any other with GPT-2 and Llama. What does not
+take these says what it takes by an attribute of the registered target: `example_model`, a function without arguments
+that returns a small `PreTrainedModel` with random weights, in evaluation mode, that knows 32 tokens. All laws are then
+held with that model.
+
+Of an encoder-decoder, what lies before a sequence's first chosen token is the encoder's to read, and its decoder begins
+with `decoder_start_token_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.protocols import Policy
+from rlcore.testing.law import Subject, law, require
+from rlcore.testing.laws.architecture_q_values import (  # noqa: F401  laws of architectures, found in this module
+    advantages_are_the_lowest_targets_less_the_value,
+    q_heads_and_targets_are_saved,
+    q_values_come_with_q_heads,
+    targets_follow_the_q_heads_when_synced,
+)
+from rlcore.testing.laws.architecture_saving import (  # noqa: F401  laws of architectures, found in this module
+    a_folder_is_the_model_in_it,
+    a_reference_equals_the_start,
+    a_reference_stays,
+    loading_brings_everything_back,
+    loading_changes_parameters_in_place,
+    plain_transformers_loads_what_was_saved,
+    the_module_holds_nothing_of_the_reference,
+    the_seed_decides_what_is_random,
+)
+from rlcore.testing.laws.architecture_scores import (  # noqa: F401  laws of architectures, found in this module
+    a_sequence_without_chosen_tokens_changes_nothing,
+    padding_changes_nothing,
+    scores_are_those_of_plain_transformers,
+    values_come_with_a_value_head,
+    what_is_asked_for_is_given,
+)
+from rlcore.testing.rig.policies import (
+    CLOSE,
+    build,
+    examples,
+    make_dialogues,
+    move,
+    require_close,
+    say,
+    takes_gpt2,
+)  # fmt: skip
+from rlcore.testing.small import EOS, VOCABULARY, make_gpt2, make_llama, make_tokenizer
+from rlcore.types import Trajectories
+
+ARCHITECTURES = "architectures"
+PROMPTS = ((1, 2, 3), (4,), (5, 6), (1, 2, 3))
+NEW_TOKENS = 6
+
+
+def _declares_unfrozen_layers(subject: Subject) -> bool:
+    """Tell whether it takes GPT-2 and has an option `unfrozen_layers`."""
+    fields = getattr(subject.it.config_class(), "__attrs_attrs__", ())
+    return takes_gpt2(subject) and any(field.name == "unfrozen_layers" for field in fields)
+
+
+@law(ARCHITECTURES)
+def gradients_reach_everything_that_trains(subject: Subject) -> None:
+    """Where gradients are enabled, every parameter of `module` that requires one gets one; else nothing is recorded."""
+    for make in examples(subject):
+        policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues("both")
+        move(policy)  # what begins at zero, as adapters do, may have no gradient at first
+        require(
+            not say(policy, batch).logprobs.requires_grad,
+            "under torch.no_grad() nothing was to be recorded; it is; leave the grad mode to the caller",
+        )
+        policy.module.train()
+        said = policy.score(batch)
+        values = torch.zeros(()) if said.values is None else said.values.square().sum()
+        ((said.logprobs * torch.linspace(0.5, 1.5, said.logprobs.shape[1])).sum() + values).backward()
+        without = [
+            name
+            for name, parameter in policy.module.named_parameters()
+            if parameter.requires_grad and (parameter.grad is None or not bool(parameter.grad.any()))
+        ]
+        require(
+            not without,
+            f"every parameter that trains was to get a gradient; {', '.join(without[:5])} got none; let it take "
+            "part in `score`, or set requires_grad to False",
+        )
+
+
+@law(ARCHITECTURES, when=_declares_unfrozen_layers)
+def unfrozen_layers_are_the_top_ones(subject: Subject) -> None:
+    """With `unfrozen_layers = 1` of two nothing trains but the top block and what follows it; with 0, nothing."""
+    for make, top in ((make_gpt2, ".h.1."), (make_llama, ".layers.1.")):
+        below = (".h.0.", ".layers.0.", ".wte.", ".wpe.", ".embed_tokens.")
+        for layers in (1, 0):
+            named = build(subject, make(), changes={"unfrozen_layers": layers}).module.named_parameters()
+            trains = [f".{name}" for name, parameter in named if parameter.requires_grad]
+            wrong = [name for name in trains if not layers or any(part in name for part in below)]
+            require(
+                not wrong,
+                f"with unfrozen_layers = {layers} of 2, {', '.join(wrong[:3])} was to be frozen; it trains; set "
+                "requires_grad to False below the top layers, the embeddings and what is tied to them included",
+            )
+            require(
+                not layers or any(top in name for name in trains),
+                f"with unfrozen_layers = 1 the top block was to train; of it nothing does, of the whole "
+                f"{', '.join(trains[:3]) or 'nothing'}; leave requires_grad there",
+            )
+
+
+@law(ARCHITECTURES)
+def score_goes_through_forward(subject: Subject) -> None:
+    """`score` calls `policy.forward`, where several processes put the wrapped module; at first that is `module`."""
+    for make in examples(subject):
+        policy = build(subject, make(), value_head=True)
+        require(
+            policy.forward is policy.module, "policy.forward was to be policy.module at first; it is not; set it so"
+        )
+        entered: list[str] = []
+        policy.forward = _noting(policy.module, entered)
+        say(policy, make_dialogues())
+        require(
+            bool(entered),
+            "`score` was to call policy.forward; it did not; call that instead of the module, or the processes of a "
+            "run do not average their gradients",
+        )
+
+
+@law(ARCHITECTURES)
+def everything_runs_in_autocast(subject: Subject) -> None:
+    """`score`, `reference_score` and every step of a decoder run inside the context that `policy.autocast()` makes."""
+    for make in examples(subject):
+        policy = build(subject, make(), reference=True)
+        entered: list[str] = []
+        policy.autocast = _noting(nullcontext, entered)
+        for what, call in _calls(policy):
+            entered.clear()
+            call()
+            require(bool(entered), f"{what} was to enter policy.autocast(); it did not; run the model inside it")
+
+
+def _noting(function: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
+    def noted(*args: Any, **named: Any) -> Any:
+        calls.append("called")
+        return function(*args, **named)
+
+    return noted
+
+
+def _calls(policy: Policy) -> list[tuple[str, Callable[[], Any]]]:
+    batch, tokens = make_dialogues(), torch.zeros(len(PROMPTS), dtype=torch.long)
+    decoder = policy.decoder(PROMPTS, max_new_tokens=2)
+    return [
+        ("score", lambda: say(policy, batch)),
+        ("reference_score", lambda: policy.reference_score(batch)),
+        ("decoder.start", decoder.start),
+        ("decoder.step", lambda: decoder.step(tokens)),
+    ]
+
+
+@law(ARCHITECTURES)
+def a_decoder_says_what_scoring_says(subject: Subject) -> None:
+    """Step by step, for prompts of different lengths, a decoder gives the log-probs that `score` gives.
+
+    Its values, if any, are `score`'s too. It makes no difference that some sequences are left on the way with `keep`.
+    """
+    for make in examples(subject):
+        policy = build(subject, make(), value_head=True)
+        _check_decoder(policy, keep=None)
+        _check_decoder(policy, keep=torch.tensor([0, 1, 3]))
+
+
+def _check_decoder(policy: Policy, keep: Tensor | None) -> None:
+    decoder, prompts = policy.decoder(PROMPTS, max_new_tokens=NEW_TOKENS), list(PROMPTS)
+    tokens = torch.randint(0, 30, (len(PROMPTS), NEW_TOKENS), generator=torch.Generator().manual_seed(4))
+    logprobs: list[Any] = []
+    values: list[Any] = []
+    with torch.no_grad():
+        said = decoder.start()
+        for at in range(NEW_TOKENS):
+            logprobs.append(said.logits.double().log_softmax(-1).gather(1, tokens[:, at, None])[:, 0])
+            values.append(said.values)
+            if at == 2 and keep is not None:
+                decoder.keep(keep)
+                tokens, prompts = tokens[keep], [PROMPTS[row] for row in keep.tolist()]
+                logprobs, values = ([None if x is None else x[keep] for x in xs] for xs in (logprobs, values))
+            if at + 1 < NEW_TOKENS:
+                said = decoder.step(tokens[:, at])
+    batch = Trajectories.stack(
+        [[*prompt, *row] for prompt, row in zip(prompts, tokens.tolist(), strict=True)],
+        [[False] * len(prompt) + [True] * NEW_TOKENS for prompt in prompts],
+    )
+    scored, after = say(policy, batch), "" if keep is None else f" (only rows {keep.tolist()} kept after 3 tokens)"
+    advice = "read prompts with positions and masks of their own, and carry the cache of each row along"
+    seen: Any = (("log-probs", logprobs, scored.logprobs), ("values", values, scored.values))
+    for name, each, expected in seen:
+        if all(x is not None for x in each):
+            found = torch.stack(each, 1).flatten()
+            require_close(found, expected[batch.action_mask], f"a decoder's {name}{after}", advice)
+
+
+@law(ARCHITECTURES)
+def limits_and_ends_are_told(subject: Subject) -> None:
+    """`tokenizer` is the one given, `eos_token_ids` are known tokens, its EOS among them; `max_length` is the context.
+
+    A context is at least one token, or 0 where it is unbounded; that of the kit's own models is 64.
+    """
+    for make in examples(subject):
+        tokenizer = make_tokenizer()
+        policy = build(subject, make(), tokenizer=tokenizer)
+        require(
+            policy.tokenizer("abz").input_ids == [0, 1, 25] and policy.tokenizer.pad_token_id is not None,
+            "policy.tokenizer was to be the one given, with a padding token; it is not; keep it",
+        )
+        ids = policy.eos_token_ids
+        require(
+            EOS in ids and all(0 <= token < VOCABULARY for token in ids),
+            f"policy.eos_token_ids were to hold {EOS}, the tokenizer's EOS, and tokens of 0..{VOCABULARY - 1} only; "
+            f"they are {ids}; take the tokenizer's and those of the generation configuration",
+        )
+        known = make in {make_gpt2, make_llama}
+        require(
+            policy.max_length == 64 if known else policy.max_length >= 0,
+            f"policy.max_length was to be {64 if known else 'at least 0'}; it is {policy.max_length}; take it from the "
+            "model's configuration",
+        )
+
+
+@law(ARCHITECTURES)
+def moving_moves_everything(subject: Subject) -> None:
+    """`to` moves every parameter, and what the reference needs; moving to where the policy is changes nothing."""
+    for make in examples(subject):
+        policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues()
+        expected = say(policy, batch).logprobs
+        policy.to(torch.device("cpu"))
+        advice = "move modules with `.to`, in place"
+        require_close(say(policy, batch).logprobs, expected, "logprobs after to('cpu')", advice, tolerance=CLOSE)
+        policy.to(torch.device("meta"))
+        left = [name for name, parameter in policy.module.named_parameters() if not parameter.is_meta]
+        require(
+            not left and policy.device.type == "meta",
+            f"everything was to move; {', '.join(left[:3]) or 'policy.device'} did not; move it in `to`",
+        )
+        try:
+            said: Tensor | None = policy.reference_score(batch).logprobs
+        except (RuntimeError, NotImplementedError, ValueError):  # it has moved: on that device nothing can be computed
+            said = None
+        require(
+            said is None or said.is_meta,
+            "the reference was to move with the policy; it stayed where it was and still scores; move it in `to`",
+        )

@@ -1,0 +1,248 @@
+"""Laws of samplers: what is drawn is the policy's, is recorded as it was drawn, and ends where it should.
+
+A sampler that draws from another distribution on purpose, as best-of-n does, says so by an attribute of the registered
+target: `draws_from_policy = False`. The laws on greedy decoding and on frequencies are then not held against it, and
+all others are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlcore.models.policy import ModelPolicy
+from rlcore.testing.law import LawBroken, Subject, law, require
+from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module
+    a_generator_may_be_left_out,
+    batches_change_nothing,
+    beta_steers_what_is_drawn,
+    frequencies_are_the_policys,
+    greedy_equals_transformers,
+    only_allowed_tokens_are_drawn,
+    temperature_divides_the_logits,
+    the_generator_alone_decides,
+    the_generator_moves_on,
+    top_k_draws_among_the_likeliest,
+    top_p_draws_among_the_likeliest,
+)
+from rlcore.testing.rig.reference_transformers import chosen_logprobs
+from rlcore.testing.rig.sampler_calls import ENDING, TEXTS, check_column, draw, make_policy, make_prompts
+from rlcore.testing.small import LETTERS, make_gpt2, make_llama
+
+SAMPLERS = "samplers"
+
+
+@law(SAMPLERS)
+def row_i_continues_prompt_i(subject: Subject) -> None:
+    """There is one sequence for each prompt, in their order, that begins with the prompt's tokens unchanged."""
+    policy = make_policy()
+    for texts in (TEXTS, TEXTS[:1], ("q",)):
+        prompts = make_prompts(texts)
+        batch = draw(subject, policy, prompts)
+        require(
+            len(batch) == len(prompts),
+            f"{len(prompts)} prompts were to give as many sequences; there are {len(batch)}; return one for each",
+        )
+        for i, prompt in enumerate(prompts):
+            seen = batch.tokens[i][batch.mask[i] & ~batch.action_mask[i]].tolist()
+            require(
+                seen == list(prompt.tokens),
+                f"sequence {i} was to begin with its prompt's tokens {list(prompt.tokens)}; what was not chosen in it "
+                f"is {seen}; put row i behind prompt i, whatever order they were continued in",
+            )
+
+
+@law(SAMPLERS)
+def masks_mark_what_was_chosen(subject: Subject) -> None:
+    """In each row `mask` is True for prompt and continuation, which stand side by side, `action_mask` for the latter.
+
+    Every prompt is continued by one token at least; padding is in neither mask.
+    """
+    prompts = make_prompts(TEXTS)
+    batch = draw(subject, make_policy(), prompts, eos_token_ids=ENDING)
+    for i, prompt in enumerate(prompts):
+        real = batch.mask[i].nonzero()[:, 0].tolist()
+        side_by_side = real == list(range(real[0], real[-1] + 1)) if real else False
+        require(side_by_side, f"the real tokens of sequence {i} were to stand side by side; they are at {real}")
+        chosen = batch.action_mask[i].nonzero()[:, 0].tolist()
+        require(
+            bool(chosen) and chosen == real[len(prompt.tokens) :],
+            f"`action_mask` of sequence {i} was to be True at {real[len(prompt.tokens) :]}, the real tokens after its "
+            f"prompt; it is at {chosen}; mark every token that was drawn, and no other",
+        )
+
+
+@law(SAMPLERS)
+def arrays_are_of_the_right_kind(subject: Subject) -> None:
+    """Tokens are int64 ids the model knows, masks and `ended` bool, columns [B] or [B, T].
+
+    All are on the policy's device, none carries a gradient.
+    """
+    policy = make_policy(value_head=True)
+    batch = draw(subject, policy, make_prompts(TEXTS))
+    height, width = batch.tokens.shape
+    whole, each = (height,), (height, width)
+    wanted: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]]
+    wanted = {"tokens": (torch.int64, [each]), "ended": (torch.bool, [whole])}
+    wanted |= {name: (torch.bool, [each]) for name in ("mask", "action_mask")}
+    wanted |= {name: (column.dtype, [whole, each]) for name, column in batch.columns.items()}
+    for name, (dtype, shapes) in wanted.items():
+        array = batch[name] if name in batch else getattr(batch, name)
+        require(
+            array.dtype == dtype and tuple(array.shape) in shapes and array.device == policy.device,
+            f"'{name}' was to be {dtype} of {' or '.join(map(str, shapes))} on {policy.device}; it is {array.dtype} of "
+            f"{tuple(array.shape)} on {array.device}; build it so",
+        )
+        require(not array.requires_grad, f"'{name}' was to carry no gradient; it does; sample under torch.no_grad()")
+    real = batch.tokens[batch.mask]
+    known = ((real >= 0) & (real < len(policy.tokenizer))).all()
+    require(bool(known), f"tokens were to lie in 0..{len(policy.tokenizer) - 1}; they reach {real.aminmax()}")
+
+
+@law(SAMPLERS)
+def logprobs_are_the_untempered_policys(subject: Subject) -> None:
+    """The column `logprobs`, where there is one, is what plain transformers says of the chosen tokens, to 1e-4.
+
+    Temperature, top-k and top-p change what is drawn, not this.
+    """
+    tried: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7, "top_k": 8, "top_p": 0.95})
+    for make in (make_gpt2, make_llama):
+        for options in tried:
+            batch = draw(subject, make_policy(make), make_prompts(TEXTS), **options)
+            if "logprobs" not in batch:
+                return
+            check_column(batch, "logprobs", chosen_logprobs(make(), batch), f"with {options or 'defaults'}")
+
+
+@law(SAMPLERS)
+def values_are_what_scoring_says(subject: Subject) -> None:
+    """The column `values`, where there is one, is what `policy.score` says of the chosen tokens, to 1e-4."""
+    policy = make_policy(value_head=True)
+    batch = draw(subject, policy, make_prompts(TEXTS))
+    if "values" in batch:
+        with torch.no_grad():
+            said = policy.score(batch).values
+        if said is None:
+            raise LawBroken("the policy was built with a value head and says no values any more; leave it as it was")
+        check_column(batch, "values", said, "with a value head")
+
+
+@law(SAMPLERS)
+def eos_ends_and_is_kept(subject: Subject) -> None:
+    """Nothing follows an EOS token, which stays in the sequence as chosen; `ended` is True exactly where there is one.
+
+    It makes no difference whether padding is done with EOS.
+    """
+    for pad_is_eos in (False, True):
+        batch = draw(subject, make_policy(pad_is_eos=pad_is_eos), make_prompts(TEXTS * 4), eos_token_ids=ENDING)
+        for i, chosen in enumerate(batch.action_tokens):
+            at = [place for place, token in enumerate(chosen) if token in ENDING]
+            require(
+                at in ([], [len(chosen) - 1]),
+                f"sequence {i} was to end with its first EOS (any of {ENDING}); it goes on: {chosen}; stop there",
+            )
+            require(
+                bool(batch.ended[i]) == bool(at),
+                f"`ended` of sequence {i}, whose choice is {chosen}, was to be {bool(at)} (EOS is any of {ENDING}); it "
+                f"is {bool(batch.ended[i])}; keep EOS as the last chosen token, and set `ended` where it was drawn",
+            )
+
+
+@law(SAMPLERS)
+def the_policys_own_eos_counts(subject: Subject) -> None:
+    """Where no EOS is asked for, the policy's `eos_token_ids` end a sequence, all of them."""
+    policy = make_policy()
+    policy.eos_token_ids = ENDING
+    batch = draw(subject, policy, make_prompts(TEXTS * 4))
+    for i, chosen in enumerate(batch.action_tokens):
+        require(
+            not set(chosen[:-1]) & set(ENDING),
+            f"sequence {i} was to end with the first of policy.eos_token_ids = {ENDING}; it is {chosen}; stop at them "
+            "where sampling.eos_token_ids is None",
+        )
+
+
+@law(SAMPLERS)
+def limits_are_honoured(subject: Subject) -> None:
+    """Without EOS every continuation has `max_new_tokens` tokens, or what the policy's context leaves room for.
+
+    It has then not `ended`.
+    """
+    policy = make_policy()
+    prompts = make_prompts(("a", "ab" * 30, "cat"))
+    batch = draw(subject, policy, prompts, max_new_tokens=7, eos_token_ids=())
+    for i, (prompt, chosen) in enumerate(zip(prompts, batch.action_tokens, strict=True)):
+        wanted = min(7, policy.max_length - len(prompt.tokens))
+        require(
+            len(chosen) == wanted and not bool(batch.ended[i]),
+            f"a prompt of {len(prompt.tokens)} tokens in a context of {policy.max_length} was to get {wanted} new ones "
+            f"with max_new_tokens = 7, and not to have `ended`; it got {len(chosen)}, `ended` "
+            f"{bool(batch.ended[i])}; cut it there",
+        )
+
+
+@law(SAMPLERS)
+def eos_waits_for_min_new_tokens(subject: Subject) -> None:
+    """With `min_new_tokens` no EOS is drawn before that many tokens."""
+    batch = draw(
+        subject, make_policy(), make_prompts(TEXTS * 4), min_new_tokens=3, max_new_tokens=6, eos_token_ids=ENDING
+    )
+    for i, chosen in enumerate(batch.action_tokens):
+        require(
+            len(chosen) >= 3 and not set(chosen[:3]) & set(ENDING),
+            f"the first 3 tokens of sequence {i} were to hold no EOS (any of {ENDING}); it is {chosen}; forbid EOS "
+            "until min_new_tokens",
+        )
+
+
+@law(SAMPLERS)
+def stop_sequences_end(subject: Subject) -> None:
+    """A continuation ends with the token that completes a stop sequence in it, and has then `ended`.
+
+    What the prompt says ends nothing.
+    """
+    stops, policy = ("e", "i", "ca", "o"), make_policy()
+    prompts = make_prompts(("here we go", "a", "cat", "nice") * 6)
+    batch = draw(subject, policy, prompts, stop_sequences=stops, eos_token_ids=(), max_new_tokens=12)
+    for i, chosen in enumerate(batch.action_tokens):
+        text = "".join(LETTERS[token] if token < len(LETTERS) else "_" for token in chosen)
+        before = [stop for stop in stops if stop in text[:-1]]
+        ends = text.endswith(stops)
+        require(
+            bool(chosen) and not before and bool(batch.ended[i]) == ends and (ends or len(chosen) == 12),
+            f"with stop_sequences = {stops} the continuation {text!r} (`ended` {bool(batch.ended[i])}) of prompt {i} "
+            "was to end with the first of them that it completes, and to have `ended` only so; look for them in the "
+            "continuation alone, after every token",
+        )
+
+
+@law(SAMPLERS)
+def the_policy_is_left_as_it_was(subject: Subject) -> None:
+    """Sampling leaves the mode of each module, every weight, `requires_grad` and gradient, and torch's grad mode."""
+    policy = make_policy(value_head=True)
+    parts, parameters = list(policy.module.modules()), list(policy.module.parameters())
+    policy.module.train()
+    parts[3].training = False
+    parameters[0].requires_grad = False
+    before = _condition(policy)
+    with torch.enable_grad():
+        draw(subject, policy, make_prompts(TEXTS))
+        grad_mode = torch.is_grad_enabled()
+    require(grad_mode, "torch's grad mode was to stay on; the sampler left it off; use `with torch.no_grad():`")
+    for what, state in _condition(policy).items():
+        require(
+            state == before[what],
+            f"{what} of the policy's module were to be the same after sampling; they are not; put back what you change "
+            "(`rlcore.sampling.loop.evaluating` does, for modes)",
+        )
+
+
+def _condition(policy: ModelPolicy) -> dict[str, Any]:
+    parameters = list(policy.module.parameters())
+    return {
+        "modes": [part.training for part in policy.module.modules()],
+        "requires_grad": [p.requires_grad for p in parameters],
+        "gradients": [p.grad for p in parameters],
+        "weights": [p.detach().tolist() for p in parameters],
+    }

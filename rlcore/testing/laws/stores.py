@@ -1,0 +1,267 @@
+"""Laws of rollout stores: what was appended comes back once, whole, in order, and unchanged."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from rlcore.checkpoints.rng import capture_rng
+from rlcore.checkpoints.state import load_state, save_state
+from rlcore.errors import EmptyStore
+from rlcore.plugins.registry import all_registries
+from rlcore.protocols import RolloutStore
+from rlcore.testing.law import LawBroken, Subject, law, require
+from rlcore.testing.rig.batches import compare, make_batch
+from rlcore.testing.rig.isolate import call_anew
+from rlcore.types import Trajectories
+
+STORES = "rollout_stores"
+DROP = "let `load_state_dict` drop what is held first"
+WIDTHS = (4, 9, 1, 6)
+TYPES = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64,
+)  # fmt: skip
+
+
+@law(STORES)
+def what_was_appended_comes_back_in_order(subject: Subject) -> None:
+    """`take` returns every sequence appended, as one batch, in the order they came."""
+    store, batches = make_store(subject), [make_batch(seed) for seed in range(3)]
+    _fill(store, batches)
+    compare(batches, store.take(), "hold every sequence and keep them in the order of `append`")
+
+
+@law(STORES)
+def batches_of_different_widths_come_back_whole(subject: Subject) -> None:
+    """Batches may have different widths and padding on either side; no real token is lost, none is added."""
+    store = make_store(subject)
+    batches = [make_batch(i, width=width, left=i % 2 == 1) for i, width in enumerate(WIDTHS)]
+    _fill(store, batches)
+    compare(batches, store.take(), "pad narrower batches (`Trajectories.concat` does), and `mask` with them")
+
+
+@law(STORES)
+def an_empty_store_says_so(subject: Subject) -> None:
+    """`take` raises `rlcore.errors.EmptyStore` before anything was appended, and again after everything was taken."""
+    store = make_store(subject)
+    _expect_empty(store, "a new store")
+    store.append(make_batch(0))
+    store.take()
+    _expect_empty(store, "a store from which everything was taken")
+
+
+@law(STORES)
+def taking_forgets(subject: Subject) -> None:
+    """What was taken does not come again: the next `take` returns only what was appended since."""
+    store, later = make_store(subject), make_batch(1)
+    store.append(make_batch(0))
+    store.take()
+    store.append(later)
+    compare([later], store.take(), "empty the store in `take`")
+
+
+@law(STORES)
+def its_length_counts_sequences(subject: Subject) -> None:
+    """`len` counts the sequences held, not batches: as many as were appended, none after `take`."""
+    store = make_store(subject)
+    seen = [len(store)]
+    for seed, height in ((0, 3), (1, 1)):
+        store.append(make_batch(seed, height=height))
+        seen.append(len(store))
+    store.take()
+    seen.append(len(store))
+    require(
+        seen == [0, 3, 4, 0],
+        "len was to be 0, 3, 4 and 0 at the start, after three sequences, after one more and after `take`; it was "
+        f"{', '.join(map(str, seen))}; let `__len__` count sequences",
+    )
+
+
+@law(STORES)
+def types_are_kept(subject: Subject) -> None:
+    """Tokens stay int64 and masks bool, and a column of any number type, [B] or [B, T], keeps it exactly."""
+    store, batches = make_store(subject), [make_batch(seed) for seed in range(2)]
+    names = [str(kind).removeprefix("torch.") for kind in TYPES]
+    for i, batch in enumerate(batches):
+        columns = {f"{name}_each": (batch.tokens * 3 + i).to(kind) for name, kind in zip(names, TYPES, strict=True)}
+        columns |= {f"{name}_all": column[:, 0] for name, column in columns.items()}
+        batches[i] = batch.with_columns(**columns)
+    _fill(store, batches)
+    compare(batches, store.take(), "keep every array in the type it came in")
+
+
+@law(STORES)
+def numbers_that_are_none_are_kept(subject: Subject) -> None:
+    """NaN and infinities in columns come back as they were."""
+    store, batch = make_store(subject), make_batch(0)
+    odd = torch.tensor([float("nan"), float("inf"), float("-inf")])
+    batch = batch.with_columns(values=odd[:, None].expand(batch.tokens.shape).clone(), scores=odd)
+    _fill(store, [batch, make_batch(1)])
+    compare([batch, make_batch(1)], store.take(), "store NaN and infinities as they are")
+
+
+@law(STORES)
+def hundreds_of_batches_are_held(subject: Subject) -> None:
+    """Two hundred batches between two takes are nothing unusual, and none is dropped."""
+    store, batches = make_store(subject), [make_batch(seed, height=1) for seed in range(200)]
+    _fill(store, batches)
+    compare(batches, store.take(), "set no bound to the number of batches, or let an option choose a larger one")
+
+
+@law(STORES)
+def what_was_taken_stays_as_it_was(subject: Subject) -> None:
+    """A batch once taken does not change when the store is filled and emptied again."""
+    store, batches = make_store(subject), [make_batch(seed) for seed in range(2)]
+    _fill(store, batches)
+    taken = store.take()
+    _fill(store, [make_batch(seed) for seed in range(5, 7)])
+    store.take()
+    compare(batches, taken, "let `take` hand out memory that the store does not write to again")
+
+
+@law(STORES)
+def what_is_appended_is_not_changed(subject: Subject) -> None:
+    """The caller's batch is the same after `append` and `take` as before: its arrays and its columns."""
+    store, batch = make_store(subject), make_batch(0, left=True)
+    before = batch.each(torch.clone)
+    _fill(store, [batch, make_batch(1)])
+    store.take()
+    compare([before], batch, "copy what `append` is given before changing it", what="the batch that was appended")
+
+
+@law(STORES)
+def two_stores_share_nothing(subject: Subject) -> None:
+    """What goes into one store does not come out of another, nor does taking from one empty the other."""
+    (one, first), (other, second) = ((make_store(subject), make_batch(seed)) for seed in range(2))
+    one.append(first)
+    other.append(second)
+    compare([first], one.take(), "keep what is held on the instance, not on the class or in the module")
+    compare([second], other.take(), "keep what is held on the instance, not on the class or in the module")
+
+
+@law(STORES)
+def same_appends_same_take(subject: Subject) -> None:
+    """A store draws no random numbers: whatever the generators' states, the same comes back, and they stay the same."""
+    taken = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  a store may use the global one
+        before = _generators()
+        store = make_store(subject)
+        _fill(store, [make_batch(10), make_batch(11)])
+        taken.append(store.take())
+        changed = [name for name, state in _generators().items() if state != before[name]]
+        require(
+            not changed,
+            f"the global random state of {', '.join(changed)} was to stay as it was; the store drew from it, and would "
+            "change what a run samples: draw nothing, or from a generator of the store's own",
+        )
+    compare([taken[0]], taken[1], "let nothing depend on global random state", what="a second store, seeded otherwise")
+
+
+@law(STORES)
+def a_state_is_taken_without_a_trace(subject: Subject) -> None:
+    """`state_dict` leaves the store as it was, and what is appended later is not in a state taken earlier."""
+    store, batches = make_store(subject), [make_batch(seed) for seed in range(3)]
+    _fill(store, batches[:2])
+    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
+        state = store.state_dict()
+        store.append(batches[2])
+        state = _through_disk(state, Path(folder))
+    compare(batches, store.take(), "let `state_dict` read and change nothing")
+    store.load_state_dict(state)
+    compare(batches[:2], store.take(), "let `state_dict` return a list of its own, not the one that grows")
+
+
+@law(STORES)
+def a_state_replaces_what_was_held(subject: Subject) -> None:
+    """`load_state_dict` goes back to where the state was taken: what was held since is gone, an empty state empties."""
+    store, batch = make_store(subject), make_batch(0)
+    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
+        empty = _through_disk(store.state_dict(), Path(folder))
+        store.append(batch)
+        state = _through_disk(store.state_dict(), Path(folder))
+    store.append(make_batch(1))
+    store.load_state_dict(state)
+    require(
+        len(store) == len(batch), f"len was to be {len(batch)} after `load_state_dict`; it was {len(store)}; {DROP}"
+    )
+    compare([batch], store.take(), DROP)
+    store.append(make_batch(2))
+    store.load_state_dict(empty)
+    _expect_empty(store, "a store that went back to an empty state")
+
+
+@law(STORES)
+def a_state_continues_in_a_new_process(subject: Subject) -> None:
+    """A store that goes on from a saved state in a new process returns what an uninterrupted one returns."""
+    store, batches = make_store(subject), [make_batch(i, width=width) for i, width in enumerate(WIDTHS)]
+    _fill(store, batches[:2])
+    arguments = {"name": subject.it.qualified, "options": dict(subject.options)}
+    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
+        save_state(Path(folder) / "state", store.state_dict())
+        save_state(Path(folder) / "more", [attrs.asdict(batch, recurse=False) for batch in batches[2:]])
+        length = call_anew(
+            f"{__name__}:go_on", {**arguments, "folder": folder}, what="going on from a state in a new process"
+        )
+        seen = Trajectories(**load_state(Path(folder) / "taken"))
+    advice = "let `state_dict` return all that is held (or where it lies for good), and `load_state_dict` bring it back"
+    held = sum(map(len, batches[:2]))
+    require(length == held, f"len was to be {held} after `load_state_dict` in a new process; it was {length}; {advice}")
+    compare(batches, seen, advice, what="what a new process took")
+
+
+def go_on(name: str, options: Mapping[str, Any], folder: str) -> int:
+    """Be the new process of `a_state_continues_in_a_new_process`: restore, append the rest, take and save."""
+    store = make_store(Subject("", (), all_registries().rollout_stores.get(name), options))
+    store.load_state_dict(load_state(Path(folder) / "state"))
+    length = len(store)
+    for fields in load_state(Path(folder) / "more"):
+        store.append(Trajectories(**fields))
+    save_state(Path(folder) / "taken", attrs.asdict(store.take(), recurse=False))
+    return length
+
+
+def make_store(subject: Subject) -> RolloutStore:
+    """Build the store under test, as a run does."""
+    target: Any = subject.it.target()
+    options = subject.config()
+    store: RolloutStore = target() if options is None else target(options)
+    return store
+
+
+def _fill(store: RolloutStore, batches: Sequence[Trajectories]) -> None:
+    for batch in batches:
+        store.append(batch)
+
+
+def _through_disk(state: Any, folder: Path) -> Any:
+    save_state(folder / "state", state)
+    return load_state(folder / "state")
+
+
+def _expect_empty(store: RolloutStore, what: str) -> None:
+    try:
+        store.take()
+    except EmptyStore:
+        return
+    except Exception as error:  # a stranger's store may raise anything
+        raise LawBroken(
+            f"`take` of {what} was to raise rlcore.errors.EmptyStore; it raised {type(error).__name__}: {error}; "
+            "raise EmptyStore where nothing is held"
+        ) from error
+    raise LawBroken(f"`take` of {what} was to raise rlcore.errors.EmptyStore; it returned; raise it in `take`")
+
+
+def _generators() -> dict[str, Any]:
+    state = capture_rng({})
+    return {"python": state["python"], "numpy": state["numpy"], "torch": state["torch"].tolist()}

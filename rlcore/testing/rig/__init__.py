@@ -1,0 +1,1 @@
+"""What the laws are checked with: small runs, probes, child processes."""

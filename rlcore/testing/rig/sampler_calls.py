@@ -1,0 +1,165 @@
+"""Call a sampler with small policies, and hold what it drew against what was due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.errors import PluginError, RLCoreError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.settings import CausalLMConfig
+from rlcore.sampling.inputs import takes_logit_mask as takes
+from rlcore.settings import SamplingConfig
+from rlcore.testing.law import Subject, require
+from rlcore.testing.rig.reference_transformers import next_logprobs
+from rlcore.testing.small import LETTERS, make_gpt2, make_tokenizer
+from rlcore.types import Prompt, Trajectories
+
+TEXTS = ("hello", "a", "the cat sat", "b", "zz.", "a", "who is it", "m")
+ENDING = tuple(range(20, 31))
+"""Tokens that end a continuation in some laws: a third of all, so that many do."""
+DRAWS = 12_000
+RARE = 1e-6
+"""How improbable frequencies must be, of a sampler that is right, to count as wrong."""
+TOLERANCE = 1e-4
+
+
+def draws_from_policy(subject: Subject) -> bool:
+    """Tell whether it draws from the policy's own distribution, as all do that do not declare otherwise."""
+    try:
+        return bool(getattr(subject.it.target(), "draws_from_policy", True))
+    except PluginError:  # another law says that the target cannot be imported
+        return True
+
+
+def takes_logit_mask(subject: Subject) -> bool:
+    """Tell whether it takes `logit_mask`. A run that has one refuses any other."""
+    try:
+        return takes(_made(subject))
+    except RLCoreError:  # another law says what is wrong with it
+        return False
+
+
+def make_policy(
+    make: Callable[[], PreTrainedModel] = make_gpt2,
+    *,
+    value_head: bool = False,
+    q_heads: int = 0,
+    pad_is_eos: bool = False,
+) -> ModelPolicy:
+    """Make a policy of a small model, the same every time."""
+    model = make()
+    torch.manual_seed(1)
+    tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
+    return build_causal_lm(
+        model, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head or q_heads > 0, q_heads=q_heads
+    )
+
+
+def make_prompts(texts: Sequence[str]) -> list[Prompt]:
+    """Make prompts of one token a letter."""
+    return [Prompt(text=text, tokens=tuple(LETTERS.index(letter) for letter in text)) for text in texts]
+
+
+def draw(
+    subject: Subject,
+    policy: ModelPolicy,
+    prompts: Sequence[Prompt],
+    *,
+    generator: torch.Generator | int | None = 0,
+    logit_mask: Tensor | None = None,
+    **options: Any,
+) -> Trajectories:
+    """Call the sampler under test with some of its options set, and a generator (or the seed of one)."""
+    sampler = _made(subject)
+    if isinstance(generator, int):
+        generator = torch.Generator().manual_seed(generator)
+    sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
+    masked = {} if logit_mask is None else {"logit_mask": logit_mask}
+    drawn: Trajectories = sampler(policy, prompts, sampling, generator=generator, **masked)
+    return drawn
+
+
+def _made(subject: Subject) -> Any:
+    target: Any = subject.it.target()
+    config = subject.config()
+    return target if config is None else target(config)
+
+
+def softmax(model: PreTrainedModel, prompt: Sequence[int], temperature: float = 1.0) -> Tensor:
+    """Return the probabilities of the token after `prompt`: double[V]."""
+    return (next_logprobs(model, prompt)[-1] / temperature).softmax(-1)
+
+
+def check_frequencies(
+    subject: Subject,
+    weigh: Callable[[PreTrainedModel, Sequence[int]], Tensor],
+    *,
+    texts: Sequence[str] = ("cat", "o"),
+    max_new_tokens: int = 1,
+    policy: ModelPolicy | None = None,
+    logit_mask: Tensor | None = None,
+    **options: Any,
+) -> None:
+    """Draw thousands of continuations and compare how often each occurs with its weight."""
+    prompts = make_prompts(tuple(texts) * DRAWS)
+    policy, plain = policy or make_policy(), make_gpt2()
+    drawn = draw(
+        subject, policy, prompts, max_new_tokens=max_new_tokens, logit_mask=logit_mask, **options
+    ).action_tokens
+    for i, prompt in enumerate(prompts[: len(texts)]):
+        weights = weigh(plain, prompt.tokens)
+        size = len(policy.tokenizer)
+        outcomes = [(row + row[-1:] * max_new_tokens)[:max_new_tokens] for row in drawn[i :: len(texts)] if row]
+        at = torch.tensor([sum(token * size**k for k, token in enumerate(reversed(row))) for row in outcomes])
+        counts = torch.bincount(at, minlength=len(weights)).double()
+        what = f"after the prompt {list(prompt.tokens)}, with {options or 'defaults'}"
+        forbidden = counts[weights == 0].sum()
+        require(not forbidden, f"{what}: {int(forbidden)} of {DRAWS} draws are of tokens that may not be drawn")
+        probability = chi_square_probability(counts, weights / weights.sum())
+        worst = int((counts / len(at) - weights / weights.sum()).abs().argmax())
+        require(
+            probability > RARE,
+            f"{what}: frequencies were to follow the policy's probabilities; a right sampler draws what this one did "
+            f"once in {1 / max(probability, 1e-300):.0e} times (most different: {counts[worst] / len(at):.3f} of the "
+            f"draws where {weights[worst] / weights.sum():.3f} were due); draw from the policy's logits, with no other "
+            "change than asked for",
+        )
+
+
+def chi_square_probability(counts: Tensor, probabilities: Tensor) -> float:
+    """Return how probable counts as far from what `probabilities` say are, of a multinomial; rare outcomes are pooled.
+
+    Args:
+        counts: double[K].
+        probabilities: double[K].
+
+    Source: Pearson 1900; at least 5 are expected of each cell, as is usual.
+    """
+    expected = probabilities * counts.sum()
+    order = expected.argsort(descending=True)
+    counts, expected = counts[order], expected[order]
+    common = int((expected >= 5).sum())
+    if float(expected[common:].sum()) < 5:
+        common -= 1  # the pool alone would be too rare
+    seen = torch.cat([counts[:common], counts[common:].sum()[None]])
+    due = torch.cat([expected[:common], expected[common:].sum()[None]])
+    statistic = ((seen - due) ** 2 / due).sum()
+    return float(torch.special.gammaincc(torch.tensor(common / 2, dtype=torch.float64), statistic / 2))
+
+
+def check_column(batch: Trajectories, name: str, expected: Tensor, what: str) -> None:
+    """Require a column to be `expected`, float[B, T], at every chosen token."""
+    chosen = batch.action_mask
+    off = (batch[name][chosen].double() - expected[chosen].double()).abs()
+    worst = int(off.nan_to_num(float("inf")).argmax())
+    require(
+        bool((off < TOLERANCE).all()),
+        f"{what}, '{name}' of a chosen token was to be {float(expected[chosen][worst]):.5f}; it is "
+        f"{float(batch[name][chosen][worst]):.5f}; record what the policy says of the token, or leave the column out",
+    )

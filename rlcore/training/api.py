@@ -1,0 +1,207 @@
+"""`rlcore.train`: from what a user passes to a finished run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore.components import Component
+from rlcore.config import load_yaml, merge, structure, unstructure
+from rlcore.errors import PluginError
+from rlcore.logging import check_environment
+from rlcore.plugins.registry import all_registries
+from rlcore.plugins.switches import configured
+from rlcore.protocols import Policy
+from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
+from rlcore.training.build import Assembly, assemble
+from rlcore.training.eval_grid import refuse_sweeps
+from rlcore.training.inputs import DATA_INPUTS, Inputs
+from rlcore.training.loop import fit
+from rlcore.training.run import Run
+from rlcore.types import Metrics
+
+
+@attrs.frozen(eq=False)
+class Result:
+    """Hold what a run left: the trained policy, the last metrics, and the folder with everything else.
+
+    Attributes:
+        metrics: last value of every metric.
+        run_dir: the run's folder; its `model/` loads with `transformers`.
+        policy: the trained policy, in memory.
+    """
+
+    metrics: Metrics
+    run_dir: Path
+    policy: Policy
+    run: Run = attrs.field(repr=False)
+
+    def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
+        """Continue prompts with the trained policy.
+
+        Args:
+            prompts: strings, conversations, or rows like those trained on; one string alone will do.
+            **gen: options of `rlcore.settings.SamplingConfig` that differ from the run's.
+
+        Returns:
+            The continuations, without the prompts.
+        """
+        from rlcore.data.text import render_outputs
+
+        run = self.run
+        if isinstance(gen.get("stop_sequences"), str):
+            gen["stop_sequences"] = [gen["stop_sequences"]]
+        sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
+        source = [prompts] if isinstance(prompts, str) else prompts
+        rows = run.read_prompts(source, "prompts")
+        batch = run.sample(rows, sampling)
+        alone = bool(run.data.outputs_begin_text)
+        return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences, alone=alone)
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
+
+        Of several processes that call this, the first one writes.
+        """
+        if self.run.ranks.is_main:
+            self.policy.export(Path(folder))
+
+
+def train(
+    model: Any = None,
+    *,
+    trainer: Any = None,
+    reward_fn: Any = None,
+    prompts: Any = None,
+    samples: Any = None,
+    rewards: Any = None,
+    eval_prompts: Any = None,
+    eval_samples: Any = None,
+    metric_fn: Callable[..., Any] | str | None = None,
+    logit_mask: Any = None,
+    stop_sequences: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    config: Any = None,
+    data: Any = None,
+    gen: Any = None,
+    eval: Any = None,  # noqa: A002  the section's name
+    checkpoint: Any = None,
+    run: Any = None,
+    loggers: Sequence[Any] | None = None,
+    sampler: str | Mapping[str, Any] | None = None,
+    store: str | Mapping[str, Any] | None = None,
+    plugins: Any = None,
+) -> Result:
+    """Fine-tune a language model.
+
+    Args:
+        model: hub id, local folder, `PretrainedConfig` (random weights) or a model in memory, which is then trained in
+            place; or a mapping with `path` (any of these), `architecture` and its options.
+        trainer: name of an installed trainer, a mapping with `name` and its options, or its config object. When left
+            out, chosen from what else is given: reward_fn → ppo, samples and rewards → ilql, samples → sft.
+        reward_fn: function of `samples`, `prompts`, `outputs`, and columns of the prompts, called with what its
+            signature takes; or several.
+        prompts: strings, mappings with `prompt` and columns, conversations, or a `datasets.Dataset`.
+        samples: strings, `[prompt, output, ...]` lists, or conversations.
+        rewards: one number for each sample.
+        eval_prompts: prompts of the evaluations; the first training prompts when left out.
+        eval_samples: demonstrations held out for the validation loss.
+        metric_fn: like `reward_fn`, returning named lists of numbers, reported at evaluations.
+        logit_mask: which token may come next: bool[V, V], row = the last token read; tensor, array, nested lists,
+            `module:function` or the path of a .json or .npy file.
+        stop_sequences: strings that end a continuation.
+        tokenizer: object, folder or hub id, or a mapping with `path` and other options (`rlcore show tokenizer`); the
+            model's own when left out.
+        config: YAML file, mapping or `TrainConfig` that the other arguments are laid over.
+        data: mapping or `DataConfig` laid over that section of `config`.
+        gen: mapping or `SamplingConfig`, likewise.
+        eval: mapping or `EvalConfig`, likewise.
+        checkpoint: mapping or `CheckpointConfig`, likewise.
+        run: mapping or `RunConfig`, likewise.
+        loggers: names, or mappings with `name` and options.
+        sampler: name of the sampler, or a mapping with `name` and options.
+        store: name of the rollout store, or a mapping with `name` and options.
+        plugins: mapping or `PluginsConfig` laid over that section of `config`.
+
+    Raises:
+        RLCoreError: an argument cannot be used; the subclass and the message say which and why.
+    """
+    base, where = _base(config)
+    sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run, "plugins": plugins}
+    base = merge(base, {name: unstructure(given) for name, given in sections.items() if given is not None})
+    base = merge(base, {"trainer": _section_of(trainer, base, where), "model": _named(model, "path")})
+    plain = {"loggers": loggers, "sampler": sampler, "store": store}
+    base = merge(base, {name: given for name, given in plain.items() if given is not None})
+    if stop_sequences is not None:
+        base = merge(
+            base,
+            {"gen": {"stop_sequences": [stop_sequences] if isinstance(stop_sequences, str) else list(stop_sequences)}},
+        )
+    given = {
+        "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
+        "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
+    }  # fmt: skip
+    return _train(base, where, given=given, tokenizer=tokenizer)
+
+
+def train_from_config(values: Mapping[str, Any], where: str) -> Result:
+    """Fine-tune as a configuration file says; `where` names it in errors."""
+    return _train(values, where, given={}, tokenizer=None)
+
+
+def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any) -> Result:
+    check_environment()
+    refuse_sweeps(values.get("gen"), where)
+    settings = structure(TrainConfig, values, where=where)
+    inputs = Inputs(
+        model=settings.model.get("path"),
+        tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
+        **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
+    )
+    # From here on, whoever asks for a component in this process, or in one that it starts, sees what the run sees.
+    with configured(settings.plugins.disable, settings.plugins.only):
+        parts: Assembly = assemble(settings, inputs, where)
+        try:
+            metrics = fit(parts.trainer, parts.run, parts.saver)
+        finally:
+            parts.trainer.policy().module.eval()
+    policy = parts.trainer.policy()
+    return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
+
+
+def _base(config: Any) -> tuple[dict[str, Any], str]:
+    if config is None:
+        return {}, "train"
+    if isinstance(config, (str, os.PathLike)):
+        return load_yaml(Path(config)), os.fspath(config)
+    return dict(config) if isinstance(config, Mapping) else unstructure(config), "config"
+
+
+def _named(given: Any, key: str) -> dict[str, Any]:
+    """Turn a name or a mapping into a section with the name under `key`."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {key: given}
+
+
+def _section_of(trainer: Any, base: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Turn what was given as the trainer into a section; of a config object, the trainer whose options it holds."""
+    if attrs.has(type(trainer)):
+        section = plugins_section(base, where)
+        with configured(section.disable, section.only):
+            known = all_registries()  # not the strict ones: processes compare their plugins before anything is refused
+        for component in known.trainers:
+            if _is_config_of(component, type(trainer)):
+                return {"name": component.qualified, **unstructure(trainer)}
+    return _named(trainer, "name")
+
+
+def _is_config_of(component: Component[Any], cls: type) -> bool:
+    try:
+        return component.config_class() is cls
+    except PluginError:  # another plugin's fault, told where that one is asked for
+        return False

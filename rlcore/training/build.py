@@ -1,0 +1,199 @@
+"""Put a run together: resolve names, check what was given, make the folder, build the trainer, restore."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rlcore.checkpoints.claim import Claim, claim
+from rlcore.checkpoints.provenance import advised, versions_of
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.components import Component
+from rlcore.config import evolve, unstructure
+from rlcore.errors import ConfigError, ModelError
+from rlcore.loggers import Loggers
+from rlcore.models.peft.inject import unwrapped
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.save_load import load_start
+from rlcore.optim.choose import Optimizers
+from rlcore.plugins.agreement import agree_on_plugins
+from rlcore.plugins.observers import Observers
+from rlcore.plugins.registry import all_registries
+from rlcore.plugins.wrappers import Wrapping
+from rlcore.protocols import Architecture, Policy, Trainer
+from rlcore.ranks import Ranks
+from rlcore.rewards.combine import Rewards
+from rlcore.settings import TrainConfig
+from rlcore.training.check_trainer import check_built, check_declared
+from rlcore.training.choose import Chooser, Chosen, choose
+from rlcore.training.evaluate import check_evaluation
+from rlcore.training.inputs import DATA_INPUTS, Inputs, spell
+from rlcore.training.resume import Saver, save_beside
+from rlcore.training.run import Run
+
+
+@attrs.frozen(eq=False)
+class Assembly:
+    """Hold the parts of a run that is ready to go."""
+
+    trainer: Trainer
+    run: Run
+    saver: Saver
+
+
+def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
+    """Build a run from checked settings and the user's inputs.
+
+    Nothing is written before every name and option has been resolved.
+
+    Raises:
+        RLCoreError: a name, option or input that cannot be used; the run folder is in use; a checkpoint is damaged.
+    """
+    ranks = Ranks(settings.run.mixed_precision)
+    agree_on_plugins(ranks, all_registries().discovery)  # before a name is looked up that one rank might not find
+    with advised(settings.run):
+        return _assemble(settings, inputs, where, ranks)
+
+
+def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
+    inputs = attrs.evolve(inputs, model=unwrapped(inputs.model))
+    observers = Observers()
+    wrapping = Wrapping(fence=observers.fence)
+    chosen = choose(settings, inputs, where, wrapping)
+    optimizers = Optimizers(chosen.trainer.options, Chooser(where, wrapping))
+    plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
+    trainer_type: Any = chosen.trainer.component.target()
+    check_declared(chosen.trainer.component, trainer_type)
+    inputs.require(chosen.trainer.component.name, trainer_type.needs)
+    settings = _with_budget(settings, trainer_type.default_budget)
+    resolved = _resolve(settings, inputs, chosen)
+    with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:
+        seed_everything(settings.run.seed)
+        run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
+        trainer: Trainer = chosen.trainer.wrapped(trainer_type(chosen.trainer.options, run))
+        check_built(chosen.trainer.component, trainer)
+        if settings.run.epochs is not None and run.total_steps is None:
+            name = chosen.trainer.component.name
+            raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
+        check_evaluation(run)
+        _ = run.sample_rewards  # which a trainer need not have read
+        saver = Saver(run, plugins)
+        if place.checkpoint is not None:
+            saver.restore(trainer, place.checkpoint)
+        ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
+    return Assembly(trainer, run, saver)
+
+
+def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
+    RunDir(run.dir).rewind(run.step if is_resumed else None)
+    for choice in chosen.loggers:
+        logger = choice.wrapped(choice.component.target()(choice.options, run))
+        run.loggers.add(logger, choice.component.qualified)
+    run.loggers.add(run.rollouts, "rlcore:rollouts")
+
+
+def _build_run(
+    config: TrainConfig,
+    inputs: Inputs,
+    chosen: Chosen,
+    optimizers: Optimizers,
+    ranks: Ranks,
+    place: Claim,
+    observers: Observers,
+) -> Run:
+    spec = _starting_point(inputs.model, place)
+    architecture = chosen.architecture
+
+    def make_policy(*, value_head: bool, reference: bool, q_heads: int) -> Policy:
+        build: Architecture = architecture.component.target()
+        if q_heads:
+            _check_q_heads(architecture.component, build)
+        asked: dict[str, Any] = {
+            "value_head": value_head,
+            "reference": reference,
+            **({"q_heads": q_heads} if q_heads else {}),
+        }
+        policy = build(spec, architecture.options, tokenizer=inputs.tokenizer, **asked)
+        part = isinstance(policy, ModelPolicy) and policy.saves_part
+        if (reference or part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
+            _keep_start(policy, place, ranks)
+        wrapped: Policy = architecture.wrapped(policy)
+        return wrapped
+
+    return Run(
+        config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
+        loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
+        build_samples=chosen.samples.made(), make_store=chosen.store.maker(), make_policy=make_policy,
+        make_rewards=lambda: Rewards.load(chosen.rewards), optimizers=optimizers, total_steps=config.run.steps,
+    )  # fmt: skip
+
+
+def _check_q_heads(component: Component[Any], build: Any) -> None:
+    """Check that an architecture knows of Q-heads; those written before there were any need not."""
+    parameters = inspect.signature(build).parameters.values()
+    if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ModelError(
+            f"model.architecture = '{component.name}' ({component.dist} {component.version}): makes no Q-heads, which "
+            "this trainer needs; take another architecture, such as causal_lm"
+        )
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
+    torch.manual_seed(seed)
+
+
+def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConfig:
+    run = settings.run
+    if run.steps is None and run.epochs is None and run.time_s is None:
+        return evolve(settings, run=evolve(run, **default))
+    return settings
+
+
+def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:
+    """Return the configuration with every default filled in and every input as config.yaml shows it."""
+    shown: dict[str, Any] = {}
+    for name in DATA_INPUTS:
+        given = getattr(inputs, name)
+        shown[name] = spell(given, whole=given is getattr(settings.data, name))
+    words = {} if inputs.tokenizer is None else {"tokenizer": spell(inputs.tokenizer)}
+    model = {"path": spell(inputs.model), **words, "architecture": chosen.architecture.component.name}
+    name = settings.trainer.get("name") or chosen.trainer.component.name
+    return evolve(
+        settings,
+        trainer={"name": name, **(unstructure(chosen.trainer.options) or {})},
+        model=model | (unstructure(chosen.architecture.options) or {}),
+        data=evolve(settings.data, **shown),
+    )
+
+
+def _starting_point(model: Any, place: Claim) -> Any:
+    """Return the model before training, which a resumed run needs, as its reference or beneath an adapter."""
+    if place.start is None:
+        return model
+    if isinstance(model, PreTrainedModel):
+        load_start(place.start, model)
+        return model
+    return place.start if isinstance(model, PretrainedConfig) else model
+
+
+def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
+    """Keep the starting model where it cannot be had again by name: a resumed run could not be built without."""
+    kept = place.path / "start"
+
+    def keep() -> None:
+        if place.checkpoint is None or not kept.exists():
+            save_beside(policy.save_start if isinstance(policy, ModelPolicy) else policy.save_pretrained, kept)
+
+    ranks.on_main(keep)
+    if isinstance(policy, ModelPolicy):
+        policy.note_start(kept)

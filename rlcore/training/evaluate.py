@@ -1,0 +1,178 @@
+"""Evaluate a policy: continue the evaluation prompts, score them as in training, and keep every completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlcore.errors import ConfigError, DataError, RewardError
+from rlcore.logging import get_logger
+from rlcore.rewards.combine import call_metric
+from rlcore.sampling.inputs import check_options, check_vocabulary, takes_logit_mask
+from rlcore.sampling.loop import evaluating
+from rlcore.settings import SamplingConfig
+from rlcore.training.eval_grid import eval_samplings, find_score
+from rlcore.training.run import Run
+from rlcore.types import Metrics, Prompt
+
+Row = dict[str, Any]
+log = get_logger("evaluation")
+
+
+def check_evaluation(run: Run) -> None:
+    """Read all that sampling and evaluations need, so that a mistake in it ends a run before its first step.
+
+    Raises:
+        RLCoreError: evaluation data, a reward or metric function, the logit mask, or an option of `gen` or `eval.gen`
+            cannot be used, or no evaluation will yield the metric that tells the best checkpoint.
+    """
+    samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
+    if run.policy is None:
+        return
+    check_options(run.policy, run.config.gen)
+    for _, sampling in samplings:
+        check_options(run.policy, sampling, "eval.gen")
+    has_beta = any(sampling.beta for sampling in (run.config.gen, *(sampling for _, sampling in samplings)))
+    if run.logit_mask is not None or has_beta:
+        with torch.no_grad(), evaluating(run.policy.module):
+            asked = {"advantages": True} if has_beta else {}
+            said = run.policy.decoder([[0]], max_new_tokens=1, **asked).start()
+        _check_logit_mask(run, said.logits.shape[1])
+    _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
+    if run.config.checkpoint.keep_best:
+        _check_metric(run, [suffix for suffix, _ in samplings])
+
+
+def _check_logit_mask(run: Run, vocabulary: int) -> None:
+    """Check that the mask fits the policy and that the sampler takes one."""
+    mask, policy = run.logit_mask, run.policy
+    if mask is None or policy is None:
+        return
+    if not takes_logit_mask(run.sampler):
+        raise ConfigError(
+            f"logit_mask: sampler {run.config.sampler!r} takes none; leave logit_mask out, or choose another sampler "
+            "(sampler: default); its author gives it a keyword argument logit_mask"
+        )
+    check_vocabulary(mask, vocabulary)
+    given = run.config.gen.eos_token_ids
+    ending = [token for token in (policy.eos_token_ids if given is None else given) if 0 <= token < vocabulary]
+    if not bool(mask[:, ending].any()):
+        log.warning("logit_mask lets EOS follow no token: sequences end by stop sequences and limits only")
+    for i, prompt in enumerate(run.eval_prompts):
+        if not bool(mask[prompt.tokens[-1]].any()):
+            raise DataError(
+                f"logit_mask[{prompt.tokens[-1]}]: lets nothing follow the last token of evaluation prompt {i}, "
+                f"{prompt.text[-60:]!r}; let some token follow, or leave the prompt out"
+            )
+    dead_ends = mask.any(0) & ~mask.any(1)
+    dead_ends[ending] = False
+    if bool(dead_ends.any()):
+        log.warning(
+            "logit_mask lets tokens come that nothing may follow: a sequence that goes on after one is an error",
+            tokens=dead_ends.nonzero()[:8, 0].tolist(), count=int(dead_ends.sum()),
+        )  # fmt: skip
+
+
+def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
+    """Check the name of the metric that tells the best checkpoint, as far as names are known before evaluating."""
+    keep = run.config.checkpoint
+    if not run.eval_prompts and not run.evaluations:
+        raise ConfigError(
+            f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated that could tell which are best; give "
+            "eval_prompts or eval_samples"
+        )
+    has_more = bool(run.evaluations) or run.metric_fn is not None
+    if has_more and keep.metric.startswith("eval/"):  # what these functions yield is known once they are called
+        return
+    names = ["eval/time_s"]
+    if run.eval_prompts:
+        names += ["eval/response/length_mean", "eval/response/truncated_fraction"]
+    if run.eval_prompts and run.reward_fn is not None:
+        rewards = run.reward_fn.names
+        names += [f"eval/reward/{name}" for name in ("mean", "std", *(rewards if len(rewards) > 1 else ()))]
+    known = {name + suffix: 0.0 for name in names for suffix in ("", *suffixes)}
+    if find_score(known, keep.metric, suffixes, keep.mode) is None:
+        more = ", and others that begin with eval/" if has_more else ""
+        swept = f", each with one of {', '.join(suffixes)}, or the best without" if any(suffixes) else ""
+        raise ConfigError(
+            f"checkpoint.metric = {keep.metric!r}: evaluations yield no such metric; they yield {', '.join(names)}"
+            f"{more}{swept}"
+        )
+
+
+def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
+    """Return the metrics of the policy as it is now, keys under `eval/`, and all completions, on every rank.
+
+    The random numbers are the same at every evaluation and are not those of training, so neither how often a run is
+    evaluated nor on what changes what it learns.
+    """
+    metrics: Metrics = {}
+    for evaluation in run.evaluations:
+        metrics |= {f"eval/{name}": value for name, value in evaluation().items()}
+    rows: list[Row] = []
+    if run.eval_prompts:
+        for suffix, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
+            found = _complete(run, sampling)
+            metrics |= {f"eval/{name}{suffix}": value for name, value in _summarise(found).items()}
+            rows += [{"sampling": suffix[1:], **row} if suffix else row for row in found]
+    return metrics, rows
+
+
+def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
+    """Continue and score this rank's share of the prompts, and gather the rows of all ranks in the prompts' order."""
+    prompts = [prompt for prompt in run.eval_prompts for _ in range(run.config.eval.samples)]
+    mine = run.ranks.share(len(prompts))
+    generator = torch.Generator().manual_seed(run.config.run.seed * 1009 + 500 + run.ranks.rank)
+    rows: list[tuple[int, Row]] = []
+    for start in range(0, len(mine), run.config.eval.batch_size):
+        index = mine[start : start + run.config.eval.batch_size]
+        rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, generator), strict=True)
+    return [row for _, row in sorted(run.ranks.gather(rows), key=lambda pair: pair[0])]
+
+
+def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generator: torch.Generator) -> list[Row]:
+    where = f"evaluation after step {run.step}"
+    batch = run.sample(prompts, sampling, generator=generator)
+    scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
+    rows: list[Row] = [
+        {"prompt": prompt.text, "output": output, "length": length, "ended": ended}
+        for prompt, output, length, ended in zip(
+            prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True
+        )
+    ]
+    columns: dict[str, Sequence[float | None]] = {}
+    if run.reward_fn is not None:
+        columns["reward"] = scored.scores.tolist()
+    if len(scored.by_name) > 1:
+        columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
+    if run.metric_fn is not None:
+        measured = call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
+        if taken := sorted((rows[0].keys() | columns.keys()) & measured.keys()):
+            raise RewardError(f"the metric function ({where}) named a metric '{taken[0]}', which is taken; rename it")
+        columns |= measured
+    for name, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+    return rows
+
+
+def _summarise(rows: Sequence[Row]) -> Metrics:
+    """Average every numeric column; the reward's spread besides."""
+    metrics: Metrics = {}
+    for name in rows[0]:
+        if name in ("prompt", "output"):
+            continue
+        values = torch.tensor([float(row[name]) for row in rows if row[name] is not None], dtype=torch.float64)
+        if not len(values):
+            continue
+        if name == "reward":
+            metrics |= {"reward/mean": float(values.mean()), "reward/std": float(values.std(correction=0))}
+        elif name == "length":
+            metrics["response/length_mean"] = float(values.mean())
+        elif name == "ended":
+            metrics["response/truncated_fraction"] = 1.0 - float(values.mean())
+        else:
+            metrics[name] = float(values.mean())
+    return metrics

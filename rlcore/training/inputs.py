@@ -1,0 +1,135 @@
+"""What the user brought: model, data and functions, not yet turned into anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from rlcore.errors import InputsError
+from rlcore.logging import get_logger
+
+log = get_logger("inputs")
+
+DATA_INPUTS = (
+    "prompts", "samples", "rewards", "eval_prompts", "eval_samples", "reward_fn", "metric_fn", "logit_mask",
+)  # fmt: skip
+
+
+@attrs.define(kw_only=True)
+class Inputs:
+    """Hold the user's arguments as they were given; None stands for what was not."""
+
+    model: Any = None
+    tokenizer: Any = None
+    reward_fn: Any = None
+    prompts: Any = None
+    samples: Any = None
+    rewards: Any = None
+    eval_prompts: Any = None
+    eval_samples: Any = None
+    metric_fn: Callable[..., Any] | str | None = None
+    logit_mask: Any = None
+
+    @property
+    def given(self) -> list[str]:
+        """Name the inputs that were given, the model and its tokenizer aside."""
+        names = [field.name for field in attrs.fields(type(self)) if field.name not in ("model", "tokenizer")]
+        return [name for name in names if getattr(self, name) is not None]
+
+    def fitting_trainer(self) -> str:
+        """Choose the trainer from what was given: a reward function, rewarded samples, or samples alone.
+
+        Raises:
+            InputsError: nothing that a trainer could learn from.
+        """
+        if self.reward_fn is not None:
+            return "ppo"
+        if self.samples is not None:
+            return "sft" if self.rewards is None else "ilql"
+        raise InputsError(
+            f"nothing to learn from: given were {', '.join(self.given) or 'no inputs'}; pass reward_fn and prompts "
+            "(ppo), samples and rewards (ilql), or samples (sft)"
+        )
+
+    def require(self, trainer: str, needs: tuple[str, ...]) -> None:
+        """Check that a trainer has all it needs, and nothing that only stands for what it needs.
+
+        Raises:
+            InputsError: it names what is missing.
+        """
+        if self.model is None or isinstance(self.model, (bool, int, float, list, tuple)):
+            raise InputsError(
+                f"model = {self.model!r}: must be a hub id, folder, PretrainedConfig or module (in a file model.path)"
+            )
+        refuse_descriptions(self.model, "model.path")
+        refuse_descriptions(self.tokenizer, "model.tokenizer")
+        for name in DATA_INPUTS:
+            refuse_descriptions(getattr(self, name), f"data.{name}")
+        if self.rewards is not None and "rewards" not in needs:
+            log.warning("rewards are of no use to this trainer", trainer=trainer, needs=", ".join(needs))
+        missing = [name for name in needs if getattr(self, name) is None]
+        if missing:
+            other = None if self.samples is None else "sft" if self.rewards is None else "ilql"
+            hint = f", or name trainer '{other}', which learns from what is given" if other else ""
+            raise InputsError(
+                f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
+                f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "
+                f"in the configuration file{hint}"
+            )
+
+
+MAX_ROWS = 100
+"""Longer lists that came from Python are described, not written out."""
+
+
+def spell(given: Any, *, whole: bool = False) -> Any:
+    """Return what config.yaml shows of an input: plain values and names as they are, objects as `<Dataset of 8>`.
+
+    Args:
+        given: anything a user may pass.
+        whole: write lists out however long they are, as for one that came from a file.
+    """
+    if given is None or isinstance(given, (str, int, float)):
+        return given
+    if isinstance(given, os.PathLike):
+        return os.fspath(given)
+    if isinstance(given, Mapping) and len(given) <= MAX_ROWS:
+        return {str(key): spell(value, whole=whole) for key, value in given.items()}
+    if isinstance(given, (list, tuple)) and (whole or len(given) <= MAX_ROWS):
+        return [spell(value, whole=whole) for value in given]
+    if callable(given) and not isinstance(given, type) and hasattr(given, "__qualname__"):
+        reference = f"{given.__module__}:{given.__qualname__}"
+        return reference if _names(reference, given) else f"<{reference}>"
+    kind = type(given).__name__
+    return f"<{kind} of {len(given)}>" if hasattr(type(given), "__len__") else f"<{kind}>"
+
+
+def refuse_descriptions(given: Any, option: str) -> None:
+    """Check that `given` is no description that `spell` wrote in place of an object.
+
+    Raises:
+        InputsError: it is; only the program that had the object can pass it again.
+    """
+    # Rows of data may well look like this; a source as a whole does not, nor does a function.
+    for value in given if isinstance(given, (list, tuple)) and option.endswith("_fn") else [given]:
+        text = value.get("fn") if isinstance(value, Mapping) else value
+        if isinstance(text, str) and text.startswith("<") and text.endswith(">"):
+            raise InputsError(
+                f"{option} = {text!r}: stands for what a program passed to rlcore.train and a file cannot hold; "
+                f"name a file or 'module:function' in its place, or pass {option.rpartition('.')[2]} from Python"
+            )
+
+
+def _names(reference: str, function: Any) -> bool:
+    """Tell whether `module:attribute` leads to the very function, from another program too."""
+    module, _, path = reference.partition(":")
+    if module == "__main__" or "<" in path or module not in sys.modules:
+        return False
+    found: Any = sys.modules[module]
+    for step in path.split("."):
+        found = getattr(found, step, None)
+    return found is function

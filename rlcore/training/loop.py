@@ -1,0 +1,171 @@
+"""Drive any trainer: at each yield log, evaluate, write a checkpoint, tell the observers, and stop when due."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rlcore.errors import CheckpointError, Diverged, RLCoreError
+from rlcore.logging import get_logger
+from rlcore.models.speed.frozen_trunk import remembering
+from rlcore.profiling.marks import background, begin_step, end_steps, phase
+from rlcore.profiling.runs import profiled
+from rlcore.profiling.throughput import counting
+from rlcore.protocols import Trainer
+from rlcore.training.check_trainer import check_metrics, check_steps
+from rlcore.training.evaluate import evaluate
+from rlcore.training.peak_memory import peak_bytes
+from rlcore.training.resume import Saver
+from rlcore.training.run import Run
+from rlcore.training.signals import StopRequest
+from rlcore.types import Metrics
+
+log = get_logger("driver")
+_OVER: Any = object()  # what no trainer yields
+
+
+def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
+    """Run `trainer` until a budget is spent or somebody asks to stop; return the last value of every metric.
+
+    Nothing is assumed of the algorithm but that a yield is a promise (`rlcore.protocols.Trainer.steps`). Processes come
+    to each yield together; what depends on a clock or a signal is decided once for all of them.
+    """
+    config = run.config
+    with profiled(run), _told(run), StopRequest(lambda: run.step + 1) as stop:
+        run.observers.on_run_start(run)
+        if config.eval.at_start and run.step == 0:
+            _evaluate(trainer, run, saver)
+        steps = check_steps(_name(run), trainer.steps())
+        over = _is_over(run)
+        while not (over or (asked := run.ranks.any(stop.requested))):
+            begin_step(run.step)
+            with background("driver"):
+                over = not _step(steps, run, saver) or _is_over(run)
+            evaluated = _due(run, config.eval.every)
+            if evaluated:
+                _evaluate(trainer, run, saver)
+            # The last step's checkpoint waits for the last evaluation, which may judge it.
+            if not over and (_due(run, config.checkpoint.every) or (evaluated and config.checkpoint.keep_best)):
+                _checkpoint(trainer, run, saver)
+        end_steps(run.step)
+        if over and config.eval.at_end and saver.evaluated_at != run.step:
+            _evaluate(trainer, run, saver)
+        if (config.checkpoint.at_end or _due(run, config.checkpoint.every)) and saver.saved_at != run.step:
+            run.observers.on_checkpoint(run, saver.checkpoint(trainer))
+        saver.final(trainer)
+        run.metrics |= _peak_memory(run)
+        if not over and asked:
+            log.info("stopped as asked; run.resume=auto goes on", step=run.step, run=str(run.dir))
+    return run.metrics
+
+
+def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
+    """Have the trainer go on to its next yield, with the random numbers it would have had if nothing came between.
+
+    Returns:
+        False where the trainer has no more steps.
+
+    Raises:
+        Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
+    """
+    begun = time.perf_counter()
+    saver.give_random_state_back()
+    with background("trainer"), counting() as tokens, remembering(run.policy):
+        metrics = next(steps, _OVER)
+    saver.note_random_state()
+    if metrics is _OVER:
+        return False
+    check_metrics(_name(run), metrics, run.step + 1)
+    run.step += 1
+    metrics["time/step_s"] = time.perf_counter() - begun
+    metrics |= _peak_memory(run) | tokens.per_second(metrics["time/step_s"], run.ranks)
+    run.metrics |= metrics
+    run.loggers.metrics(run.step, metrics)
+    with phase("log"):
+        run.rollouts.write(run.step)
+    run.observers.on_step(run, metrics)
+    broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
+    if broken:
+        raise Diverged(
+            f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and nothing of it is saved; "
+            "go on from an earlier checkpoint with a lower learning rate, or bound gradients "
+            "(trainer.optimizer.max_grad_norm)"
+        )
+    return True
+
+
+def _peak_memory(run: Run) -> Metrics:
+    """Return the most memory that a process of the run has held so far, on the one that held most."""
+    peak = peak_bytes(run.ranks.device)
+    return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
+
+
+def _name(run: Run) -> str:
+    return str(run.config.trainer.get("name"))
+
+
+def _due(run: Run, every: int) -> bool:
+    return every > 0 and run.step % every == 0
+
+
+def _is_over(run: Run) -> bool:
+    if run.total_steps is not None and run.step >= run.total_steps:
+        return True
+    bound = run.config.run.time_s
+    return bound is not None and bool(run.ranks.broadcast(run.elapsed_s >= bound))
+
+
+def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
+    """Evaluate; where that fails, as a user's metric may, what was learned until then is saved before the run ends."""
+    begun = time.perf_counter()
+    try:
+        with run.rollouts.paused(), phase("evaluate"):
+            metrics, rows = evaluate(run)
+        if not metrics:  # nothing was given to evaluate on
+            return
+        metrics["eval/time_s"] = time.perf_counter() - begun
+        run.metrics |= metrics
+        run.loggers.metrics(run.step, metrics)
+        run.loggers.completions(run.step, rows)
+        run.observers.on_evaluate(run, metrics)
+        saver.note_evaluation(metrics)
+    except RLCoreError:
+        # With several processes, those that did not fail would not join in.
+        if run.ranks.world == 1 and saver.saved_at != run.step:
+            _checkpoint(trainer, run, saver)
+        raise
+
+
+def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
+    """Write a checkpoint in the middle of a run; one that cannot be written is reported, and the run goes on."""
+    try:
+        path = saver.checkpoint(trainer)
+    except CheckpointError as error:
+        log.warning("checkpoint not written; the run goes on", step=run.step, reason=str(error))
+    else:
+        run.observers.on_checkpoint(run, path)
+
+
+@contextmanager
+def _told(run: Run) -> Iterator[None]:
+    """Tell observers, then loggers, how the run ended, whatever ended it; those who fail even then are listed too."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        try:
+            run.observers.on_run_end(run, error)
+        except BaseException as caught:
+            error = error or caught
+            raise
+        finally:
+            run.loggers.close(error)
+            if left := run.observers.untold():
+                say = log.warning if run.ranks.is_main else log.error  # other ranks are heard with errors only
+                say("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

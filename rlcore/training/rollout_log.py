@@ -1,0 +1,99 @@
+"""Keep what training samples: rollouts.jsonl in the run's folder, one line a continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rlcore.loggers.jsonl import JsonLines
+
+if TYPE_CHECKING:
+    from rlcore.ranks import Ranks
+    from rlcore.rewards.score import Scored
+    from rlcore.types import Prompt, Trajectories
+
+Row = dict[str, Any]
+
+
+class Rollouts:
+    """Collect what is scored between two yields of the trainer, and write it once every rank has come to the yield.
+
+    Ranks meet at yields and perhaps nowhere else, so a trainer may score as often as it likes on each of them. Lines
+    are in the order of the calls and, where `Ranks.share` dealt the prompts of a call, in the prompts' order, whatever
+    the number of processes.
+
+    Args:
+        keep: `run.rollouts`: how many of a step, the first ones; or none, or all.
+        ranks: this process's place among the others.
+        folder: the run's folder.
+    """
+
+    def __init__(self, keep: int | Literal["none", "all"], ranks: Ranks, folder: Path) -> None:
+        self._limit = {"none": 0, "all": None}[keep] if isinstance(keep, str) else keep
+        self._ranks, self._lines = ranks, JsonLines(folder / "rollouts.jsonl")
+        self._rows: list[tuple[tuple[int, int, int], Row]] = []
+        self._num_calls, self._is_paused = 0, False
+
+    def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored) -> None:
+        """Collect a batch of this rank's that was sampled to learn from."""
+        if self._is_paused:
+            return
+        self._num_calls += 1
+        room = len(prompts) if self._limit is None else min(self._limit - len(self._rows), len(prompts))
+        if room <= 0:
+            return
+        lengths, ended = batch.num_actions[:room].tolist(), batch.ended[:room].tolist()
+        columns: dict[str, Sequence[float | None]] = {}
+        if scored.by_name:
+            columns["reward"] = scored.scores[:room].tolist()
+        if len(scored.by_name) > 1:
+            columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
+        for i, prompt in enumerate(prompts[:room]):
+            row: Row = {"prompt": prompt.text, "output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
+            row |= {name: values[i] for name, values in columns.items()}
+            if brought := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
+                row["columns"] = brought
+            self._rows.append(((self._num_calls, i, self._ranks.rank), row))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Collect nothing in the block: what an evaluation samples is in completions.jsonl."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def write(self, step: int) -> None:
+        """Write what all ranks have collected since the last call; all of them call this together."""
+        mine, self._rows, self._num_calls = self._rows, [], 0
+        if self._limit == 0:
+            return
+        rows = sorted(self._ranks.gather(mine), key=lambda pair: pair[0])
+        if self._ranks.is_main:
+            self._lines.add(step, [row for _, row in rows[: self._limit]])
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing: this stands among the loggers to be closed with them."""
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Do nothing, likewise."""
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002 (a logger's signature)
+        """Write what there was no room for.
+
+        Raises:
+            OSError: there still is none.
+        """
+        self._lines.flush()
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether JSON has a form for `value` that says all of it."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, str | int | float)

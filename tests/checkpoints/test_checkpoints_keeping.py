@@ -1,0 +1,102 @@
+"""Of checkpoints the newest and the best stay."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_making import PLUGINS, fill_with, folder, steps, write
+
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.state import load_state
+from rlcore.errors import CheckpointError
+
+__all__ = ["folder"]  # a fixture
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "mode", "scores", "kept"),
+    [
+        (1, 0, "max", [1, 2, 3], [3]),
+        (2, 0, "max", [1, 2, 3], [2, 3]),
+        (5, 0, "max", [1, 2, 3], [1, 2, 3]),
+        (1, 1, "max", [9, 2, 3], [1, 3]),
+        (1, 1, "min", [9, 2, 3, 4], [2, 4]),
+        (1, 2, "max", [9, 1, 8, 2, 0], [1, 3, 5]),
+        (1, 1, "max", [5, 5, 1], [2, 3]),
+        (1, 1, "min", [5, 5, 8], [2, 3]),
+        (1, 1, "max", [5, float("nan"), 1, 0], [1, 4]),
+        (1, 1, "min", [float("nan"), 5, float("nan"), 6], [2, 4]),
+        (1, 1, "max", [None, None, None], [3]),
+        (1, 1, "max", [None, -4, None], [2, 3]),
+        (2, 2, "max", [1, 2, 3, 4], [3, 4]),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(
+    folder: Path, keep_last: int, keep_best: int, mode: Any, scores: list[float | None], kept: list[int]
+) -> None:
+    for step, score in enumerate(scores, start=1):
+        # Built anew each time, as by a run that is resumed after every step: nothing is remembered outside the folder.
+        write(Checkpoints(folder, keep_last, keep_best, mode), step, score)
+    assert steps(folder) == kept
+
+
+def test_keeping_none_is_refused(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="keep_last = 0"):
+        Checkpoints(folder, keep_last=0)
+
+
+def test_what_came_after_the_resumed_step_goes_with_the_next_write(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep_last=3)
+    for step in (10, 20, 30):
+        write(checkpoints, step)
+    write(checkpoints, 15)
+    assert steps(folder) == [10, 15]
+
+
+def test_a_step_written_again_is_replaced(folder: Path) -> None:
+    checkpoints = Checkpoints(folder)
+    write(checkpoints, 5, score=1.0)
+    path = checkpoints.write(5, fill_with(77), manifest=PLUGINS, score=2.0)
+    found = checkpoints.open(path)
+    assert found.score == 2.0
+    assert load_state(path / "trainer.safetensors")["step"] == 77
+    assert steps(folder) == [5]
+
+
+def test_folders_of_others_are_left_alone(folder: Path) -> None:
+    (folder / "notes").mkdir(parents=True)
+    (folder / "12 old").mkdir()
+    (folder / "7").write_text("a file")
+    checkpoints = Checkpoints(folder, keep_last=1)
+    write(checkpoints, 1)
+    write(checkpoints, 2)
+    assert {path.name for path in folder.iterdir()} == {"notes", "12 old", "7", "00000002"}
+
+
+def test_an_old_one_that_cannot_be_removed_costs_a_warning_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpoints(folder, keep_last=1)
+    write(checkpoints, 1)
+    real = shutil.rmtree
+
+    def rmtree(path: Path, **options: Any) -> None:
+        if path.name.endswith("gone"):
+            raise OSError(errno.EBUSY, "busy")
+        real(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert write(checkpoints, 2).name == "00000002"
+    assert "could not be removed" in capsys.readouterr().err
+
+
+def test_a_checkpoint_whose_manifest_is_gone_is_not_the_best(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep_last=1, keep_best=1)
+    (write(checkpoints, 1, score=9.0) / "manifest.json").unlink()
+    write(checkpoints, 2, score=1.0)
+    write(checkpoints, 3, score=0.0)
+    assert steps(folder) == [2, 3]

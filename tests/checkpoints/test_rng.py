@@ -1,0 +1,64 @@
+"""Random numbers go on after `restore_rng` as they would have after `capture_rng`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlcore.checkpoints.rng import capture_rng, restore_rng
+from rlcore.checkpoints.state import load_state, save_state
+from rlcore.errors import CheckpointError
+
+
+def draw(generators: dict[str, torch.Generator]) -> list[float]:
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.normal()),  # noqa: NPY002 (the global one is what is tested)
+        float(np.random.rand()),  # noqa: NPY002
+        torch.rand(()).item(),
+        torch.randn(17).sum().item(),
+        *(torch.rand((), generator=generator).item() for generator in generators.values()),
+    ]
+
+
+def test_all_generators_go_on_where_they_were_taken(tmp_path: Path) -> None:
+    generators = {"sampling": torch.Generator().manual_seed(1), "order": torch.Generator().manual_seed(2)}
+    draw(generators)  # leaves the second half of a pair of normal numbers in python's and numpy's generators
+    save_state(tmp_path / "rng", capture_rng(generators))
+    expected = [draw(generators), draw(generators)]
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    torch.manual_seed(5)
+    fresh = {"sampling": torch.Generator(), "order": torch.Generator()}
+    restore_rng(load_state(tmp_path / "rng"), fresh)
+    assert [draw(fresh), draw(fresh)] == expected
+
+
+def test_taking_the_state_draws_nothing() -> None:
+    torch.manual_seed(3)
+    capture_rng({})
+    first = torch.rand(())
+    torch.manual_seed(3)
+    assert torch.rand(()) == first
+
+
+def test_state_without_files_is_restored_too() -> None:
+    generators = {"a": torch.Generator().manual_seed(0)}
+    state = capture_rng(generators)
+    expected = draw(generators)
+    restore_rng(state, generators)
+    assert draw(generators) == expected
+
+
+def test_a_generator_the_state_lacks_is_named_and_nothing_is_changed() -> None:
+    state = capture_rng({"sampling": torch.Generator()})
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    with pytest.raises(CheckpointError, match="'order', only of sampling"):
+        restore_rng(state, {"order": torch.Generator()})
+    assert torch.get_rng_state().equal(before)

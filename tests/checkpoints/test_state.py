@@ -1,0 +1,230 @@
+"""What `save_state` writes comes back as it was."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from rlcore.checkpoints.state import load_state, save_state
+from rlcore.errors import CheckpointError
+
+
+def through(tmp_path: Path, state: Any) -> Any:
+    save_state(tmp_path / "state.safetensors", state)
+    return load_state(tmp_path / "state.safetensors")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare by type as well as value: 1, 1.0 and True are three things."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(type(x) is type(y) for x, y in zip(a, b, strict=True)) and all(
+            same(a[key], b[key]) for key in a
+        )  # fmt: skip
+    if isinstance(a, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+    return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0, -1, 2**53 + 1, -(2**64) - 1, 10**400, True, False, None, "", "naïve \u2028 \udc80 \0 \"'", 0.1, 5e-324,
+        1e308, float("nan"), math.inf, -math.inf, [], {}, [[], [{}]], {"a": {"b": [1, 2.0, "3", None, True]}},
+        {0: "a", 1: "b", -7: "c"}, {"0": "string", 0: "number"}, {2**60: 1}, {"tensor": "x"},
+        {"dict": [], "int": "0x1"}, {"z": 1, "a": 2}, {"": 1, "a.b": 2, "__metadata__": 3},
+    ],
+)  # fmt: skip
+def test_plain_values_come_back_equal_and_of_the_same_type(tmp_path: Path, value: Any) -> None:
+    assert same(through(tmp_path, value), value)
+    assert same(through(tmp_path, {"x": [value]}), {"x": [value]})
+
+
+def test_the_sign_of_zero_survives(tmp_path: Path) -> None:
+    assert math.copysign(1, through(tmp_path, -0.0)) == -1
+
+
+def test_tuples_become_lists_and_other_mappings_dicts(tmp_path: Path) -> None:
+    assert same(through(tmp_path, {"betas": (0.9, (1, 2))}), {"betas": [0.9, [1, 2]]})
+    assert same(through(tmp_path, OrderedDict(b=1, a=2)), {"b": 1, "a": 2})
+    assert same(through(tmp_path, np.float64(0.1)), 0.1)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float64, torch.complex64, torch.uint64],
+)
+def test_tensors_of_each_type_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = torch.arange(6).reshape(2, 3).to(dtype)
+    assert same(through(tmp_path, {"t": tensor}), {"t": tensor})
+
+
+def test_bfloat16_and_nan_payloads_come_back_bit_for_bit(tmp_path: Path) -> None:
+    bits = torch.tensor([0x7FC00001, -0x400000, 0x00000001], dtype=torch.int32)
+    assert through(tmp_path, bits.view(torch.float32)).view(torch.int32).equal(bits)
+    halves = torch.tensor([1.5, -3.0], dtype=torch.bfloat16)
+    back = through(tmp_path, halves)
+    assert back.dtype == torch.bfloat16
+    assert back.equal(halves)
+
+
+def test_shapes_without_size_come_back(tmp_path: Path) -> None:
+    state = [torch.tensor(3.5), torch.empty(0), torch.empty(2, 0, 3), torch.tensor(True)]
+    assert same(through(tmp_path, state), state)
+
+
+def test_views_and_shared_tensors_are_stored_by_value(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "whole": base,
+        "again": base,
+        "row": base[1],
+        "column": base[:, 2],
+        "turned": base.T,
+        "wide": base[:1].expand(2, 4),
+    }
+    back = through(tmp_path, state)
+    for name, tensor in state.items():
+        assert back[name].tolist() == tensor.tolist()
+    back["whole"].zero_()
+    assert back["again"].equal(base)
+
+
+def test_conjugates_and_parameters_are_stored_by_value(tmp_path: Path) -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    assert through(tmp_path, z.conj()).tolist() == [1 - 2j, 3 + 4j]
+    parameter = torch.nn.Parameter(torch.ones(2))
+    assert not through(tmp_path, parameter).requires_grad
+
+
+def test_names_that_collide_in_the_file_keep_their_tensors(tmp_path: Path) -> None:
+    state = {
+        "a.b": torch.tensor(1),
+        "a": {"b": torch.tensor(2)},
+        "a.b~2": torch.tensor(3),
+        "__metadata__": torch.tensor(4),
+    }
+    assert same(through(tmp_path, state), state)
+
+
+def test_an_optimizers_state_goes_on_exactly(tmp_path: Path) -> None:
+    def build() -> tuple[torch.nn.Linear, torch.optim.AdamW]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def learn(model: torch.nn.Linear, optimizer: torch.optim.AdamW, rounds: int) -> None:
+        for _ in range(rounds):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().sum().backward()
+            optimizer.step()
+
+    model, optimizer = build()
+    learn(model, optimizer, 3)
+    state = through(tmp_path, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    other, second = build()
+    other.load_state_dict(state["model"])
+    second.load_state_dict(state["optimizer"])
+    learn(model, optimizer, 3)
+    learn(other, second, 3)
+    assert torch.equal(model.weight, other.weight)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"a": {"b": [1, {2}]}}, "state.a.b.1 is a builtins.set"),
+        ({"a": np.int64(3)}, "state.a is a numpy.int64"),
+        (object(), "state is a builtins.object"),
+        ({"a": {(1, 2): 3}}, r"state.a has the key \(1, 2\)"),
+        ({"a": {True: 3}}, "state.a has the key True"),
+        ({"o": {0: torch.ones(2, device="meta")}}, "state.o.0 is a tensor that cannot be saved .meta"),
+        ({"s": torch.eye(3).to_sparse()}, "state.s is a tensor that cannot be saved .sparse_coo"),
+        ({"c": torch.ones(1, dtype=torch.complex128)}, "state.c .*complex128"),
+    ],
+)
+def test_what_cannot_be_saved_is_named_by_its_path(tmp_path: Path, state: Any, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        save_state(tmp_path / "x", state)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_state_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    state: dict[str, Any] = {}
+    state["self"] = state
+    with pytest.raises(CheckpointError, match="holds itself"):
+        save_state(tmp_path / "x", state)
+
+
+def test_a_tree_too_large_for_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcore.checkpoints.state.MAX_TREE_BYTES", 1000)
+    with pytest.raises(CheckpointError, match="as tensors"):
+        save_state(tmp_path / "x", list(range(1000)))
+
+
+def test_a_million_numbers_in_the_tree_come_back(tmp_path: Path) -> None:
+    numbers = list(range(10**6))
+    assert through(tmp_path, numbers) == numbers
+
+
+def test_a_write_that_fails_raises_os_error_with_its_number(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file") as caught:
+        save_state(tmp_path / "absent" / "x", {})
+    assert caught.value.errno == 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            save_state(tmp_path / "x", torch.zeros(10**5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == 27
+
+
+def test_files_that_hold_no_state_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_state(path)
+    path.write_bytes(b"not safetensors")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_state(path)
+    save_file({"a": torch.ones(1)}, path)
+    with pytest.raises(CheckpointError, match="no state that rlcore saved"):
+        load_state(path)
+    save_file({"a": torch.ones(1)}, path, metadata={"rlcore.checkpoints.state": '{"schema": 9, "tree": null}'})
+    with pytest.raises(CheckpointError, match="schema 9"):
+        load_state(path)
+    for tree in ('{"tensor": "b"}', '{"what": 1}', "{}", '{"dict": 3}'):
+        save_file({"a": torch.ones(1)}, path, metadata={"rlcore.checkpoints.state": f'{{"schema": 1, "tree": {tree}}}'})
+        with pytest.raises(CheckpointError, match="tree is damaged"):
+            load_state(path)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    save_state(path, {"a": torch.arange(100), "b": 3})
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 37):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError):
+            load_state(path)
+
+
+def test_loaded_tensors_do_not_change_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    save_state(path, {"flags": torch.ones(3, dtype=torch.bool), "t": torch.ones(5)})
+    state = load_state(path)
+    assert state["t"].data_ptr() % 16 == 0
+    state["t"].zero_()
+    assert load_state(path)["t"].tolist() == [1.0] * 5

@@ -1,0 +1,251 @@
+"""The doctor answers whatever is broken, names nobody, and imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlcore
+from rlcore.cli import doctor, machine
+from rlcore.cli.doctor_report import write_problems, write_report, write_torch
+
+Python = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "transformers", "datasets", "accelerate", "numpy", "pandas")
+
+
+class Doctor:
+    """The command in a process that sees the dists of a folder, programs of another, and a home that is nobody's."""
+
+    def __init__(self, folder: Path, python: Python) -> None:
+        self.site, self.programs, self.home = folder / "site", folder / "programs", folder / "jane-home"
+        for made in (self.site, self.programs, self.home):
+            made.mkdir()
+        self.python = python
+
+    def install(
+        self, dist: str, source: str | None = None, version: str = "0.3", requires: tuple[str, ...] = ()
+    ) -> None:
+        module = dist.replace("-", "_") + "_plugin"
+        info = self.site / f"{dist.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {dist}", f"Version: {version}"]
+        (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {line}" for line in requires), ""]))
+        if source is not None:
+            (self.site / f"{module}.py").write_text(source)
+            (info / "entry_points.txt").write_text(f"[rlcore]\nmain = {module}\n")
+
+    def program(self, name: str, script: str) -> None:
+        (self.programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.programs / name).chmod(0o755)
+
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        settings = {
+            "PYTHONPATH": os.pathsep.join([str(self.site), str(ROOT)]),
+            "PATH": str(self.programs) + os.pathsep + "/usr/bin:/bin",
+            "HOME": str(self.home),
+            "LOGNAME": "jane",
+        }
+        done = self.python("-m", "rlcore", "doctor", *arguments, **(settings | environment))
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def found(self, *arguments: str, **environment: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self("--json", *arguments, **environment).stdout)
+        assert document["schema"] == 1
+        return document
+
+
+@pytest.fixture
+def ask(tmp_path: Path, python: Python) -> Doctor:
+    return Doctor(tmp_path, python)
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["doctor", "--devices"]], ids=" ".join)
+def test_doctor_imports_nothing_heavy(arguments: list[str], python: Python) -> None:
+    code = (
+        "import sys\nfrom rlcore.cli import main\n"
+        f"main({arguments!r})\n"
+        f"heavy = sorted(set({HEAVY!r}) & set(sys.modules))\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_report_has_every_part_and_ends_with_the_problems(ask: Doctor) -> None:
+    lines = ask(OMP_NUM_THREADS="1").stdout.splitlines()
+    assert lines[0].split() == ["rlcore", rlcore.__version__]
+    heads = [line for line in lines if line and not line.startswith(" ")]
+    assert heads == ["packages", "optional packages", "plugins", "environment", "problems"]
+    rows = [line.split() for line in lines]
+    assert any(row[:1] == ["torch"] and row[2:] == [">=2.6"] for row in rows)
+    assert any(row[:1] == ["deepspeed"] and row[-1] == "rlcore[deepspeed]" for row in rows)
+    assert ["rlcore-sft", "0.1.0", "ok", "trainers:", "sft"] in rows
+    assert ["OMP_NUM_THREADS=1"] in rows
+
+
+def test_a_working_installation_has_no_problem_of_its_own(ask: Doctor) -> None:
+    found = ask.found(OMP_NUM_THREADS="1", RLCORE_PLUGINS="rlcore-ppo,rlcore-sft")
+    assert [line for line in found["problems"] if "GiB free" not in line] == []
+    assert write_problems([]) == "problems\n  none found"
+
+
+BROKEN = {
+    "raises": ("raise RuntimeError('no')\n", "broken: RuntimeError: no"),
+    "exits": ("raise SystemExit(3)\n", "broken: SystemExit: 3"),
+    "syntax": ("def f(:\n", "broken: SyntaxError: invalid syntax (syntax_plugin.py, line 1)"),
+}
+
+
+def test_doctor_works_while_every_plugin_is_broken(ask: Doctor) -> None:
+    for dist, (source, _) in BROKEN.items():
+        ask.install(dist, source)
+    ask.install("other-core", "", requires=("rlcore>=7",))
+    for strict in ("", "1"):
+        problems = ask.found(RLCORE_STRICT_PLUGINS=strict)["problems"]
+        for dist, (_, said) in BROKEN.items():
+            assert f"{dist} 0.3 is {said}" in problems
+        assert f"other-core 0.3 is incompatible: needs rlcore>=7, this is rlcore {rlcore.__version__}" in problems
+    assert "  raises 0.3 is broken: RuntimeError: no" in ask().stdout.splitlines()
+
+
+def test_a_plugin_that_is_switched_off_is_no_problem_and_is_listed(ask: Doctor) -> None:
+    ask.install("raises", "raise RuntimeError('no')\n", requires=("absent-package>=2",))
+    found = ask.found(RLCORE_DISABLE_PLUGINS="raises")
+    assert [plugin["state"] for plugin in found["plugins"] if plugin["dist"] == "raises"] == ["disabled"]
+    assert not any("raises" in line for line in found["problems"])
+
+
+def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
+    ask.install("transformers", version="4.2.0")
+    ask.install("peft", version="0.1")
+    ask.install("acme", "", requires=("absent-package>=2,<3", "attrs>=99", "unused>=1; extra == 'x'", "pluggy"))
+    problems = ask.found()["problems"]
+    version = rlcore.__version__
+    wanted = "transformers>=5.23,<6"
+    assert f"rlcore {version} needs {wanted}, and transformers 4.2.0 is installed: pip install '{wanted}'" in problems
+    adapters = next(line for line in metadata.requires("rlcore") if line.startswith("peft")).partition(";")[0].strip()
+    assert f"rlcore {version} needs {adapters}, and peft 0.1 is installed: pip install '{adapters}'" in problems
+    absent = "absent-package>=2,<3"
+    assert f"acme 0.3 needs {absent}, and it is not installed: pip install '{absent}'" in problems
+    assert any(line.startswith("acme 0.3 needs attrs>=99, and attrs ") for line in problems)
+    assert not any("unused" in line or "pluggy" in line for line in problems)
+
+
+def test_the_report_names_no_user_and_no_home(ask: Doctor) -> None:
+    ask.install("lost", f"raise OSError('{ask.home}/x and /data/jane/y and /data/janet/z')\n")
+    proxy = "http://jane:s3cret@proxy:80/x"
+    environment = {"HF_HOME": str(ask.home / "hub"), "RLCORE_X": "/srv/jane", "RLCORE_Y": proxy}
+    for said in (ask(**environment).stdout, json.dumps(ask.found(**environment))):
+        assert "OSError: ~/x and /data/<user>/y and /data/janet/z" in said
+        assert "~/hub/hub" in said
+        assert "jane-home" not in said
+        assert "/jane/" not in said
+        assert "/srv/<user>" in said
+        assert "http://<login>@proxy:80/x" in said
+
+
+def test_only_switches_that_are_set_are_shown_and_no_secret(ask: Doctor) -> None:
+    shown = {"WORLD_SIZE": "2", "RLCORE_TRACE": "no", "ACCELERATE_USE_FSDP": "true"}
+    found = ask.found(**shown, HF_TOKEN="s3cret", RLCORE_API_KEY="s3cret", WANDB_API_KEY="s3cret")
+    assert shown.items() <= found["environment"].items()
+    assert found["environment"]["RLCORE_API_KEY"] == "(set; not shown)"
+    assert "s3cret" not in json.dumps(found)
+    assert not {"HF_TOKEN", "HOME", "CUDA_VISIBLE_DEVICES"} & found["environment"].keys()
+
+
+def test_accelerators_are_asked_of_their_driver(ask: Doctor) -> None:
+    assert ask.found()["accelerators"]["seen"] == []
+    ask.program("nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 570.86'")
+    ask.install("torch", version="2.13.0+cpu")
+    found = ask.found()
+    assert found["accelerators"] == {"seen": ["NVIDIA H200, 143771 MiB, 570.86"], "source": "nvidia-smi"}
+    expected = "NVIDIA H200, 143771 MiB, 570.86 is there, and torch 2.13.0+cpu is built for the CPU only"
+    assert expected in found["problems"]
+    ask.program("nvidia-smi", "echo 'NVIDIA-SMI has failed' >&2; exit 9")
+    found = ask.found()
+    assert found["accelerators"]["seen"] == []
+    assert "nvidia-smi exited with 9: NVIDIA-SMI has failed" in found["problems"]
+
+
+def test_a_command_that_does_not_answer_is_given_up() -> None:
+    assert machine._ask([sys.executable, "-c", "import time; time.sleep(60)"], 0.3) == {
+        "failed": "did not answer in 0.3 s"
+    }
+    assert "could not be started" in machine._ask(["/no/such/program"], 1.0)["failed"]  # type: ignore[index]
+
+
+def test_torch_is_asked_in_another_process_and_only_when_wanted(ask: Doctor) -> None:
+    assert ask.found()["torch"] is None
+    asked = ask.found("--devices", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")["torch"]
+    assert (asked["threads"], asked["devices"]) == (1, [])
+    assert asked["version"].startswith("2.")
+    assert "torch: 2." in ask("--devices").stdout
+
+
+def test_a_torch_that_is_broken_or_missing_is_a_problem(ask: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    (ask.site / "torch.py").write_text("raise ImportError('libcudart.so: cannot open')\n")
+    found = ask.found("--devices")
+    assert "torch exited with 1: ImportError: libcudart.so: cannot open" in found["problems"]
+    assert write_torch(found["torch"]) == "torch: exited with 1: ImportError: libcudart.so: cannot open"
+    monkeypatch.setattr(doctor, "installed_version", lambda name: None)
+    assert doctor.with_torch(doctor.examine())["torch"] == {"failed": "is not installed"}
+
+
+def test_a_torch_in_the_working_folder_is_left_alone(ask: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    assert "failed" not in ask.found("--devices")["torch"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_is_checked_too(ask: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "full").write_text("a file where a folder should be")
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("trainer: {name: poo}\nloggers: [console, {name: consol}]\nrun: {root: full}\n")
+    bad.write_text("run: {stepz: 3, seed: -1}\n")
+    found = ask.found("--config", "good.yaml")
+    assert found["config"]["file"] == "good.yaml"
+    assert [line for line in found["problems"] if "is called" in line] == [
+        "no trainer is called 'poo'. Did you mean 'ppo' (rlcore-ppo 0.1.0)?",
+        f"no logger is called 'consol'. Did you mean 'console' (rlcore {rlcore.__version__})?",
+    ]
+    assert "the folder of runs, full, cannot be written: Not a directory" in found["problems"]
+    (tmp_path / "small.yaml").write_text("trainer: {name: sft}\nplugins: {disable: [rlcore-ppo, absent]}\n")
+    found = ask.found("--config", "small.yaml")
+    states = {plugin["dist"]: plugin["state"] for plugin in found["plugins"]}
+    assert (states["rlcore-ppo"], states["rlcore-sft"]) == ("disabled", "ok")
+    assert any("names 'absent', which is not installed" in line for line in found["problems"])
+    problems = ask.found("--config", "bad.yaml")["problems"]
+    assert sum("bad.yaml: run." in line for line in problems) == 2
+    assert any("absent.yaml: cannot be read" in line for line in ask.found("--config", "absent.yaml")["problems"])
+
+
+def test_a_share_of_the_cores_is_read_and_threads_that_exceed_it_are_a_problem(tmp_path: Path) -> None:
+    share = tmp_path / "cpu.max"
+    share.write_text("150000 100000\n")
+    assert machine.cores(share)["quota"] == 1.5
+    share.write_text("max 100000\n")
+    assert machine.cores(share)["quota"] is None
+    assert machine.cores(tmp_path / "absent")["quota"] is None
+    found = doctor.examine() | {"cores": {"present": 64, "allowed": 64, "quota": 2.0}, "environment": {}}
+    told = "2 of 64 cores may be used, and torch would start 64: set OMP_NUM_THREADS=2"
+    assert told in doctor.problems(found)
+    assert told not in doctor.problems(found | {"environment": {"OMP_NUM_THREADS": "2"}})
+    assert "  cores               64 of 64, a share of 2\n" in write_report(found)
+
+
+def test_a_full_disk_and_stale_metadata_are_problems() -> None:
+    found = doctor.examine()
+    low = [{"what": "the folder of runs", "path": "runs", "writable": True, "free": 2**29, "error": ""}]
+    assert "the folder of runs, runs, has 0.50 GiB free" in doctor.problems(found | {"disks": low})
+    assert any("install it again" in line for line in doctor.problems(found | {"rlcore": "9.9"}))
+    assert any("has no metadata" in line for line in doctor.problems(found | {"packages": []}))

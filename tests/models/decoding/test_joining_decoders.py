@@ -1,0 +1,94 @@
+"""Laws of decoders that further prompts join: each sequence is continued as by a decoder of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.decoding.causal import CausalDecoder, block_cache, packed
+from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.settings import CausalLMConfig
+from rlcore.protocols import DecodeStep, joins
+from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small batches of short sequences run as large ones of longer sequences do."""
+    for name, number in {"LEAST_ROWS": 1, "MOST_SHORT": 0, "LEAST_SHARED": 99}.items():
+        monkeypatch.setattr(packed, name, number)
+    monkeypatch.setattr(block_cache, "WIDTH", 3)
+
+
+def make_policy(model: PreTrainedModel, **options: Any) -> ModelPolicy:
+    return build_causal_lm(model, CausalLMConfig(**options), tokenizer=make_tokenizer())
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(0, False), (7, False), (8, True)])
+def test_smaller_batches_run_packed_if_as_many_prompts_wait_as_begin(waiting: int, expected: bool) -> None:
+    model = make_policy(make_gpt2()).model
+    prompts = [[i, 1] for i in range(8)]
+    assert pays(model, prompts, max_new_tokens=40, waiting=waiting) is expected
+    assert not pays(model, prompts, max_new_tokens=9, waiting=waiting)  # short: held otherwise, so that none joins
+    assert not pays(model, prompts[:7], max_new_tokens=40, waiting=16)
+    assert not pays(model, [[1] * 16] * 8, max_new_tokens=40, waiting=16)
+
+
+def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+    return hidden.mean(1), None
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("num_steps", range(6))
+@pytest.mark.parametrize("kept", [[0, 1, 2], [1, 2], [2]], ids=["all", "two", "the shortest"])
+def test_those_that_join_are_continued_as_by_a_decoder_of_their_own(num_steps: int, kept: list[int]) -> None:
+    model, room = make_policy(make_llama()).model, 5
+    first, more = (
+        [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11], [12]],
+        [[1, 2, 3], [13, 14, 15, 16, 17, 18, 19, 20], [1, 2, 3]],
+    )
+    decoder = PackedDecoder(model, first, max_new_tokens=room, heads=one)
+    padded = [CausalDecoder(model, prompts, max_new_tokens=9, heads=one) for prompts in (first, more)]
+    decoder.start(), padded[0].start()
+    for step in range(num_steps):
+        tokens = torch.tensor([3, 5, 7]) + step
+        decoder.step(tokens), padded[0].step(tokens)
+    decoder.keep(torch.tensor(kept)), padded[0].keep(torch.tensor(kept))
+    assert joins(decoder) is decoder
+    said, expected = decoder.join(more), padded[1].start()
+    for step in range(4):
+        torch.testing.assert_close(said.logits[-3:], expected.logits[-3:], atol=1e-5, rtol=0)
+        tokens = torch.arange(len(kept) + 3) * 4 + step
+        said = decoder.step(tokens)
+        parts = [padded[0].step(tokens[:-3]), padded[1].step(tokens[-3:])]
+        expected = DecodeStep(*(torch.cat([getattr(part, name) for part in parts]) for name in ("logits", "values")))
+        torch.testing.assert_close(said.logits, expected.logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(said.values, expected.values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_long_prompt_finds_room_when_only_short_ones_are_left() -> None:
+    model, long = make_policy(make_gpt2()).model, [1, 2, 3, 4, 5, 6, 7, 8]
+    decoder = PackedDecoder(model, [long], max_new_tokens=9)
+    decoder.start(), decoder.join([[12]])
+    decoder.keep(torch.tensor([1]))
+    decoder.join([[13], long])
+    said = decoder.step(torch.tensor([3, 4, 5]))
+    for row, tokens in enumerate(([12, 3], [13, 4], [*long, 5])):
+        expected = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        torch.testing.assert_close(said.logits[row], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("small")
+def test_what_a_narrow_decoder_says_of_those_that_join_is_not_exact() -> None:
+    decoder = make_policy(make_gpt2(), sampling_dtype="bfloat16").decoder([[1, 2]], max_new_tokens=9, waiting=1)
+    decoder.start()
+    joining = joins(decoder)
+    assert joining is not None
+    assert not joining.join([[3]]).is_exact

@@ -1,0 +1,87 @@
+"""Laws of sampling with narrower weights: never stale, never taken for the policy's own, and close to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.decoding.low_precision import NarrowCopy
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.settings import CausalLMConfig
+from rlcore.sampling import sample
+from rlcore.settings import SamplingConfig
+from rlcore.testing.small import make_gpt2
+from rlcore.types import Prompt, Trajectories
+
+PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6), (4,))]
+
+
+def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: object) -> ModelPolicy:
+    return build_causal_lm(model, CausalLMConfig(**options), tokenizer=tokenizer, value_head=True)
+
+
+def draw(policy: ModelPolicy, **options: object) -> Trajectories:
+    sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
+    return sample(policy, PROMPTS, sampling, generator=torch.Generator().manual_seed(0))
+
+
+def test_what_a_copy_said_is_never_called_the_policys(
+    tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    policy = build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")
+    for options in ({}, {"temperature": 0.7}, {"temperature": 0.0}):
+        assert set(draw(policy, **options).columns) == {"sampling_logprobs"}
+    batch = draw(policy)
+    with torch.no_grad():
+        exact = policy.score(batch).logprobs
+    gap = (exact - batch["sampling_logprobs"]).abs().max()
+    assert 1e-6 < gap < 0.1
+    assert set(draw(build(tiny_gpt2, char_tokenizer)).columns) == {"logprobs", "values"}
+
+
+def test_the_copy_is_of_the_weights_as_they_are_when_sampling_begins(
+    tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    policy = build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")
+    draw(policy)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    batch = draw(policy)
+    with torch.no_grad():
+        exact = policy.score(batch).logprobs
+    assert (exact - batch["sampling_logprobs"]).abs().max() < 0.3
+    assert batch.tokens.tolist() == draw(build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")).tokens.tolist()
+
+
+def test_the_model_itself_stays_as_wide_as_it_was(tiny_gpt2: GPT2LMHeadModel) -> None:
+    before = {name: tensor.clone() for name, tensor in tiny_gpt2.state_dict().items()}
+    tiny_gpt2.train()
+    copy = NarrowCopy(tiny_gpt2, torch.bfloat16).fresh()
+    assert {parameter.dtype for parameter in copy.parameters()} == {torch.bfloat16}
+    assert not any(parameter.requires_grad for parameter in copy.parameters())
+    assert tiny_gpt2.training
+    assert not copy.training
+    assert copy.lm_head.weight is copy.transformer.wte.weight
+    for name, tensor in tiny_gpt2.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, before[name])
+
+
+def test_ppo_computes_anew_what_a_copy_cannot_tell(make_trainer: Callable[..., Any]) -> None:
+    sections = {"model": {"sampling_dtype": "bfloat16"}, "gen": {"max_new_tokens": 5}}
+    inputs = {"prompts": ["a", "bc"], "reward_fn": lambda outputs: [float(len(text)) for text in outputs]}
+    trainer = make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
+    assert not trainer.run.samples_exactly
+    trainer.rollout()
+    batch = trainer.store.take()
+    with torch.no_grad():
+        said = trainer.policy().score(batch)
+    for name, expected in (("logprobs", said.logprobs), ("values", said.values)):
+        torch.testing.assert_close(batch[name], expected, atol=1e-5, rtol=0)
+    assert not torch.equal(batch["sampling_logprobs"], batch["logprobs"])

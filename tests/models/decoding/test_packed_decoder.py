@@ -1,0 +1,176 @@
+"""Laws of the decoder without padding: the one with it is what it must agree with."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+import transformers as hf
+from tiny import GPT, SHAPE, make_causal
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore.models.decoding.block_cache import BlockCache
+from rlcore.models.decoding.causal import CausalDecoder
+from rlcore.models.decoding.causal import packed as packed_decoding
+from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.decoding.shared_cache import SharedCache
+from rlcore.models.inputs import CausalReader
+from rlcore.models.sequence_cache import SequenceCache
+from rlcore.models.speed.packing import longest_packed
+from rlcore.protocols import Decoder, DecodeStep
+
+PAD, NEW = 31, 12
+CONFIGS = {
+    "gpt2": hf.GPT2Config(**GPT),
+    "llama, grouped heads": hf.LlamaConfig(**SHAPE),
+    "neox": hf.GPTNeoXConfig(**SHAPE),
+    "opt": hf.OPTConfig(**SHAPE, ffn_dim=32, word_embed_proj_dim=16, dropout=0.0),
+}
+PROMPTS = {
+    "ragged, all different": [[1, 2], [3], [4, 5, 6, 7, 8], [9, 10, 11], [12, 13]],
+    "ragged, some the same": [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10], [1, 2, 3], [4], [4]],
+    "groups of three and two": [[3, 4, 5], [7, 8, 9], [3, 4, 5], [7, 8, 9], [3, 4, 5]],
+    "groups, ragged": [[7], [3, 4, 5, 6], [7], [3, 4, 5, 6], [3, 4, 5, 6], [7]],
+    "one prompt": [[3, 4]] * 5,
+    "alike at first": [[1, 2, 3, 4], [1, 2, 3, 5, 6], [1, 2, 3, 4, 7], [1, 2], [1, 2, 3]],
+}
+KEPT = {2: [2, 3, 4], 5: [0, 2], 9: [1]}
+
+
+def make(name: str) -> PreTrainedModel:
+    model = make_causal(CONFIGS[name])
+    assert longest_packed(model) >= 64
+    return model
+
+
+def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+    weights = torch.randn(16, generator=torch.Generator().manual_seed(0))
+    return hidden @ (weights / weights.norm()), None
+
+
+def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeStep, said: DecodeStep) -> None:
+    count = len(expected.logits)
+    for step in range(NEW):
+        torch.testing.assert_close(said.logits, expected.logits, atol=1e-5, rtol=0)
+        torch.testing.assert_close(said.values, expected.values, atol=1e-5, rtol=0)
+        if step in KEPT:
+            rows = torch.tensor(KEPT[step])
+            padded.keep(rows), packed.keep(rows)
+            count = len(rows)
+        tokens = (torch.arange(count) * 7 + step * 3 + 1) % 30
+        expected, said = padded.step(tokens), packed.step(tokens)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", PROMPTS)
+@pytest.mark.parametrize(
+    ("least_shared", "most_short", "cache"), [(99, 0, BlockCache), (99, 99, SequenceCache), (1, 0, SharedCache)]
+)
+def test_it_says_what_the_padded_decoder_says(
+    name: str, kind: str, least_shared: int, most_short: int, cache: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_decoding, "LEAST_SHARED", least_shared)
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore.models.sequence_cache.BLOCK", 300)
+    model, prompts = make(name), PROMPTS[kind]
+    padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
+    packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
+    expected, said = padded.start(), packed.start()
+    if cache is not SharedCache or 2 * len({tuple(prompt) for prompt in prompts}) <= len(prompts):
+        assert type(packed.cache) is cache
+    assert_they_go_on_alike(padded, packed, expected, said)
+
+
+def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 4)
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", 0)
+    model = make("gpt2")
+    decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
+    decoder.start()
+    shapes = [tuple(keys.shape[::2]) for keys, _ in decoder.cache.blocks[0]]
+    assert shapes == [(5, 4), (3, 4), (5, 4)]  # columns 0 to 3, 4 to 7 of prompts longer than 4, 8 to 11
+    for token in range(7):
+        decoder.step(torch.full((5,), token))
+    assert [tuple(keys.shape[::2]) for keys, _ in decoder.cache.blocks[0]] == [*shapes, (5, 4), (5, 1)]
+    assert not decoder.cache.blocks[0][-1][0][:, :, :1].eq(0).all()
+    decoder.keep(torch.tensor([0, 2]))  # of 5 and 10 tokens
+    assert [len(keys) for keys, _ in decoder.cache.blocks[0]] == [2] * 5
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_prompts_read_packed_are_continued_as_padded_ones(name: str, kind: str) -> None:
+    model, prompts, read = make(name), [[*prompt, 11] for prompt in PROMPTS[kind]], []
+    padded, packed = (
+        CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one, packs=packs) for packs in (False, True)
+    )
+    expected = padded.start()
+    hook = model.get_input_embeddings().register_forward_hook(lambda module, args, out: read.append(args[0].numel()))
+    said = packed.start()
+    hook.remove()
+    assert read == [len({tuple(prompt[: i + 1]) for prompt in prompts for i in range(len(prompt))})]
+    assert_they_go_on_alike(padded, packed, expected, said)
+
+
+def test_a_prompt_is_read_once_and_without_padding() -> None:
+    model, read = make("gpt2"), []
+    model.transformer.wte.register_forward_hook(lambda module, args, out: read.append(args[0].numel()))
+    PackedDecoder(model, [[1, 2]] * 9 + [[3, 4, 5, 6]], max_new_tokens=1).start()
+    assert read == [6]
+
+
+def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
+    model = make("gpt2")
+
+    def broken(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        PackedDecoder(model, [[1]], max_new_tokens=1, heads=broken).start()
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+@pytest.mark.parametrize(("count", "expected"), [(31, False), (32, True)])
+def test_a_reader_takes_it_for_large_batches(count: int, expected: bool) -> None:
+    model, prompts = make("gpt2"), [[i % 30, i // 30, 1] for i in range(count)]
+    for longest in (3 + 9, 3 + 9 - 1):
+        made = CausalReader(longest=longest).decoder(
+            model, prompts, max_new_tokens=9, heads=None, autocast=torch.no_grad
+        )
+        assert isinstance(made, PackedDecoder) is (expected and longest == 12)
+    assert not pays(make("gpt2").to("meta"), prompts)
+
+
+@pytest.mark.parametrize(
+    ("length", "groups", "new", "expected"),
+    [(1, 40, 9, SequenceCache), (1, 4, 9, SequenceCache), (1, 40, 40, BlockCache), (40, 40, 9, BlockCache),
+     (40, 20, 9, SharedCache), (40, 21, 9, BlockCache)],
+)  # fmt: skip
+def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int, new: int, expected: type) -> None:
+    prompts = [[i % groups % 30, i % groups // 30, *[1] * (length - 1)] for i in range(40)]
+    decoder = PackedDecoder(make("gpt2"), prompts, max_new_tokens=new)
+    decoder.start()
+    assert type(decoder.cache) is expected
+
+
+@pytest.mark.parametrize("most_short", [0, 99], ids=["blocks", "sequences last"])
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["weights", "autocast"])
+def test_in_a_narrow_type_it_stays_near_the_padded_decoder(
+    is_mixed: bool, most_short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
+    model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
+    model.to(torch.float32 if is_mixed else torch.bfloat16)
+    padded, packed = (
+        kind(model, prompts, max_new_tokens=2, autocast=autocast) for kind in (CausalDecoder, PackedDecoder)
+    )
+    padded.start(), packed.start()
+    tokens = torch.arange(len(prompts))
+    expected, said = padded.step(tokens).logits.float(), packed.step(tokens).logits.float()
+    assert nn.functional.cosine_similarity(said, expected).min() > 0.999

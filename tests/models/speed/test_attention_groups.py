@@ -1,0 +1,101 @@
+"""Laws of attention in groups: the same numbers as in one rectangle, gradients too, and hardly any padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.models import attention_groups
+from rlcore.models.attention_groups import AttentionGroups
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.settings import CausalLMConfig
+from rlcore.models.speed import packing
+from rlcore.models.speed.packing import Packing, pack
+from rlcore.types import Trajectories
+
+LENGTHS = [2, 9, 3, 9, 1, 4, 8, 3]
+
+
+def price(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Say what one more call of attention costs."""
+    for module in (packing, attention_groups):
+        monkeypatch.setattr(module, "CALL", call)
+
+
+def batch_of(lengths: list[int], *, left: bool = False, alike: bool = False) -> Trajectories:
+    torch.manual_seed(0)
+    columns = torch.arange(max(lengths) + 2)
+    mask = columns < torch.tensor(lengths)[:, None]
+    if left:
+        mask = mask.flip(1)
+    tokens = torch.full(mask.shape, 3) if alike else torch.randint(3, 9, mask.shape)
+    action_mask = mask & (mask.cumsum(1) > 1)
+    return Trajectories(tokens, mask, action_mask, torch.ones(len(lengths), dtype=torch.bool))
+
+
+def test_the_rectangles_are_the_hand_worked_ones() -> None:
+    # rows of 1, 3 and 2 tokens, numbered 0 | 1 2 3 | 4 5 in a rectangle 3 wide; padding holds 0
+    places, picked = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 0]), torch.tensor([0, 3, 4, 5, 6, 7])
+    lengths = torch.tensor([1, 3, 2])
+    each = AttentionGroups.of(places, picked, lengths, width=attention_groups.CALL)  # a call costs one position
+    # 3 + (2 * 2) positions and 2 calls cost 9, as do three groups of 3 + 2 + 1 and 3 calls, or one of 9 and 1 call: 10
+    assert sum(rows * columns for rows, columns in each.shapes) + len(each.shapes) == 9
+    apart = AttentionGroups.of(places, picked, lengths, width=10 * attention_groups.CALL)  # it costs none
+    assert apart.shapes == ((1, 3), (1, 2), (1, 1))
+    assert apart.places.tolist() == [1, 2, 3, 4, 5, 0]
+    assert apart.picked.tolist() == [5, 0, 1, 2, 3, 4]
+
+
+def attended(made: Packing, heads: int, groups: int) -> list[Tensor]:
+    """Return what attention says, and the gradients of its queries, keys and values."""
+    torch.manual_seed(1)
+    count = len(made.picked)
+    q, k, v = (torch.randn(1, number, count, 4, requires_grad=True) for number in (heads, groups, groups))
+    mixed = made.attend(q, k, v, dropout=0.0, scaling=None)
+    return [mixed, *torch.autograd.grad((mixed * torch.randn(mixed.shape)).sum(), [q, k, v])]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("alike", [False, True], ids=["", "shared"])
+def test_groups_change_neither_values_nor_gradients(
+    monkeypatch: pytest.MonkeyPatch, kv_heads: int, alike: bool
+) -> None:
+    batch, said = batch_of(LENGTHS, alike=alike), []
+    for call in (10**9, 1):
+        price(monkeypatch, call)
+        made = pack(batch.tokens, batch.mask, share=True).inputs["packing"]
+        said.append(attended(made, 4, kv_heads))
+        if not alike:  # what is all alike is read in one row
+            assert bool(made._groups) == (call == 1)
+    for one, other in zip(*said, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_a_model_says_the_same_whatever_a_call_costs(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: PreTrainedModel, char_tokenizer: Any, left: bool
+) -> None:
+    policy = build_causal_lm(tiny_model, CausalLMConfig(), tokenizer=char_tokenizer)
+    policy.module.eval()
+    batch, said = batch_of(LENGTHS, left=left), []
+    for call in (10**9, 1):
+        price(monkeypatch, call)
+        logprobs = policy.score(batch).logprobs
+        policy.module.zero_grad()
+        (logprobs * torch.linspace(-1, 1, logprobs.numel()).view_as(logprobs)).sum().backward()
+        said.append([logprobs.detach(), *(p.grad.clone() for p in policy.module.parameters() if p.grad is not None)])
+    assert len(said[0]) == len(said[1]) > 1
+    for one, other in zip(*said, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_of_one_length_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    price(monkeypatch, 1)
+    batch = batch_of([5, 5, 5])
+    made = pack(batch.tokens, batch.mask).inputs["packing"]
+    attended(made, 4, 4)
+    assert not made._groups

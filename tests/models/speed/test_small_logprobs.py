@@ -1,0 +1,107 @@
+"""Laws of log-probs read off all logits in one piece of memory: those of log-softmax, and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlcore.models.speed.logit_tiles import LogitMap
+from rlcore.models.speed.small_logprobs import serves, whole_scores
+
+SHAPES = [(1, 1, 1), (3, 4, 7), (7, 5, 23), (5, 8, 1000), (2, 3, 5003)]
+
+
+def inputs(
+    rows: int = 7, width: int = 5, vocabulary: int = 23, dtype: torch.dtype = torch.float64, *, bias: bool = True
+) -> tuple[Any, ...]:
+    random = torch.Generator().manual_seed(rows)
+    hidden, weight, offset = (
+        torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype).requires_grad_()
+        for shape in ((rows, width), (vocabulary, width), (vocabulary,))
+    )
+    return hidden, weight, offset if bias else None, torch.randint(vocabulary, (rows,), generator=random)
+
+
+def plainly(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    logits = scale * F.linear(hidden, weight, bias)
+    each = torch.arange(len(tokens))
+    return logits.log_softmax(-1)[each, tokens], logits[each, tokens]
+
+
+def loss(said: tuple[Tensor, Tensor], which: tuple[int, ...]) -> Tensor:
+    return sum(((said[k] * torch.linspace(k - 1.0, 2.0, len(said[k]))).sum() for k in which), torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+def test_numbers_and_gradients_are_those_of_log_softmax(
+    shape: tuple[int, int, int], dtype: torch.dtype, tolerance: float, scale: float
+) -> None:
+    for bias in (True, False):
+        given = inputs(*shape, dtype, bias=bias)
+        said, due = whole_scores(*given, logit_map=LogitMap(scale)), plainly(*given, scale)
+        torch.testing.assert_close(said, due, rtol=tolerance, atol=tolerance)
+        wanted = [tensor for tensor in given[:3] if tensor is not None]
+        for which in ((0,), (1,), (0, 1)):
+            got, right = (torch.autograd.grad(loss(x, which), wanted, retain_graph=True) for x in (said, due))
+            torch.testing.assert_close(got, right, rtol=tolerance, atol=tolerance)
+
+
+def test_gradients_are_the_slopes_of_the_numbers() -> None:
+    *given, tokens = inputs()
+    assert torch.autograd.gradcheck(lambda *x: whole_scores(*x, tokens, logit_map=LogitMap(0.7)), given)
+
+
+def test_large_logits_lose_nothing() -> None:
+    logits = torch.tensor([[3000.0, 2999.0, -3000.0, 0.0], [-3000.0, -3001.0, -3002.0, -3003.0]])
+    for tokens in ([1, 3], [2, 0]):
+        said, _ = whole_scores(logits, torch.eye(4), None, torch.tensor(tokens), logit_map=LogitMap())
+        due = logits.double().log_softmax(-1)[[0, 1], tokens].float()
+        torch.testing.assert_close(said, due, rtol=1e-6, atol=0)
+
+
+def test_a_token_that_is_none_of_the_vocabulary_has_no_log_prob_and_others_keep_theirs() -> None:
+    hidden, weight, bias, tokens = inputs()
+    due, _ = whole_scores(hidden, weight, bias, tokens, logit_map=LogitMap())
+    stray = tokens.index_fill(0, torch.tensor([2]), 23).index_fill(0, torch.tensor([4]), -100)
+    said, _ = whole_scores(hidden, weight, bias, stray, logit_map=LogitMap())
+    assert said.isnan().tolist() == [i in (2, 4) for i in range(7)]
+    torch.testing.assert_close(said[~said.isnan()], due[~said.isnan()])
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
+def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
+    given, due = inputs(), inputs()
+    for k in frozen:
+        given[k].requires_grad_(False)
+    loss(whole_scores(*given, logit_map=LogitMap()), (0,)).backward()
+    loss(plainly(*due, 1.0), (0,)).backward()
+    for k in range(3):
+        if k in frozen:
+            assert given[k].grad is None
+        else:
+            torch.testing.assert_close(given[k].grad, due[k].grad)
+
+
+def test_one_piece_of_memory_holds_all_logits() -> None:
+    hidden, weight, _, tokens = inputs(40, 3, 500, torch.float32)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        whole_scores(hidden, weight, None, tokens, logit_map=LogitMap())[0].sum().backward()
+    made = [event.self_cpu_memory_usage for event in profile.events()]
+    assert sum(size >= 4 * 40 * 500 for size in made) == 1
+
+
+def test_narrow_products_caps_and_entropies_go_another_way() -> None:
+    weight = torch.zeros(2, 3)
+    assert serves(weight, LogitMap(2.0), entropy=False)
+    assert not serves(weight, LogitMap(), entropy=True)
+    assert not serves(weight, LogitMap(cap=3.0), entropy=False)
+    assert not serves(weight.bfloat16(), LogitMap(), entropy=False)
+    assert not serves(weight.to("meta"), LogitMap(), entropy=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not serves(weight, LogitMap(), entropy=False)

@@ -1,0 +1,124 @@
+"""A model of the hub that cannot be fetched is said to be so at once."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+import rlcore
+from rlcore.errors import ModelError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.hub import WEIGHTS, check_reach
+from rlcore.models.loading import load_critic
+from rlcore.models.settings import CausalLMConfig
+from rlcore.planning.estimate import estimate
+
+NAME = "nobody/nothing"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Have the hub be at an address of this machine at which nobody answers; returns the address."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    refused = lambda *_, **__: pytest.fail("the hub is asked by one who does not give up")  # noqa: E731
+    for library in ("kinds.AutoConfig", "tokenizers.AutoTokenizer"):
+        monkeypatch.setattr(f"rlcore.models.{library}.from_pretrained", refused)
+    return address
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: estimate({"model": {"path": NAME}, "trainer": {"name": "sft"}, "data": {"samples": ["a"]}}, "test"),
+        lambda: rlcore.train(NAME, trainer="sft", samples=["a"]),
+        lambda: build_causal_lm(NAME, CausalLMConfig()),
+    ],
+    ids=["plan", "train", "build"],
+)
+def test_a_hub_that_cannot_be_reached_is_asked_once(
+    use: Callable[[], object],
+    nobody: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.WARNING), pytest.raises(ModelError, match="refused") as refused:
+        use()
+    assert f"model = {NAME!r}: cannot be loaded" in str(refused.value)
+    assert "the hub cannot be reached" in str(refused.value)
+    assert "Retrying" not in caplog.text
+
+
+@pytest.mark.usefixtures("nobody")
+def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_reach("here", None)
+    check_reach("./absent/folder", None)
+    check_reach(object(), None)
+    fetched = tmp_path / "models--some--model"
+    (fetched / "snapshots/123").mkdir(parents=True)
+    (fetched / "snapshots/123/config.json").write_text("{}")
+    (fetched / "refs").mkdir()
+    (fetched / "refs/main").write_text("123")
+    check_reach("some/model", "main")
+    with pytest.raises(ModelError, match=r"its config\.json has not been fetched before"):
+        check_reach("some/other", None)
+    with pytest.raises(ModelError, match=r"its config\.json has not been fetched before"):
+        check_reach("some/model", "v2")
+    with pytest.raises(ModelError, match=r"its model\.safetensors has not been fetched before"):
+        check_reach("some/model", "main", WEIGHTS)
+    (fetched / "snapshots/123/model.safetensors.index.json").write_text("{}")
+    check_reach("some/model", "main", WEIGHTS)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_a_critic_out_of_reach_is_called_one() -> None:
+    with pytest.raises(ModelError, match=f"^critic = {NAME!r}: cannot be loaded: .* the hub cannot be reached"):
+        load_critic(NAME, CausalLMConfig())
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """Answer every request with the status that its path begins with."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize("status", [200, 307, 401, 404, 429, 503])
+def test_a_hub_that_answers_is_within_reach(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answering) as server:
+        address = f"http://127.0.0.1:{server.server_port}/{status}"
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        check_reach(NAME, None)
+        answering.join()
+
+
+@pytest.mark.usefixtures("nobody")
+def test_an_address_that_is_none_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "hub.example/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with pytest.raises(ModelError, match="the hub cannot be reached"):
+        check_reach(NAME, None)

@@ -1,0 +1,273 @@
+"""Laws of heads that need not run: a family says the same without its head, and where it would not, its head runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import transformers as hf
+from seq2seq_making import CONFIGS, dialogues
+from seq2seq_making import build as build_seq2seq
+from seq2seq_making import make as make_seq2seq
+from tiny import make_causal
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.forward import predict
+from rlcore.models.inputs import CausalReader
+from rlcore.models.logit_map import find_logit_map
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.settings import CausalLMConfig
+from rlcore.models.speed import fused_logprobs
+from rlcore.models.speed.logit_tiles import LogitMap
+from rlcore.models.speed.small_logprobs import whole_scores
+from rlcore.types import PolicyOutputs, Trajectories
+
+SHAPE = tiny.SHAPE | {"num_hidden_layers": 2}
+FAMILIES = {
+    "gpt2": (hf.GPT2Config(**tiny.GPT), LogitMap()),
+    "llama": (hf.LlamaConfig(**SHAPE), LogitMap()),
+    "gemma2": (hf.Gemma2Config(**SHAPE, final_logit_softcapping=3.0), LogitMap(cap=3.0)),
+    "cohere": (hf.CohereConfig(**SHAPE, logit_scale=0.25), LogitMap(scale=0.25)),
+    "granite": (hf.GraniteConfig(**SHAPE, logits_scaling=4.0), LogitMap(scale=0.25)),
+    "phi, bias": (hf.PhiConfig(**SHAPE), LogitMap()),
+    "gpt_neox": (hf.GPTNeoXConfig(**SHAPE), LogitMap()),
+    "opt": (hf.OPTConfig(**SHAPE, ffn_dim=32, word_embed_proj_dim=8, dropout=0.0), LogitMap()),
+}
+
+
+def make(name: str) -> PreTrainedModel:
+    if name in FAMILIES:
+        return make_causal(FAMILIES[name][0])
+    return make_seq2seq(name)
+
+
+def build(model: PreTrainedModel, tokenizer: Any, **wanted: Any) -> ModelPolicy:
+    torch.manual_seed(1)
+    wanted = {"value_head": True, **wanted}
+    if model.config.is_encoder_decoder:
+        return build_seq2seq(model, tokenizer, **wanted)
+    options = {name: wanted.pop(name) for name in list(wanted) if name not in ("value_head", "q_heads", "reference")}
+    return build_causal_lm(model, CausalLMConfig(**options), tokenizer=tokenizer, **wanted)
+
+
+def learn(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, dict[str, Tensor]]:
+    """Score a batch, and return what was said and the gradients of a loss of all of it."""
+    policy.module.zero_grad()
+    said = policy.score(batch, entropy=True)
+    assert said.values is not None
+    assert said.entropy is not None
+    slopes = torch.linspace(-1, 2, said.logprobs.numel()).reshape(said.logprobs.shape)
+    loss = (said.logprobs * slopes + said.entropy * slopes.flip(0) + said.values).sum()
+    if said.q_values is not None and said.q_logprobs is not None:
+        loss = loss + (said.q_values * slopes + said.q_logprobs * slopes.flip(1)).sum()
+    loss.backward()
+    return said, {name: p.grad.clone() for name, p in policy.module.named_parameters() if p.grad is not None}
+
+
+def assert_same(got: tuple[PolicyOutputs, Any], due: tuple[PolicyOutputs, Any], tolerance: float = 1e-5) -> None:
+    for name in ("logprobs", "entropy", "values", "q_values", "q_logprobs"):
+        torch.testing.assert_close(
+            getattr(got[0], name),
+            getattr(due[0], name),
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+    assert got[1].keys() == due[1].keys()
+    scale = max(float(gradient.abs().max()) for gradient in due[1].values())
+    for name, gradient in due[1].items():
+        assert float((got[1][name] - gradient).abs().max()) <= tolerance * scale, name
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_logprobs, "tile_of", lambda *_: (2, 5))
+
+
+def rows_given(*heads: nn.Module) -> list[int]:
+    """Note of how many rows heads make logits from now on."""
+    rows: list[int] = []
+    for head in heads:
+        head.register_forward_hook(lambda *call: rows.append(call[2].shape[-2]))
+    return rows
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "t5", "t5, version 1.1", "bart"])
+def test_a_family_says_the_same_without_its_head(
+    name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
+    policy, batch = build(make(name), char_tokenizer, reference=True), dialogues("both")
+    if name in FAMILIES:
+        assert policy.module.logit_map == FAMILIES[name][1]
+    due, kept = learn(policy, batch), policy.reference_score(batch).logprobs
+    rows = rows_given(policy.model.get_output_embeddings())
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    assert_same(learn(policy, batch), due)
+    torch.testing.assert_close(policy.reference_score(batch).logprobs, kept, rtol=1e-5, atol=1e-5)
+    assert rows == [0]
+    assert policy.score(batch, logits=True).logits.shape == (10, 32)
+
+
+@pytest.mark.parametrize("options", [{}, {"unfrozen_layers": 1}, {"value_layers": 1}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize("q_heads", [0, 2])
+def test_heads_frozen_layers_and_recomputing_change_nothing(
+    options: dict[str, Any], q_heads: int, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
+    policy, batch = build(make("gpt2"), char_tokenizer, q_heads=q_heads, **options), dialogues("left")
+    policy.module.train()
+    due = learn(policy, batch)
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    q = [] if policy.module.q_heads is None else [head.fall for head in policy.module.q_heads.heads]
+    rows = rows_given(policy.model.get_output_embeddings(), *q)
+    assert_same(learn(policy, batch), due)
+    assert rows == [0]  # nor does a Q-head run
+
+
+def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
+    policy, batch = build(make("llama"), char_tokenizer), dialogues()
+    rows, whole, ten = rows_given(policy.model.get_output_embeddings()), [], 10 * 32 * 4
+    monkeypatch.setattr(fused_logprobs, "whole_scores", lambda *_, **__: whole.append(1) or whole_scores(*_, **__))
+    for few, kept in ((ten, ten), (ten - 1, ten), (ten - 1, ten - 1)):
+        monkeypatch.setattr(fused_logprobs, "FEW_BYTES", few)
+        monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", kept)
+        policy.score(batch)
+    assert (rows, whole) == ([10, 0, 0], [1])
+    for kept in (ten, ten - 1):  # entropies are read off all logits, or off tiles
+        monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", kept)
+        policy.score(batch, entropy=True)
+    assert (rows, whole) == ([10, 0, 0, 10, 0], [1])
+
+
+def test_mixed_precision_is_that_of_the_models_own_head(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+    policy, batch = build(make("llama"), char_tokenizer), dialogues()
+    policy.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    due = learn(policy, batch)
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    got = learn(policy, batch)
+    torch.testing.assert_close(got[0].logprobs, due[0].logprobs, rtol=1e-5, atol=1e-5)
+    assert_same((due[0], got[1]), due, 0.02)
+
+
+class Wrapped(nn.Module):
+    """Stand before a head, as adapters do."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head, self.weight, self.bias = head, head.weight, head.bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden) * 1.5
+
+
+class OwnLinear(nn.Linear):
+    """Be a linear layer that does something else, as those of 8 bits are."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden).round(decimals=2)
+
+
+def with_wrapped_head() -> PreTrainedModel:
+    model = make("llama")
+    model.lm_head = Wrapped(model.lm_head)
+    return model
+
+
+def with_own_linear() -> PreTrainedModel:
+    model = make("llama")
+    weight = model.lm_head.weight
+    model.lm_head = OwnLinear(16, 32, bias=False)
+    model.lm_head.weight = weight
+    return model
+
+
+def changed(change: Any) -> Any:
+    def make_changed() -> PreTrainedModel:
+        model = make("llama")
+        own = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            out = own(*args, **kwargs)
+            out.logits = change(out.logits)
+            return out
+
+        model.forward = forward
+        return model
+
+    return make_changed
+
+
+ELSE = {
+    "a wrapped head": with_wrapped_head,
+    "a linear layer of another kind": with_own_linear,
+    "a bias by token": changed(lambda z: z + torch.arange(32) / 10),
+    "a bend that is no cap": changed(lambda z: z.sign() * z.abs().sqrt()),
+    "logits that have a floor far down": changed(lambda z: z.clamp(min=-100.0)),
+    "logits that depend on each other": changed(lambda z: z - z.amax(-1, keepdim=True) * 0.5),
+    "columns left out": changed(lambda z: z[..., :31]),
+    "numbers that are not given": changed(lambda z: z * torch.nan),
+    "what no empty batch can go through": changed(lambda z: z if z.numel() else z[:, 0] / 0),
+}
+
+
+@pytest.mark.parametrize("name", ELSE)
+def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+    model = ELSE[name]()
+    assert find_logit_map(model, CausalReader()) is None
+    if name in ("columns left out", "numbers that are not given"):
+        return
+    policy, batch = build(model, char_tokenizer, packing=False), dialogues()
+    due, _ = predict(model, CausalReader(), batch.tokens, batch.mask, batch.action_mask)
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    expected = due.log_softmax(-1).gather(1, batch.tokens[batch.action_mask][:, None])[:, 0]
+    torch.testing.assert_close(policy.score(batch).logprobs[batch.action_mask], expected)
+
+
+def test_an_adapter_in_the_head_keeps_it(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+    options = {"peft": {"type": "lora", "r": 2, "target_modules": ["lm_head"]}}  # one that changes nothing yet
+    policy, batch = build(make("llama"), char_tokenizer, **options), dialogues()
+    assert policy.module.logit_map is None
+    due = learn(policy, batch)
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    assert_same(learn(policy, batch), due)
+    assert any("lora" in name for name in due[1])
+
+
+def test_an_adapter_below_the_head_does_not(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+    options = {"peft": {"type": "lora", "r": 2, "target_modules": ["q_proj"], "init_lora_weights": False}}
+    policy, batch = build(make("llama"), char_tokenizer, reference=True, **options), dialogues()
+    assert policy.module.logit_map == LogitMap()
+    due, kept = learn(policy, batch), policy.reference_score(batch).logprobs
+    monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
+    assert_same(learn(policy, batch), due)
+    torch.testing.assert_close(policy.reference_score(batch).logprobs, kept, rtol=1e-5, atol=1e-5)
+
+
+def test_the_model_stays_in_its_mode_and_keeps_no_hook() -> None:
+    model = make("gemma2").train()
+    model.model.layers[0].eval()
+    state = torch.get_rng_state()
+    assert find_logit_map(model, CausalReader()) == LogitMap(cap=3.0)
+    assert model.training
+    assert not model.model.layers[0].training
+    head = model.get_output_embeddings()
+    assert not head._forward_hooks
+    assert not head._forward_pre_hooks
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
+def test_weights_of_few_bits_are_proved_too(name: str) -> None:
+    found = find_logit_map(make(name).to(torch.bfloat16), CausalReader())
+    assert found == FAMILIES[name][1]  # read in float32, whatever the weights are
+
+
+def test_every_encoder_decoder_is_known() -> None:
+    for name in CONFIGS:
+        policy = build_seq2seq(make_seq2seq(name))
+        assert policy.module.logit_map == LogitMap(), name

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlcore.optim.batches import micro_batches, minibatches, put_through
+from rlcore.ranks import Ranks
+from rlcore.types import Trajectories
+
+
+def numbered(count: int) -> Trajectories:
+    return Trajectories.stack([[i, i] for i in range(count)], [[False, True]] * count)
+
+
+def firsts(parts: list[Trajectories]) -> list[list[int]]:
+    return [part.tokens[:, 0].tolist() for part in parts]
+
+
+def test_minibatches_visit_every_sequence_once_and_the_last_may_be_smaller() -> None:
+    parts = firsts(list(minibatches(numbered(10), 4, seed=0)))
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert sorted(sum(parts, [])) == list(range(10))  # noqa: RUF017  three short lists
+    assert sum(parts, []) != list(range(10))  # noqa: RUF017
+
+
+def test_the_seed_decides_the_minibatches_and_nothing_else_does() -> None:
+    torch.manual_seed(0)
+    first = firsts(list(minibatches(numbered(20), 5, seed=7)))
+    torch.manual_seed(1)
+    assert firsts(list(minibatches(numbered(20), 5, seed=7))) == first
+    assert firsts(list(minibatches(numbered(20), 5, seed=8))) != first
+
+
+def test_a_minibatch_larger_than_the_batch_is_the_batch() -> None:
+    assert [len(part) for part in minibatches(numbered(3), 8, seed=0)] == [3]
+
+
+def ragged(*lengths: int) -> Trajectories:
+    """Make sequences whose first token is their number, and whose prompt is of one token."""
+    rows = [[i] * length for i, length in enumerate(lengths)]
+    batch = Trajectories.stack(rows, [[False] + [True] * (length - 1) for length in lengths])
+    return batch.with_columns(number=torch.arange(len(lengths)))
+
+
+def rank(number: int, world: int) -> Ranks:
+    ranks = Ranks()
+    ranks.rank, ranks.world = number, world
+    return ranks
+
+
+def test_micro_batches_cover_the_batch_and_know_the_last() -> None:
+    parts = list(micro_batches(numbered(5), 2, Ranks()))
+    assert firsts([part for part, _ in parts]) == [[0, 1], [2, 3], [4]]
+    assert [last for _, last in parts] == [False, False, True]
+
+
+def test_the_longest_come_first_and_every_part_is_as_wide_as_its_longest() -> None:
+    parts = [part for part, _ in micro_batches(ragged(3, 7, 2, 5, 7, 4), 2, Ranks())]
+    assert [part["number"].tolist() for part in parts] == [[1, 4], [3, 5], [0, 2]]
+    assert [part.tokens.shape[1] for part in parts] == [7, 5, 3]
+    for part in parts:
+        assert part.tokens[:, 0].tolist() == part["number"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "size", "numbers"),
+    [
+        (14, 0, [[1, 4], [3, 5], [0, 2]]),  # 2 x 7, 2 x 5 (3 x 5 is more), 2 x 3
+        (15, 0, [[1, 4], [3, 5, 0], [2]]),
+        (15, 1, [[1], [4], [3], [5], [0], [2]]),
+        (6, 0, [[1], [4], [3], [5], [0, 2]]),  # 7 is more than 6, and nothing can be done about it
+        (42, 0, [[1, 4, 3, 5, 0, 2]]),
+        (42, 4, [[1, 4, 3, 5], [0, 2]]),
+    ],
+)
+def test_a_part_holds_no_more_tokens_than_were_allowed(tokens: int, size: int, numbers: list[list[int]]) -> None:
+    parts = list(micro_batches(ragged(3, 7, 2, 5, 7, 4), size, Ranks(), tokens=tokens))
+    assert [part["number"].tolist() for part, _ in parts] == numbers
+    assert [last for _, last in parts] == [False] * (len(numbers) - 1) + [True]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 9, 16, 30, 1000])
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_yield_equally_often_within_bounds_and_cover_the_batch(world: int, size: int, tokens: int) -> None:
+    generator = torch.Generator().manual_seed(world * 100 + size)
+    for count in (1, 4, 7, 12):
+        batch = ragged(*torch.randint(2, 17, (count,), generator=generator).tolist())
+        shares = [list(micro_batches(batch, size, rank(number, world), tokens=tokens)) for number in range(world)]
+        assert len({len(share) for share in shares}) == 1
+        assert all([last for _, last in share] == [False] * (len(share) - 1) + [True] for share in shares)
+        parts = [part for share in shares for part, _ in share]
+        learned = [int(number) for part in parts for number in part["number"][part.num_actions > 0]]
+        assert sorted(learned) == list(range(count))
+        for part in parts:
+            assert not size or len(part) <= size
+            assert not tokens or len(part) == 1 or len(part) * int(part.mask.sum(1).max()) <= tokens
+
+
+def test_a_stand_in_of_a_long_prompt_keeps_the_bound_too() -> None:
+    batch = Trajectories.stack([[1] * 9, *[[2] * 3] * 4], [[False] * 8 + [True], *[[False, True, True]] * 4])
+    shares = [list(micro_batches(batch, 0, rank(number, 2), tokens=12)) for number in (0, 1)]
+    assert [[part.mask.sum(1).tolist() for part, _ in share] for share in shares] == [[[9], [3], [3]], [[3], [3], [8]]]
+
+
+def test_what_is_put_through_in_parts_comes_back_in_order() -> None:
+    batch, seen = ragged(3, 7, 2, 5, 7, 4), list[list[int]]()
+
+    def mark(part: Trajectories) -> Trajectories:
+        seen.append(part["number"].tolist())
+        return part.with_columns(marked=part["number"] * 10, each=part.tokens * 2)
+
+    changed = put_through(batch, mark, 2, tokens=12)
+    assert seen == [[1], [4], [3, 5], [0, 2]]
+    assert changed["marked"].tolist() == [0, 10, 20, 30, 40, 50]
+    assert torch.equal(changed.tokens, batch.tokens)
+    assert torch.equal(changed["each"], batch.tokens * 2)
+    assert torch.equal(changed.mask, batch.mask)
+
+
+def test_zero_takes_all_at_once() -> None:
+    parts = list(micro_batches(numbered(5), 0, Ranks()))
+    assert [(len(part), last) for part, last in parts] == [(5, True)]
+
+
+def test_a_prompt_alone_stands_in_where_a_ranks_share_is_short() -> None:
+    ranks = Ranks()
+    ranks.rank, ranks.world = 1, 2
+    chosen = [[False, False, True, True], [False, True], [False, True, True]]
+    batch = Trajectories.stack([[1, 2, 3, 4], [5, 6], [7, 8, 9]], chosen)
+    share = ranks.take_share(batch)
+    assert [row[mask].tolist() for row, mask in zip(share.tokens, share.mask, strict=True)] == [[5, 6], [1, 2]]
+    assert share.action_tokens == [[6], []]
+    assert batch.num_actions.tolist() == [2, 1, 2]

@@ -1,0 +1,219 @@
+"""`rlcore plan` foresees what a run then takes, and says why where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from planning_making import GPT, folders, imitation, ppo, save
+from transformers import GPT2Config
+
+from rlcore.cli import main
+from rlcore.config import merge
+from rlcore.errors import ConfigError
+from rlcore.models.speed.fused_logprobs import score_tokens
+from rlcore.planning.estimate import estimate
+from rlcore.planning.live import LiveBytes
+from rlcore.planning.phantoms import phantoms
+from rlcore.planning.phases import Measured
+from rlcore.planning.sizes import parse_size, write_size
+from rlcore.training.api import train_from_config
+from rlcore_ppo.trainer import PPOTrainer
+
+__all__ = ["folders"]  # a fixture
+
+
+@pytest.fixture(scope="module")
+def plain(folders: dict[str, Path]) -> Measured:
+    """What `ppo` takes as it is."""
+    return estimate(ppo(folders["gpt"]), "test").measured
+
+
+def live_peak(values: dict[str, Any], root: Path) -> int:
+    """Train for two steps with real tensors and return the most bytes that they held."""
+    short = {"run": {"steps": 2, "name": "run", "root": str(root)}, "loggers": [], "checkpoint": {"at_end": False}}
+    with LiveBytes() as live:
+        train_from_config(merge(values, short), "test")
+    return live.peak
+
+
+CASES = {
+    "ppo": ("gpt", lambda folder: ppo(folder, kl_coef=0.1)),
+    "ppo, rounds of many small batches": (
+        "gpt",
+        lambda folder: merge(
+            ppo(folder, kl_coef=0.1, rollouts=64, batch_size=2), {"gen": {"batch_size": 2}, "eval": {"batch_size": 2}}
+        ),
+    ),
+    "ppo, one layer trains": (
+        "llama", lambda folder: merge(ppo(folder, micro_batch_size=4), {"model": {"unfrozen_layers": 1}}),
+    ),
+    "sft, activations computed again": (
+        "llama", lambda folder: merge(imitation(folder, "sft"), {"model": {"gradient_checkpointing": True}}),
+    ),
+    "sft, micro-batches and adafactor": (
+        "gpt", lambda folder: imitation(folder, "sft", micro_batch_size=4, optimizer={"name": "adafactor"}),
+    ),
+    "sft, one sample at a time": ("llama", lambda folder: imitation(folder, "sft", micro_batch_size=1)),
+    "ilql": ("llama", lambda folder: imitation(folder, "ilql")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_plan_is_what_tensors_then_take(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    family, make = CASES[name]
+    values = make(folders[family])
+    planned, seen = estimate(values, "test").measured.worst.peak, live_peak(values, tmp_path)
+    assert planned == pytest.approx(seen, rel=0.15)
+
+
+TRAIN = """
+import json, sys
+from rlcore.training.api import train_from_config
+print(train_from_config(json.load(open(sys.argv[1])), "test").metrics["perf/peak_memory_gb"])
+"""
+
+
+def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
+    wide = GPT2Config(**{**GPT, "n_embd": 512, "n_head": 8, "n_layer": 2, "vocab_size": 12_000})
+    values = merge(
+        imitation(save(tmp_path / "wide", wide), "sft"),
+        {"run": {"steps": 2, "name": "run", "root": str(tmp_path)}, "loggers": [], "checkpoint": {"at_end": False}},
+    )
+    # With a fixed threshold, malloc gives back what is freed, so that only what tensors take is compared.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
+    def said(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=200, env=environment
+        ).stdout
+
+    file = str(write(tmp_path, values))
+    planned, held = json.loads(said("-m", "rlcore", "plan", file, "--json")), said("-c", TRAIN, file)
+    seen = float(held.splitlines()[-1]) * 1e9
+    assert planned["peak"] - planned["baseline"] > 150e6
+    assert planned["peak"] == pytest.approx(seen, rel=0.15)
+    assert planned["peak"] - planned["baseline"] == pytest.approx(seen - planned["baseline"], rel=0.15)
+
+
+def write(folder: Path, values: dict[str, Any]) -> Path:
+    file = folder / "run.yaml"
+    file.write_text(json.dumps(values))  # which is YAML too
+    return file
+
+
+def test_views_count_once_and_what_is_freed_no_more() -> None:
+    with LiveBytes() as live:
+        kept = torch.zeros(1000)
+        turned = kept.reshape(10, 100).t()
+        assert live.now == 4000
+        more = turned @ turned.t()
+        assert (live.now, live.peak) == (4000 + 40_000, 44_000)
+        del more
+    assert (live.now, live.peak) == (4000, 44_000)
+
+
+def test_phantoms_take_nothing_and_integers_stay_real() -> None:
+    with phantoms() as mode:
+        weight = torch.empty(10**6, 10**6)
+        mask = torch.tensor([True, False, True])
+        picked = weight[:3][mask]
+        largest = int((weight[0, :8] > 0).sum())
+    assert mode.live.now >= 4 * 10**12
+    assert (picked.shape, largest) == ((2, 10**6), 0)
+
+
+def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
+    one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
+    trained = one.held["parameters that train"]
+    assert two.held["gradients under way between processes"] == trained
+    kept = [next(p for p in each.phases if p.name == "update").parts for each in (one, two)]
+    name = "activations kept for the backward pass"
+    assert kept[1].get(name, 0) == pytest.approx(kept[0][name] / 2, rel=0.1)
+
+
+def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak(num_tiles: int) -> int:
+        monkeypatch.setattr("rlcore.planning.phantoms.NUM_TILES", num_tiles)
+        with phantoms() as mode:
+            hidden, weight = torch.zeros(64, 4, requires_grad=True), torch.zeros(512, 4, requires_grad=True)
+            said = score_tokens(hidden, weight, None, torch.zeros(64, dtype=torch.long), tile=(32, 64))
+            said.logprobs.sum().backward()
+        return mode.live.peak
+
+    assert peak(1) < peak(3) == peak(10**6)
+
+
+def test_the_parts_of_an_update_add_up_and_none_is_negative(folders: dict[str, Path]) -> None:
+    values = merge(ppo(folders["gpt"], rollouts=4, batch_size=4), {"gen": {"max_new_tokens": 8}})
+    found = estimate(values, "test").measured
+    update = next(phase for phase in found.phases if phase.name == "update")
+    assert sum(found.held.values()) + sum(update.parts.values()) == pytest.approx(update.peak, rel=1e-4)
+    assert min(size for phase in found.phases for size in phase.parts.values()) >= 0
+
+
+@pytest.mark.parametrize("chosen", [{"decoding": "static"}, {"sampling_dtype": "bfloat16"}])
+def test_what_sampling_keeps_is_there_while_the_model_learns(
+    chosen: dict[str, str], plain: Measured, folders: dict[str, Path]
+) -> None:
+    other = estimate(merge(ppo(folders["gpt"]), {"model": chosen}), "test").measured
+    kept = other.held["what sampling keeps for the next time"]
+    assert plain.held["what sampling keeps for the next time"] == 0
+    if "sampling_dtype" in chosen:
+        assert kept == pytest.approx(
+            sum(plain.held[f"parameters that {what}"] for what in ("train", "are frozen")) / 2, rel=0.1
+        )
+    else:
+        assert kept >= 2 * 2 * GPT["n_embd"] * 64 * 16 * 4  # keys and values of each layer, sequence and token
+    updates = [next(p.peak for p in each.phases if p.name == "update") for each in (plain, other)]
+    assert updates[1] - updates[0] == kept
+
+
+def test_a_trainer_that_says_nothing_is_guessed_and_that_is_said(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(PPOTrainer, "workload")
+    notes = estimate(ppo(folders["gpt"]), "test").notes
+    assert len(notes) == 1
+    assert "does not say what it asks for" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"trainer": {"name": "ppo"}}, "model.path is missing"),
+        ({"model": {"path": "./nowhere"}, "trainer": {"name": "sft"}, "data": {"samples": ["w1 w2"]}}, "nowhere"),
+        ({"model": {"path": "FOLDER"}, "trainer": {"name": "ppo"}}, "needs reward_fn and prompts"),
+        ({"model": {"path": "FOLDER"}, "trainer": {"name": "poo"}}, "no trainer is called 'poo'"),
+        ({"model": {"path": "FOLDER"}, "trainer": {"name": "sft"}, "data": {"samples": "no.jsonl"}}, "no.jsonl"),
+    ],
+)
+def test_a_mistake_is_one_line_and_no_traceback(
+    values: dict[str, Any], said: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(values).replace("FOLDER", str(folders["gpt"]))
+    assert main(["plan", str(write(tmp_path, json.loads(text)))]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "nothing.yaml"]) == 1
+    assert main(["plan", "nothing.yaml", "--device-memory", "much"]) == 1
+    assert "must be an amount of memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GB", 24 * 10**9), ("1.5GiB", 3 * 2**29), ("512 mb", 512 * 10**6), ("7", 7)]
+)
+def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
+    assert parse_size(text) == size
+    with pytest.raises(ConfigError):
+        parse_size(f"-{text}")
+    sizes = {24 * 10**9: "24.00 GB", 10**9 - 10**7: "990.0 MB", 100_000: "0.1 MB", 99_000: "99.0 kB", 64: "0.1 kB"}
+    assert {size: write_size(size) for size in sizes} == sizes

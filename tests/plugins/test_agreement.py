@@ -1,0 +1,100 @@
+"""What counts as the same plugins on every rank, and what a run says of its plugins when it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pluggy
+import pytest
+import structlog
+
+from rlcore.errors import RanksError
+from rlcore.plugins import agreement
+from rlcore.plugins.agreement import agree_on_plugins
+from rlcore.plugins.discovery import Discovery, Plugin, State
+
+
+class Recorded:
+    """Ranks whose others have said what they have: each gather returns what was said before, in order."""
+
+    def __init__(self, *others: Sequence[Plugin]) -> None:
+        self.said: list[Any] = []
+        for plugins in others:
+            self.world = 1
+            agree_on_plugins(_Listener(self.said), found(*plugins))  # type: ignore[arg-type]
+        self.world = len(others) + 1
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        return [*values, *self.said]
+
+
+class _Listener:
+    world = 2
+
+    def __init__(self, said: list[Any]) -> None:
+        self.said = said
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        self.said += values
+        return values
+
+
+def found(*plugins: Plugin, notes: tuple[str, ...] = ()) -> Discovery:
+    return Discovery(plugins, pluggy.PluginManager("rlcore"), notes)
+
+
+def plugin(dist: str = "acme", version: str = "1", name: str = "main", **rest: Any) -> Plugin:
+    return Plugin(dist, version, name, "m", **rest)
+
+
+BROKEN = plugin(state=State.BROKEN, reason="ValueError: no")
+SAME = {
+    "ok and heavy": (plugin(), plugin(state=State.HEAVY, reason="imports torch")),
+    "broken and disabled": (BROKEN, plugin(state=State.DISABLED, reason="a switch")),
+}
+OTHER = {
+    "a version": (plugin(), plugin(version="2")),
+    "an entry point": (plugin(), plugin(name="other")),
+    "a dist": (plugin(), plugin("beta")),
+    "broken on one": (plugin(), BROKEN),
+}
+
+
+@pytest.mark.parametrize("pair", SAME.values(), ids=SAME)
+def test_what_makes_no_difference_is_no_difference(pair: tuple[Plugin, Plugin]) -> None:
+    agree_on_plugins(Recorded([pair[1]]), found(pair[0]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pair", OTHER.values(), ids=OTHER)
+def test_what_differs_is_refused(pair: tuple[Plugin, Plugin]) -> None:
+    with pytest.raises(RanksError):
+        agree_on_plugins(Recorded([pair[1]]), found(pair[0]))  # type: ignore[arg-type]
+
+
+def test_the_refusal_names_every_rank_that_differs_and_both_lists() -> None:
+    here, both = plugin("here"), plugin("both")
+    with pytest.raises(RanksError) as caught:
+        agree_on_plugins(Recorded([both, BROKEN], [both, here], [both]), found(both, here))  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "rank 1, 3 has other plugins than rank 0; every rank must have the same\n"
+        "  on rank 0 only: here 1 (main)\n"
+        "  on rank 1 only: acme 1 (main): broken, ValueError: no\n"
+        "  rank 0 has: both 1 (main), here 1 (main)\n"
+        "  rank 1 has: both 1 (main)\n"
+        "  see on each machine: rlcore list-plugins"
+    )
+
+
+def test_notes_and_remarks_are_said_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_said", set())
+    for name in ("RLCORE_LOG_LEVEL", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    alone = Recorded()
+    with structlog.testing.capture_logs() as said:
+        for _ in range(2):
+            agree_on_plugins(alone, found(plugin(remarks=("on_x goes",)), notes=("twice",)))  # type: ignore[arg-type]
+    structlog.reset_defaults()  # what was captured counts as configured from then on
+    assert [(each["log_level"], each["event"]) for each in said] == [
+        ("warning", "twice"), ("warning", "acme 1: on_x goes"),
+    ]  # fmt: skip

@@ -1,0 +1,263 @@
+"""Whatever a plugin does, everything else works, and it is said in one line: one law for every way to go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from dists import GOOD, Site
+
+HOOKED = "from rlcore import hookimpl\n\n@hookimpl\n"
+SHOUT = "import sys\nsys.stderr.write('IMPORTED')\n"
+NEIGHBOUR = GOOD.format(name="good") + "\n@hookimpl\ndef on_step(run, metrics):\n    print('good heard')\n"
+HEAVY_REASON = (
+    "imports torch when it is loaded, which slows every command: import it in functions, or name targets as "
+    "'module:attribute'"
+)
+
+
+@attrs.frozen
+class Case:
+    """Hold how a plugin called acme goes wrong, and what is said of it.
+
+    Attributes:
+        state, reason: what acme is, and the one line that says why; `{site}` and `{second}` stand for folders.
+        source: its module.
+        install: arguments of `Site.install`, or what installs more than acme.
+        switches, config: environment variables, and the configuration file of the run.
+        imported: whether its module may be imported.
+        works: trainer that works all the same, or None where the core alone is left.
+        version: what is known of it.
+    """
+
+    state: str
+    reason: str
+    source: str | None = GOOD.format(name="bad")
+    install: Mapping[str, Any] | Callable[[Site], None] | None = None
+    switches: Mapping[str, str] = attrs.Factory(dict)
+    config: str = ""
+    imported: bool = True
+    works: str | None = "good"
+    version: str = "0.3"
+
+    def build(self, site: Site) -> None:
+        more = self.install if isinstance(self.install, Mapping) else {}
+        site.install("acme", self.source, **more)
+        site.install("neighbour", NEIGHBOUR)
+        if callable(self.install):
+            self.install(site)
+        (site.elsewhere / "run.yaml").write_text(self.config)
+
+
+def beside(site: Site) -> Path:
+    return site.folder.parent / "second"
+
+
+def stand_in_for_torch(site: Site) -> None:
+    # The real one takes seconds in every process; that it is seen is tested once, below.
+    (site.folder / "torch.py").write_text("")
+
+
+def rival(site: Site) -> None:
+    site.install("rival", GOOD.format(name="bad"))
+
+
+def second_copy(site: Site) -> None:
+    site.install("acme", GOOD.format(name="old"), version="0.2", folder=beside(site))
+
+
+def nameless(site: Site) -> None:
+    (site.folder / "acme-0.3.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\n")
+
+
+CASES = {
+    "raises at import": Case("broken", "ValueError: no", "raise ValueError('no')\n"),
+    "leaves at import": Case("broken", "SystemExit: 3", "raise SystemExit(3)\n"),
+    "imports torch": Case("heavy", HEAVY_REASON, "import torch\n" + GOOD.format(name="bad"), stand_in_for_torch),
+    "syntax error": Case("broken", "SyntaxError: invalid syntax (acme_plugin.py, line 1)", "def f(:\n"),
+    "missing dependency": Case(
+        "broken", "ModuleNotFoundError: No module named 'acme_is_not_there'", "import acme_is_not_there\n"
+    ),
+    "entry point to no module": Case("broken", "ModuleNotFoundError: No module named 'acme_plugin'", None),
+    "entry point to no attribute": Case(
+        "broken", "AttributeError: module 'acme_plugin' has no attribute 'Door'",
+        install={"entry_points": "[rlcore]\nmain = acme_plugin:Door\n"},
+    ),
+    "registers twice": Case(
+        "broken", "it registers trainer 'bad' twice", GOOD.format(name="bad") + "    register('bad', 'json:loads')\n"
+    ),
+    "raises after half its registrations": Case(
+        "broken", "RuntimeError: half way", GOOD.format(name="bad") + "    raise RuntimeError('half way')\n"
+    ),
+    "misspelt hook": Case(
+        "broken", "rlcore has no hook 'on_stpe'; did you mean 'on_step'?", HOOKED + "def on_stpe(run): ...\n"
+    ),
+    "unknown argument": Case(
+        "broken", "hook on_step has no argument 'metric' (did you mean 'metrics'?); it takes run, metrics",
+        HOOKED + "def on_step(run, metric): ...\n",
+    ),
+    "requires another rlcore": Case(
+        "incompatible", "needs rlcore>=9, this is rlcore 0.1.0", SHOUT, {"requires": ("rlcore>=9",)}, imported=False
+    ),
+    "one name in two dists": Case(
+        "conflict", "rival 0.3 brings a trainer 'bad' too: say 'acme:bad'", install=rival, works="acme:bad"
+    ),
+    "twice on the path": Case(
+        "ok", "note: acme lies on the path in 2 places: 0.3 in {site} is used, 0.2 in {second} is not",
+        install=second_copy,
+    ),
+    "disabled by variable": Case(
+        "disabled", "RLCORE_DISABLE_PLUGINS names it", SHOUT, switches={"RLCORE_DISABLE_PLUGINS": "Acme"},
+        imported=False,
+    ),
+    "disabled by configuration": Case(
+        "disabled", "plugins.disable in the configuration names it", SHOUT, config="plugins: {disable: [Acme]}\n",
+        imported=False,
+    ),
+    "left out by configuration": Case(
+        "disabled", "plugins.only in the configuration does not name it", SHOUT,
+        config="plugins: {only: [neighbour]}\n", imported=False,
+    ),
+    "allow-list empty": Case(
+        "disabled", "RLCORE_PLUGINS does not name it", SHOUT, switches={"RLCORE_PLUGINS": ""}, imported=False,
+        works=None,
+    ),
+    "metadata without a name": Case(
+        "broken", "its metadata cannot be read: ValueError: it says no name",
+        install=nameless, version="?",
+    ),
+    "says nothing of what it raises": Case(
+        "broken", "Mute", "class Mute(Exception):\n    def __str__(self): raise ValueError\nraise Mute\n"
+    ),
+    "speaks in many lines": Case(
+        "broken", "one", "from rlcore.errors import PluginError\nraise PluginError('one\\ntwo')\n"
+    ),
+}  # fmt: skip
+
+COMMANDS = """
+import contextlib, io, json
+from rlcore.cli import main
+def answer(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(arguments) == 0, arguments
+    return said.getvalue()
+print(answer("show", "{name}").splitlines()[0])
+print(json.dumps(json.loads(answer("doctor", "--json"))))
+main(["--help"])
+"""
+USE = """
+import os
+from rlcore.config import load_yaml
+from rlcore.plugins.observers import Observers
+from rlcore.plugins.registry import registries
+from rlcore.settings import plugins_section
+from rlcore.plugins.switches import configured
+section = plugins_section(load_yaml("run.yaml"), "run.yaml")
+with configured(section.disable, section.only):
+    print(registries().{registry}.get("{name}").target().__name__)
+    Observers().on_step(None, {{}})
+    os.environ["RLCORE_STRICT_PLUGINS"] = "1"
+    registries()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case: Case, site: Site) -> None:
+    case.build(site)
+    seen = {"path": (beside(site),), **case.switches}
+    reason = case.reason.format(site=site.folder, second=beside(site))
+    strict = {**seen, "RLCORE_STRICT_PLUGINS": "1"}
+
+    listing = site.python("-m", "rlcore", "list-plugins", "--check", "--config", "run.yaml", **strict)
+    lines = [line.strip() for line in listing.stdout.splitlines()]
+    assert (listing.returncode, listing.stderr) == (1, "")
+    row = next(line for line in lines if line.startswith("acme "))
+    assert row.split()[2] == case.state
+    assert reason in (lines if case.state == "ok" else [lines[lines.index(row) + 1]])
+    assert row.split()[3:] == (["trainers:", "bad"] if case.state in {"ok", "heavy", "conflict"} else [])
+
+    others = site.python("-c", COMMANDS.format(name=case.works or "causal_lm"), **strict)
+    assert others.returncode == 0, others.stderr
+    shown, doctor, usage = others.stdout.splitlines()[:3]
+    assert usage.startswith("usage: rlcore")
+    assert shown.startswith(("trainer 'good'", "trainer 'bad'", "architecture 'causal_lm'"))
+    acme = next(plugin for plugin in json.loads(doctor)["plugins"] if plugin["dist"] == "acme")
+    assert case.config or acme["state"] == case.state
+
+    where = ("trainers", case.works) if case.works else ("architectures", "causal_lm")
+    used = site.python("-c", USE.format(registry=where[0], name=where[1]), **seen)
+    assert used.returncode == 1, used.stdout
+    assert used.stdout == ("dumps\ngood heard\n" if case.works else "build_causal_lm\n"), used.stderr
+    refused = "PluginError: RLCORE_STRICT_PLUGINS is set"
+    assert refused in used.stderr
+    said = reason.removeprefix("note: ") if case.state == "ok" else f"acme {case.version} is {case.state}: {reason}"
+    assert any(line.endswith(f"and {said}") for line in used.stderr.splitlines()), used.stderr
+    assert case.imported or "IMPORTED" not in listing.stderr + used.stderr
+
+
+def test_where_nothing_is_wrong_check_and_strict_are_content(site: Site) -> None:
+    site.install("neighbour", NEIGHBOUR)
+    (site.elsewhere / "run.yaml").touch()
+    done = site.python("-m", "rlcore", "list-plugins", "--check", "--config", "run.yaml")
+    assert done.returncode == 0, done.stdout
+    used = site.python("-c", USE.format(registry="trainers", name="good"))
+    assert (used.returncode, used.stdout) == (0, "dumps\ngood heard\n"), used.stderr
+
+
+def test_a_plugin_that_imports_torch_itself_is_heavy_and_still_works(site: Site) -> None:
+    # Once with the real one, by way of a library, and with a second plugin that finds it there and holds a part of it.
+    (site.folder / "library.py").write_text("import torch.nn\n")
+    site.install("acme", "import library\n" + GOOD.format(name="bad"))
+    site.install("beta", "from beta_inner import Layer\n" + GOOD.format(name="worse"))
+    (site.folder / "beta_inner.py").write_text("from torch.nn import Linear as Layer\n")
+    site.install("gamma", "def late():\n    import torch\n" + GOOD.format(name="fine"))
+    plugins = site.plugins()
+    assert [plugins[dist]["state"] for dist in ("acme", "beta", "gamma")] == ["heavy", "heavy", "ok"]
+    assert plugins["beta"]["reason"] == HEAVY_REASON
+    assert plugins["beta"]["components"] == {"trainers": ["worse"]}
+
+
+def test_a_heavy_plugin_is_seen_in_a_process_that_has_what_it_imports(site: Site) -> None:
+    stand_in_for_torch(site)
+    package = site.folder / "acme_plugin"
+    package.mkdir()
+    (package / "__init__.py").write_text("from acme_plugin.inner import *\n" + GOOD.format(name="bad"))
+    (package / "inner.py").write_text("import torch as t\n__all__ = []\n")
+    site.install("acme")
+    code = (
+        "import torch; from rlcore.plugins.discovery import discover\nprint([p.state for p in discover().plugins][1])"
+    )
+    assert site.python("-c", code).stdout == "heavy\n"
+
+
+def test_looking_for_what_is_heavy_wakes_no_lazy_module(site: Site) -> None:
+    lazy = """
+import types
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name):
+        raise SystemExit(f"woken by {name}")
+sleeping = Lazy("torch")
+"""
+    site.install("acme", lazy + GOOD.format(name="bad"))
+    code = (
+        "from rlcore.plugins.checks import heavy_imports; import acme_plugin; print(heavy_imports('acme_plugin', ()))"
+    )
+    assert site.python("-c", code).stdout == "[]\n"
+
+
+def test_a_heavy_plugin_in_conflict_says_both(site: Site) -> None:
+    stand_in_for_torch(site)
+    site.install("acme", "import torch\n" + GOOD.format(name="bad"))
+    rival(site)
+    plugins = site.plugins()
+    assert plugins["acme"]["state"] == "conflict"
+    assert plugins["acme"]["reason"] == f"rival 0.3 brings a trainer 'bad' too: say 'acme:bad'; {HEAVY_REASON}"

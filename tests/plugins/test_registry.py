@@ -1,0 +1,199 @@
+"""Registries: short and full names, near matches, lazy targets."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from pathlib import Path
+from typing import Any
+
+import pluggy
+import pytest
+
+from rlcore import errors
+from rlcore.components import KINDS, Component
+from rlcore.config import config, option
+from rlcore.plugins.discovery import Discovery, Plugin, State
+from rlcore.plugins.registry import KNOWN, Registries, build_registries, registries
+
+
+@config
+class Options:
+    clip: float = option(0.2, "a clip", ge=0)
+
+
+def component(
+    name: str, dist: str = "acme", kind: str = "trainers", target: Any = "json:dumps", config: Any = None
+) -> Any:
+    return Component(
+        kind=kind, name=name, dist=dist, version="0.1.0", summary="", reference=target, config_reference=config
+    )
+
+
+def registries_of(*plugins: Plugin) -> Registries:
+    return build_registries(Discovery(plugins, pluggy.PluginManager("rlcore"), ()))
+
+
+def plugin(dist: str, *components: Component[Any], state: State = State.OK, reason: str = "") -> Plugin:
+    return Plugin(dist, "0.1.0", "main", "m", state=state, reason=reason, components=components)
+
+
+@pytest.fixture
+def three() -> Registries:
+    return registries_of(
+        plugin("rlcore-sft", component("sft", "rlcore-sft")),
+        plugin("rlcore-ppo", component("ppo", "rlcore-ppo")),
+        plugin("acme-dpo", state=State.BROKEN, reason="ImportError: No module named 'acme'"),
+        plugin("acme-old", state=State.INCOMPATIBLE, reason="needs rlcore>=9"),
+    )
+
+
+@pytest.mark.parametrize("name", ["ppo", "rlcore-ppo:ppo", "rlcore_ppo:ppo", "RLcore.ppo:ppo"])
+def test_a_component_answers_to_its_short_and_its_full_name(three: Registries, name: str) -> None:
+    assert three.trainers.get(name).qualified == "rlcore-ppo:ppo"
+    assert name in three.trainers
+
+
+def test_an_unknown_name_says_what_is_near_what_is_installed_and_what_is_not_loaded(three: Registries) -> None:
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        three.trainers.get("poo")
+    assert str(caught.value) == (
+        "no trainer is called 'poo'. Did you mean 'ppo' (rlcore-ppo 0.1.0)?\n"
+        "  installed:  ppo (rlcore-ppo 0.1.0), sft (rlcore-sft 0.1.0)\n"
+        "  not loaded: acme-dpo 0.1.0, ImportError: No module named 'acme'\n"
+        "              acme-old 0.1.0, needs rlcore>=9        see: rlcore list-plugins"
+    )
+
+
+def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
+    with pytest.raises(errors.UnknownReward) as caught:
+        registries_of().rewards.get("kindness")
+    assert str(caught.value) == "no reward is called 'kindness'.\n  installed:  none        see: rlcore list-plugins"
+
+
+@pytest.mark.parametrize("name", ["reinforce", "rlcore-reinforce:reinforce", "RLcore.reinforce:reinforce"])
+def test_a_name_the_project_knows_is_answered_with_the_package_to_install(three: Registries, name: str) -> None:
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        three.trainers.get(name)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(f"no trainer is called '{name}'.")
+    source = "comes with rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+    assert first.endswith(f" '{name}' {source}")
+
+
+def test_a_near_match_may_be_a_name_the_project_knows() -> None:
+    with pytest.raises(errors.UnknownLogger) as caught:
+        registries_of().loggers.get("tensorbord")
+    assert str(caught.value).splitlines()[0] == (
+        "no logger is called 'tensorbord'. Did you mean 'tensorboard'? It comes with rlcore-tensorboard, which is not "
+        "installed: pip install rlcore-tensorboard"
+    )
+
+
+def test_both_are_said_what_is_near_and_what_is_known() -> None:
+    near = registries_of(plugin("acme", component("reinforced")))
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        near.trainers.get("reinforce")
+    assert str(caught.value).splitlines()[0] == (
+        "no trainer is called 'reinforce'. Did you mean 'reinforced' (acme 0.1.0)? 'reinforce' comes with "
+        "rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+    )
+
+
+def test_nobody_is_told_to_install_what_is_installed() -> None:
+    off = registries_of(plugin("rlcore-ppo", state=State.DISABLED, reason="a switch"), plugin("rlcore-sft"))
+    for name, said in {
+        "ppo": "'ppo' comes with rlcore-ppo, which is installed, but disabled",
+        "sft": "'sft' comes with other versions of rlcore-sft than 0.1.0, which is installed",
+    }.items():
+        with pytest.raises(errors.UnknownTrainer) as caught:
+            off.trainers.get(name)
+        assert str(caught.value).splitlines()[0] == f"no trainer is called '{name}'. {said}"
+
+
+def test_what_is_known_is_what_the_installed_plugins_register() -> None:
+    here = {plugin.dist for plugin in registries().discovery.plugins}
+    for kind, names in KNOWN.items():
+        for name, dist in names.items():
+            assert dist not in here or f"{dist}:{name}" in getattr(registries(), kind)
+
+
+@pytest.mark.parametrize("name", ["", ":", "ppo:ppo", "rlcore-sft:ppo", "rlcore-ppo:", None, 3])
+def test_no_other_spelling_finds_anything(three: Registries, name: Any) -> None:
+    assert name not in three.trainers
+    with pytest.raises(errors.UnknownTrainer):
+        three.trainers.get(name)
+
+
+def test_each_kind_has_an_error_of_its_own_and_all_share_a_base() -> None:
+    raised = set()
+    for registry in registries_of():
+        with pytest.raises(errors.UnknownComponent) as caught:
+            registry.get("x")
+        assert isinstance(caught.value, LookupError)
+        raised.add(caught.type)
+    assert len(raised) == len(KINDS) == 9
+
+
+def test_two_dists_with_one_name_are_told_apart_by_their_full_names() -> None:
+    both = registries_of(plugin("a", component("x", "a")), plugin("b", component("x", "b")))
+    assert both.trainers.get("b:x").dist == "b"
+    assert "x" not in both.trainers
+    with pytest.raises(errors.AmbiguousComponent, match=r"2 trainers are called 'x': say 'a:x' \(a 0.1.0\) or 'b:x'"):
+        both.trainers.get("x")
+
+
+def test_one_name_may_stand_in_several_registries() -> None:
+    both = registries_of(plugin("a", component("x", "a"), component("x", "a", kind="loggers")))
+    assert both.trainers.get("x").kind == "trainers"
+    assert both.loggers.get("x").kind == "loggers"
+    assert len(both.samplers) == 0
+
+
+def test_a_target_is_imported_when_it_is_asked_for_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lazy_target.py").write_text("class Box:\n    inner = print\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    lazy = component("x", target="lazy_target:Box.inner")
+    assert "lazy_target" not in sys.modules
+    assert lazy.target() is print
+    monkeypatch.delitem(sys.modules, "lazy_target")
+
+
+def test_a_target_may_be_the_thing_itself() -> None:
+    assert component("x", target=collections.Counter).target() is collections.Counter
+    assert component("x", config=Options).config_class() is Options
+    assert component("x").config_class() is None
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"),
+    [
+        ("acme_absent.trainer:T", "ModuleNotFoundError: No module named 'acme_absent'"),
+        ("json:dump_all", "AttributeError: module 'json' has no attribute 'dump_all'"),
+        ("leaves:X", "SystemExit: 3"),
+    ],
+)
+def test_a_target_that_does_not_import_names_plugin_target_and_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, cause: str
+) -> None:
+    (tmp_path / "leaves.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(errors.PluginError) as caught:
+        component("x", target=target).target()
+    assert str(caught.value) == f"trainer 'x' (acme 0.1.0): cannot load its target '{target}': {cause}"
+    assert caught.value.__cause__ is not None
+
+
+def test_a_config_that_is_no_config_class_is_refused() -> None:
+    with pytest.raises(errors.PluginError, match="its config 'json:dumps' is not a class made with"):
+        component("x", config="json:dumps").config_class()
+
+
+def test_everything_the_installed_plugins_register_can_be_imported() -> None:
+    for registry in registries():
+        for each in registry:
+            if each.dist in {"rlcore", "rlcore-ppo", "rlcore-sft"}:
+                assert callable(each.target()), each
+                each.config_class()

@@ -1,0 +1,141 @@
+"""A profile says of answers that are awaited both what the run waited and how long they took, once each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hand_clock import MS, Clock
+
+from rlcore.profiling.marks import running
+from rlcore.profiling.phases import Profile
+from rlcore.profiling.tracks import Frame
+from rlcore.rewards.combine import Rewards
+from rlcore.rewards.score import Scorer
+from rlcore.testing.small import make_tokenizer
+from rlcore.training.rollout import collect
+from rlcore.types import Prompt, Trajectories
+
+PROMPTS = [Prompt("a", (1,)), Prompt("b", (2,))]
+BATCH = Trajectories.stack([[1, 3], [2, 4]], [[False, True]] * 2)
+
+
+class Watched(Profile):
+    """Tell when the driving thread waits for answers, by way of `waits`."""
+
+    waits: dict[int, threading.Event]
+
+    def enter(self, name: str, *, is_background: bool = False) -> Frame:
+        frame = super().enter(name, is_background=is_background)
+        if name == "awaiting" and frame.path[-2] == "reward functions":
+            next(event for event in self.waits.values() if not event.is_set()).set()
+        return frame
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def profiled(clock: Clock, judges: Sequence[Callable[..., Any]], sample: Any, *, overlap: bool) -> tuple[Any, ...]:
+    """Collect in a step that is profiled; return its rows, those beside, and what no phase took, in milliseconds."""
+    profile = Watched(clock=clock)
+    profile.waits = WAITS
+    scorer = Scorer(Rewards.build([(judge, 1.0) for judge in judges]), make_tokenizer(), (), False, "step 1")
+    with running(profile):
+        profile.begin_step(0)
+        collect(sample, scorer, PROMPTS, overlap=overlap)
+        profile.end_steps(1)
+    rows, beside = (
+        {"/".join(path): (row.total // MS, row.calls) for path, row in rows.items()}
+        for rows in (profile.first.rows, profile.first.beside)
+    )
+    assert sum(row.own for row in profile.first.rows.values()) + profile.first.other == profile.first.wall
+    return rows, beside, profile.first.other // MS
+
+
+WAITS: dict[int, threading.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits() -> None:
+    WAITS.clear()
+    WAITS.update({number: threading.Event() for number in range(3)})
+
+
+async def until(waited: int) -> None:
+    """Return once the run waits for answers for the `waited`-th time, which it does at once or never."""
+    for _ in range(5000):
+        if WAITS[waited].is_set():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError("nobody waits")
+
+
+def test_a_coroutine_counts_beside_and_the_wait_for_it_in_the_sum(clock: Clock) -> None:
+    async def slow(outputs: list[str]) -> list[float]:
+        await begun.wait()
+        try:
+            await until(0)
+        finally:
+            clock.spend(7)
+            done.set()
+        return [0.0] * len(outputs)
+
+    async def slower(outputs: list[str]) -> list[float]:
+        begun.set()
+        await done.wait()
+        clock.spend(20)
+        return [0.0] * len(outputs)
+
+    def quick(outputs: list[str]) -> list[float]:
+        clock.spend(3)
+        return [0.0] * len(outputs)
+
+    def sample(prompts: Sequence[Prompt]) -> Trajectories:
+        clock.spend(100)
+        return BATCH
+
+    begun, done = asyncio.Event(), asyncio.Event()
+    rows, beside, other = profiled(clock, [slow, slower, quick], sample, overlap=False)
+    assert rows == {
+        "reward": (30, 1), "reward/reward functions": (30, 1), "reward/reward functions/slow": (0, 1),
+        "reward/reward functions/slower": (0, 1), "reward/reward functions/quick": (3, 1),
+        "reward/reward functions/awaiting": (27, 1),
+    }  # fmt: skip
+    assert beside == {"awaited: slow": (7, 1), "awaited: slower": (27, 1)}
+    assert other == 100
+
+
+def test_answers_that_come_while_sampling_goes_on_are_waited_for_less_than_they_took(clock: Clock) -> None:
+    called = [threading.Event(), threading.Event()]
+
+    async def judge(outputs: list[str]) -> list[float]:
+        number = sum(event.is_set() for event in called)
+        called[number].set()
+        await until(number)
+        clock.spend(5)
+        return [0.0] * len(outputs)
+
+    def sample(prompts: Sequence[Prompt], on_batch: Callable[..., None]) -> Trajectories:
+        for row in range(2):
+            clock.spend(10)
+            on_batch([row], BATCH.rows(torch.tensor([row])))
+            assert called[row].wait(10)
+        clock.spend(30)
+        return BATCH
+
+    rows, beside, other = profiled(clock, [judge], sample, overlap=True)
+    assert rows.pop("reward/reward functions/awaiting") == (10, 2)
+    assert rows == {"reward": (10, 3), "reward/awaiting": (0, 2), "reward/reward functions": (10, 2)}
+    # The first was asked 45 ms before it answered, the second 40: of both the run waited for 10.
+    assert beside["awaited: judge"] == (45 + 40, 2)
+    # The thread that asks may or may not have come back when the clock goes on.
+    assert {name: calls for name, (_, calls) in beside.items()} == {
+        "reward functions": 2, "reward functions/judge": 2, "awaited: judge": 2,
+    }  # fmt: skip
+    assert other == 50

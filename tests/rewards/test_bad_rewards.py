@@ -1,0 +1,110 @@
+"""What cannot be used of a reward is refused, and blamed on its function."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+import torch
+from reward_asking import ask, by_label, by_output
+
+from rlcore.errors import DataError, RewardError
+from rlcore.rewards.combine import Rewards
+from rlcore.types import Prompt
+
+
+def raises(samples):
+    raise KeyError("lost")
+
+
+async def raises_later(samples):
+    await asyncio.sleep(0)
+    raise ValueError("too late")
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "message"),
+    [
+        (
+            raises,
+            r"^reward function 'raises' \(step 3, batch of 3\) raised KeyError: 'lost' at .*test_bad_rewards\.py:\d+$",
+        ),
+        (raises_later, r"reward function 'raises_later' \(step 3, batch of 3\) raised ValueError: too late at .*:\d+$"),
+        (lambda samples: [1, 2], r"returned 2 values for 3 samples; return 3 numbers, one a sample"),
+        (lambda samples: [1, math.nan, 2], r"'reward' .* gave sample 1 nan, which is not a finite number; return"),
+        (lambda samples: [1, 2, -math.inf], r"gave sample 2 -inf, which is not a finite number"),
+        (lambda samples: [10**400, 2, 3], r"gave sample 0 1000.*, which is not a finite number"),
+        (lambda samples: ["1", 2, 3], r"gave sample 0 '1', which is a str, not a number"),
+        (lambda samples: [1, [0, "x", 0], 3], r"gave sample 1, token 1 'x', which is a str"),
+        (lambda samples: [1, [0, math.nan, 0], 3], r"gave sample 1, token 1 nan"),
+        (lambda samples: [1, [1, 2], 3], r"gave sample 1 2 dense rewards, but the policy chose 3 tokens there; .*EOS"),
+        (lambda samples: torch.zeros(3, 1), r"gave sample 0 1 dense rewards, but the policy chose 2 tokens"),
+        (lambda samples: None, r"returned None \(NoneType\); return 3 numbers"),
+        (lambda samples: 1.0, r"returned 1\.0 \(float\)"),
+        (lambda samples: torch.tensor(1.0), r"returned 1\.0 \(float\)"),
+        (lambda samples: "abc", r"returned 'abc' \(str\)"),
+        (lambda samples: {"reward": [1, 2, 3]}, r"returned \{'reward': \[1, 2, 3\]\} \(dict\)"),
+        (lambda samples: [1, {"a": 1}, 2], r"gave sample 1 \{'a': 1\}, which is a dict, not a number"),
+        (
+            lambda samples, lable: [],
+            r"asks for 'lable', which is not there; did you mean 'label'\? There are samples, p",
+        ),
+        (lambda completions: [], r"asks for 'completions', which is not there; did you mean 'outputs'\?"),
+        (lambda lable: [], r"asks for 'lable', .*did you mean 'label'"),
+        (lambda samples, zzz: [], r"asks for 'zzz', which is not there; there are samples, prompts, outputs, token"),
+        (lambda a, b, c, d, /: [], r"asks for 'd', which is not there"),
+    ],
+)
+def test_what_cannot_be_used_is_blamed_on_its_function(reward_fn, message):
+    with pytest.raises(RewardError, match=message):
+        ask(reward_fn)
+
+
+def test_the_functions_own_error_is_the_cause():
+    for reward_fn, kind in ((raises, KeyError), (raises_later, ValueError)):
+        with pytest.raises(RewardError) as caught:
+            ask([by_label, reward_fn])
+        assert isinstance(caught.value.__cause__, kind)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_is_not_left_behind_when_another_function_raises():
+    with pytest.raises(RewardError, match="'raises'"):
+        ask([by_label, raises])
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "message"),
+    [
+        (3, r"reward_fn: 3 \(int\) cannot be called; a reward is a function"),
+        ([], r"reward_fn is empty"),
+        ({}, r"reward_fn is empty"),
+        ([by_output, None], r"the weight of 'by_output' is None; it must be a finite number"),
+        ([(by_output, math.nan)], r"the weight of 'by_output' is nan"),
+        ([(by_output, True)], r"the weight of 'by_output' is True"),
+        ([{"fn": by_output, "wieght": 1}], r"reward_fn\[0\]: 'wieght': .*'weight' and 'name', nothing else"),
+        ([{"fn": "math:floor", "low": 1}], r"only a registered reward may have options"),
+        ({"good": {"weight": 1}}, r"reward_fn\.good: .* must have 'fn'"),
+        ("no_such_module:f", r"reward_fn = 'no_such_module:f': importing 'no_such_module' failed"),
+        ("math:pi", r"reward_fn: 'math:pi' \(float\) cannot be called"),
+    ],
+)
+def test_rewards_that_are_none_are_refused(reward_fn, message):
+    with pytest.raises(DataError, match=message):
+        Rewards.build(reward_fn)
+
+
+def test_a_function_that_ends_the_program_ends_it():
+    async def leave(samples):
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        ask(leave)
+    assert ask(by_label).totals == [1, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["samples", "prompts", "outputs", "tokenizer"])
+def test_columns_of_a_name_that_is_taken_are_refused(name):
+    with pytest.raises(DataError, match=rf"a column '{name}', a name under which .*; rename the column"):
+        ask(by_output, prompts=[Prompt("a", (0,), {name: 1})], outputs=["x"], lengths=[1])

@@ -1,0 +1,58 @@
+"""A console logger of some run, and what it prints."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import attrs
+from rich.console import Console
+
+from rlcore.loggers.console import ConsoleLogger
+from rlcore.loggers.settings import ConsoleConfig
+from rlcore.plugins.observers import Observers
+from rlcore.settings import TrainConfig
+
+ESCAPE = "\x1b"
+
+
+@attrs.define
+class SomeRun:
+    dir: Path
+    step: int = 0
+    total_steps: int | None = None
+    config: TrainConfig = attrs.field(factory=TrainConfig)
+    observers: Observers = attrs.field(factory=Observers)
+
+
+@attrs.define
+class Screen:
+    """A console logger, and the text it has printed."""
+
+    logger: ConsoleLogger
+    run: SomeRun
+    file: io.StringIO
+
+    @property
+    def text(self) -> str:
+        return self.file.getvalue()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+def make_screen(
+    tmp_path: Path, config: ConsoleConfig | None = None, *, terminal: bool = False, width: int = 100, **run: Any
+) -> Screen:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, highlight=False)
+    some_run = SomeRun(tmp_path, **run)
+    return Screen(ConsoleLogger(config or ConsoleConfig(), some_run, console=console), some_run, file)
+
+
+PPO = {
+    "reward/mean": 0.51234, "reward/std": 0.1, "loss/total": 0.031, "loss/policy": -0.0123, "kl/mean": 0.000021,
+    "response/length_mean": 7.93, "time/sample_s": 0.7, "time/step_s": 1.3181, "grad/norm": 3.0,
+}  # fmt: skip

@@ -1,0 +1,113 @@
+"""What the laws of decoding in static tensors are tried on, and a recording that needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import transformers as hf
+from tiny import GPT as GPT_OF_FOUR
+from tiny import SHAPE as SHAPE_OF_FOUR
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from transformers import PreTrainedModel
+
+from rlcore.models.decoding.causal import CausalDecoder
+from rlcore.models.graphs import reads_on_host
+from rlcore.models.static_choice import StaticDecoding
+
+PAD, VOCABULARY = 31, 32
+GPT, SHAPE = GPT_OF_FOUR | {"n_layer": 2}, SHAPE_OF_FOUR | {"num_hidden_layers": 2}
+RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [1, 2, 3], [13, 14]]
+FAMILIES = {
+    "gpt2": hf.GPT2Config(**GPT),
+    "llama": hf.LlamaConfig(**SHAPE, tie_word_embeddings=False),
+    "qwen2": hf.Qwen2Config(**SHAPE),
+    "neox": hf.GPTNeoXConfig(**SHAPE),
+    "gemma2, softcaps, wide windows": hf.Gemma2Config(**SHAPE, sliding_window=60, attn_implementation="eager"),
+}
+
+
+class Tape(TorchDispatchMode):
+    """Stand in for a CUDA graph: numbers of Python are fixed, tensors keep their places, and no Python runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.num_replays = 0
+
+    def record(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        call()
+        with self:
+            return call()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if reads_on_host(func, args):
+            raise RuntimeError(f"{func} cannot be recorded")
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        for func, args, kwargs, out in self.calls:
+            schema = func._schema
+            is_view = not schema.is_mutable and any(each.alias_info is not None for each in schema.returns)
+            if is_view:
+                continue
+            again = func(*args, **kwargs)
+            if not schema.is_mutable:
+                for place, value in zip(tree_flatten(out)[0], tree_flatten(again)[0], strict=True):
+                    if isinstance(place, Tensor):
+                        place.copy_(value)
+
+
+class Recorder:
+    """Make tapes, and remember them."""
+
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+
+    def __call__(self) -> Callable[[], Tape]:
+        return self.make
+
+    def make(self) -> Tape:
+        self.tapes.append(Tape())
+        return self.tapes[-1]
+
+    @property
+    def num_replays(self) -> int:
+        return sum(tape.num_replays for tape in self.tapes)
+
+
+def ordinary(model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> Any:
+    return CausalDecoder(model, prompts, max_new_tokens=num_tokens, pad_id=PAD, **options)
+
+
+def static(
+    static: StaticDecoding, model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any
+) -> Any:
+    given = {"heads": None, "autocast": nullcontext, **options}
+    return static.decoder(model, prompts, max_new_tokens=num_tokens, pad_id=PAD, **given)
+
+
+def run(make: Callable[..., Any], model: PreTrainedModel, **options: Any) -> list[Tensor]:
+    """Return the logits of 12 steps from which sequences leave one by one; tokens depend on the logits."""
+    decoder = make(model, RAGGED, 12, **options)
+    said, logits = decoder.start(), []
+    for at in range(12):
+        logits.append(said.logits)
+        if at in (3, 5, 6, 8):
+            left = torch.arange(at % 2, len(said.logits), device=model.device)[: max(1, len(said.logits) - 1)]
+            decoder.keep(left)
+            logits[-1] = said.logits[left]
+        said = decoder.step((logits[-1].argmax(1) + at) % 30)
+    return [*logits, said.logits]
+
+
+def assert_same(got: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    assert [len(each) for each in got] == [len(each) for each in expected]
+    torch.testing.assert_close(torch.cat(list(got)), torch.cat(list(expected)), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,275 @@
+"""What a user or the author of a plugin may import is written down, and changes only on purpose.
+
+`public_api.txt` beside this file has one line for every public name. To accept a change, run this file:
+
+    python tests/test_public_api.py
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import enum
+import functools
+import importlib
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+SNAPSHOT = HERE / "public_api.txt"
+ACCEPT = "python tests/test_public_api.py"
+MODULES = [
+    "rlcore",
+    "rlcore.optim.batches",
+    "rlcore.components",
+    "rlcore.config",
+    "rlcore.data.chat",
+    "rlcore.data.prompts",
+    "rlcore.data.sample_rewards",
+    "rlcore.data.samples",
+    "rlcore.data.sources",
+    "rlcore.data.text",
+    "rlcore.data.tokens",
+    "rlcore.errors",
+    "rlcore.plugins.fence",
+    "rlcore.hookspecs",
+    "rlcore.logging",
+    "rlcore.logging",
+    "rlcore.loggers",
+    "rlcore.optim.meter",
+    "rlcore.models.causal",
+    "rlcore.models.loading",
+    "rlcore.models.policy",
+    "rlcore.models.seq2seq",
+    "rlcore.models.settings",
+    "rlcore.models.tokenizers",
+    "rlcore.ops",
+    "rlcore.optim.updater",
+    "rlcore.data.order",
+    "rlcore.config.workload",
+    "rlcore.profiling",
+    "rlcore.protocols",
+    "rlcore.ranks",
+    "rlcore.plugins.registry",
+    "rlcore.rewards.combine",
+    "rlcore.training.run",
+    "rlcore.sampling",
+    "rlcore.rewards.score",
+    "rlcore.settings",
+    "rlcore.checkpoints.state",
+    "rlcore.training.store",
+    "rlcore.testing",
+    "rlcore.testing.small",
+    "rlcore.types",
+    "rlcore_ilql.config",
+    "rlcore_ilql.loss",
+    "rlcore_ppo.config",
+    "rlcore_ppo.loss",
+    "rlcore_ppo.shaping",
+    "rlcore_sft.config",
+    "rlcore_sft.loss",
+]
+OPERATORS = {"__call__", "__contains__", "__getitem__", "__iter__", "__len__"}
+
+
+class Verbatim:
+    """Show text in a signature as it was written, without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    """List what `__all__` names, else what the module itself defines or assigns, without underscores and TypeVars."""
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__)
+    names = set()
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets += [node.target] if isinstance(node, ast.AnnAssign) else []
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    hidden = {name for name in names if name.startswith("_") or isinstance(getattr(module, name), TypeVar)}
+    return sorted(names - hidden)
+
+
+def is_dispatched(value: Any) -> bool:
+    return inspect.isfunction(value) or isinstance(value, functools._lru_cache_wrapper)
+
+
+def show_type(annotation: Any) -> str:
+    if inspect.isclass(annotation) and not isinstance(annotation, types.GenericAlias):
+        home = annotation.__module__
+        return annotation.__qualname__ if home in {"builtins", "typing"} else f"{home}.{annotation.__qualname__}"
+    return str(annotation).replace("typing.", "").replace("~", "")
+
+
+def show_value(value: Any) -> str:
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return f"{value.__module__}.{value.__qualname__}".removeprefix("builtins.")
+    if value is ...:
+        return "..."
+    if attrs.has(type(value)):  # only what differs from the defaults of its own class
+        fields = [(field, getattr(value, field.name)) for field in attrs.fields(type(value))]
+        changed = [f"{field.name}={show_value(one)}" for field, one in fields if one != field.default]
+        return f"{type(value).__name__}({', '.join(changed)})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def show_signature(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    empty = inspect.Parameter.empty
+    parameters = [
+        each.replace(
+            annotation=each.annotation if each.annotation is empty else Verbatim(show_type(each.annotation)),
+            default=each.default if each.default is empty else Verbatim(show_value(each.default)),
+        )
+        for each in signature.parameters.values()
+    ]
+    returns = signature.return_annotation
+    shown = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    return f"{shown}" if returns is empty else f"{shown} -> {show_type(returns)}"
+
+
+def members(cls: type) -> Iterator[tuple[str, str, Callable[..., Any]]]:
+    """Yield name, kind and function of each public method and property that a class itself defines."""
+    for name, value in sorted(vars(cls).items()):
+        own_init = name == "__init__" and not attrs.has(cls) and not getattr(cls, "_is_protocol", False)
+        if name.startswith("_") and name not in OPERATORS and not own_init:
+            continue
+        if isinstance(value, property | functools.cached_property):
+            function = value.fget if isinstance(value, property) else value.func
+            assert function is not None
+            yield name, "property ", function
+        elif isinstance(value, classmethod | staticmethod):
+            yield name, f"{type(value).__name__} ", value.__func__
+        elif inspect.isfunction(value):
+            yield name, "", value
+
+
+def show_class(where: str, cls: type) -> Iterator[str]:
+    written = vars(cls).get("__orig_bases__", cls.__bases__)
+    bases = [show_type(base).removeprefix(f"{cls.__module__}.") for base in written if base is not object]
+    how = " attrs" if attrs.has(cls) else ""
+    yield f"{where}: class({', '.join(bases)}){how}"
+    if issubclass(cls, enum.Enum):
+        yield from (f"{where}.{each.name} = {each.value!r}" for each in cls)
+        return
+    fields = {field.name: field for field in attrs.fields(cls)} if attrs.has(cls) else {}
+    for name, annotation in inspect.get_annotations(cls).items():
+        if name.startswith("_"):
+            continue
+        default = vars(cls).get(name, attrs.NOTHING)
+        if name in fields:
+            default = fields[name].default
+        shown = "" if default is attrs.NOTHING or inspect.isdatadescriptor(default) else f" = {show_default(default)}"
+        keyword = "*, " if name in fields and fields[name].kw_only else ""
+        yield f"{where}.{name}: {keyword}{show_type(annotation)}{shown}"
+    for name, kind, function in members(cls):
+        yield f"{where}.{name}: {kind}{show_signature(function)}"
+
+
+def show_default(default: Any) -> str:
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # attrs types the class as a function
+        return f"{show_value(default.factory)}()"
+    return show_value(default)
+
+
+def show_name(module: str, name: str) -> Iterator[str]:
+    where, value = f"{module}.{name}", getattr(importlib.import_module(module), name)
+    home = getattr(value, "__module__", module)
+    if (inspect.isclass(value) or is_dispatched(value)) and home != module and home in MODULES:
+        yield f"{where} is {home}.{value.__qualname__}"
+    elif inspect.isclass(value):
+        yield from show_class(where, value)
+    elif is_dispatched(value):
+        yield f"{where}: {show_signature(value)}"
+    elif isinstance(value, str | int | float | tuple | dict | frozenset | list | types.GenericAlias):
+        yield f"{where} = {show_value(value)}"
+    else:
+        yield f"{where}: {type(value).__name__}"
+
+
+def public_api() -> list[str]:
+    """Write the public names of all modules, one a line."""
+    return [
+        " ".join(line.split())
+        for module in MODULES
+        for name in public_names(importlib.import_module(module))
+        if name != "__version__"
+        for line in show_name(module, name)
+    ]
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    """Yield every public class, function, method and property, with its full name."""
+    for module in MODULES:
+        for name in public_names(importlib.import_module(module)):
+            value = getattr(importlib.import_module(module), name)
+            if inspect.isclass(value):
+                yield f"{module}.{name}", value
+                yield from ((f"{module}.{name}.{member}", function) for member, _, function in members(value))
+            elif is_dispatched(value):
+                yield f"{module}.{name}", value
+
+
+def test_the_public_api_changes_only_on_purpose() -> None:
+    recorded, found = SNAPSHOT.read_text(encoding="utf-8").splitlines(), public_api()
+    changes = list(difflib.unified_diff(recorded, found, "recorded", "found", lineterm="", n=0))
+    if changes:
+        shown = "\n".join(line for line in changes if not line.startswith("@@"))
+        pytest.fail(f"the public API has changed:\n{shown}\nIf this is meant, run: {ACCEPT}", pytrace=False)
+
+
+def test_everything_public_says_what_it_does() -> None:
+    operators = OPERATORS | {"__init__"}
+    silent = [name for name, value in public_functions() if not value.__doc__ and name.split(".")[-1] not in operators]
+    assert not silent
+
+
+def test_everything_public_is_fully_annotated() -> None:
+    bare = []
+    for name, value in public_functions():
+        if inspect.isclass(value):
+            continue
+        signature = inspect.signature(value)
+        given = [each for each in signature.parameters.values() if each.name not in {"self", "cls"}]
+        bare += [f"{name}({each.name})" for each in given if each.annotation is inspect.Parameter.empty]
+        bare += [f"{name} -> ?"] * (signature.return_annotation is inspect.Signature.empty)
+    assert not bare
+
+
+def test_what_pages_examples_and_new_plugins_import_is_public() -> None:
+    pages = [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "docs/examples").rglob("*.py")),
+    ]
+    pages += sorted((ROOT / "rlcore/cli/new_plugin/templates").rglob("*.tmpl"))
+    imported = r"^\s*from (rlcore[\w.]*) import|^\s*import (rlcore[\w.]*)"
+    part = r"^\s*from (rlcore[\w.]*) import (\w+)$"
+    named = r"^\| `(rlcore[\w.]*)` \|.*\|"
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        used = {"".join(found) for found in re.findall(imported, text, re.MULTILINE)}
+        modules = {f"{home}.{name}": home for home, name in re.findall(part, text, re.MULTILINE)}
+        used -= {home for name, home in modules.items() if name in MODULES and home not in MODULES}
+        used |= set(re.findall(named, text, re.MULTILINE)) if page.name == "plugins.md" else set()
+        assert used <= set(MODULES), f"{page.name}: {sorted(used - set(MODULES))}"
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text("\n".join(public_api()) + "\n", encoding="utf-8")
+    print(f"wrote {SNAPSHOT}")

@@ -1,0 +1,238 @@
+"""What is published: every dist of the repository, installed by pip in environments that know nothing of it."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 and later
+PLACES = ("pyproject.toml", "rlcore_*/pyproject.toml", "plugins/*/pyproject.toml")
+PROJECTS = [file for place in PLACES for file in sorted(ROOT.glob(place))]
+DISTS = {
+    project["name"]: file.parent
+    for file in PROJECTS
+    for project in [tomllib.loads(file.read_text(encoding="utf-8"))["project"]]
+    if "rlcore" in project["entry-points"]
+}
+ALGORITHMS = [name for name in DISTS if name != "rlcore"]
+NOT_PACKAGED = {"tests", "dist", "pyproject.toml", "README.md", "LICENSE"}
+"""What lies in the folder of a dist beside its package, where the folder is the package."""
+ROOT_BESIDE = {"CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"}
+BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command that knows nothing of this process's paths and switches."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RLCORE_", "PYTHON", "PIP_", "WANDB_"))}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def build(source: Path, folder: Path, *kinds: str) -> None:
+    targets = [word for kind in kinds for word in ("--target", kind)]
+    run(sys.executable, "-m", "hatchling", "build", *targets, "--directory", folder, cwd=source)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build the wheel and the sdist of every dist, each into a folder of its own."""
+    folders = {}
+    for name, source in DISTS.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        build(source, folders[name], "wheel", "sdist")
+    return folders
+
+
+def wheel_of(folder: Path) -> Path:
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(params=sorted(DISTS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def wheel(name: str, built: dict[str, Path]) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel_of(built[name]))
+
+
+def package_of(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def package_files(name: str) -> set[str]:
+    """List every file of a package, whatever it holds, but for what Python and tools leave there."""
+    source, package = DISTS[name], package_of(name)
+    folder = source / package if source == ROOT else source
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {
+        f"{package}/{path.as_posix()}"
+        for path in files
+        if not any(part == "__pycache__" or part.endswith("_cache") for part in path.parts)
+        and (source == ROOT or path.parts[0] not in NOT_PACKAGED)
+    }
+
+
+def metadata_of(wheel: zipfile.ZipFile) -> Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_every_dist_is_found_and_built_by_make() -> None:
+    assert {"rlcore", "rlcore-ppo", "rlcore-sft"} < set(DISTS)
+    assert {folder.name for folder in (ROOT / "plugins").iterdir() if folder.is_dir() and folder.name[0] != "."} <= {
+        folder.name for folder in DISTS.values()
+    }
+    said = run("make", "--dry-run", "wheels", cwd=ROOT)
+    (loop,) = (line for line in said.splitlines() if line.startswith("for dist in"))
+    built = loop.removeprefix("for dist in").partition(";")[0].split()
+    assert {(ROOT / folder).resolve() for folder in built} == set(DISTS.values())
+
+
+def test_a_wheel_holds_its_whole_package_and_nothing_else(name: str, wheel: zipfile.ZipFile) -> None:
+    held = {path for path in wheel.namelist() if ".dist-info/" not in path}
+    assert held == package_files(name)
+    assert {path.partition("/")[0] for path in held} == {package_of(name)}
+    assert f"{package_of(name)}/py.typed" in held
+
+
+def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipfile.ZipFile) -> None:
+    (file,) = (path for path in wheel.namelist() if path.endswith(".dist-info/entry_points.txt"))
+    points = configparser.ConfigParser()
+    points.read_string(wheel.read(file).decode())
+    short = name.removeprefix("rlcore-") if name != "rlcore" else "core"
+    assert dict(points["rlcore"]) == {short: f"{package_of(name)}.plugin"}
+    metadata = metadata_of(wheel)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    (licence,) = (path for path in wheel.namelist() if path.endswith(".dist-info/licenses/LICENSE"))
+    assert wheel.read(licence).decode() == (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+def test_a_plugin_says_which_core_it_needs(name: str, wheel: zipfile.ZipFile) -> None:
+    needed = [line for line in metadata_of(wheel).get_all("Requires-Dist", []) if line.startswith("rlcore")]
+    assert needed == ([] if name == "rlcore" else ["rlcore<0.2,>=0.1"])
+
+
+def test_an_sdist_holds_its_own_files_and_builds_the_same_wheel(
+    name: str, built: dict[str, Path], wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    (archive,) = built[name].glob("*.tar.gz")
+    with tarfile.open(archive) as sdist:
+        sdist.extractall(tmp_path / "source", **SAFELY)
+    (source,) = (tmp_path / "source").iterdir()
+    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    own = package_files(name)
+    own = own if name == "rlcore" else {path.removeprefix(f"{package_of(name)}/") for path in own}
+    assert own <= held
+    assert held - own <= BESIDE | (ROOT_BESIDE if name == "rlcore" else set())
+    build(source, tmp_path / "wheel", "wheel")
+    assert sorted(zipfile.ZipFile(wheel_of(tmp_path / "wheel")).namelist()) == sorted(wheel.namelist())
+
+
+def test_the_index_would_take_every_wheel_and_sdist(built: dict[str, Path], tmp_path: Path) -> None:
+    files = [file for folder in built.values() for file in folder.iterdir() if file.suffix in {".whl", ".gz"}]
+    assert len(files) == 2 * len(DISTS)
+    said = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *files, cwd=tmp_path)
+    assert said.count("PASSED") == len(files)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of links to all that is installed here but for us: what we need, without an index."""
+    folder = tmp_path_factory.mktemp("others")
+    for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for entry in Path(site).iterdir():
+            is_ours = any(package_of(name) in entry.name for name in DISTS)
+            if not is_ours and entry.suffix != ".pth" and entry.name.partition("-")[0] not in {"pip", "__pycache__"}:
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+def install(names: list[str], built: dict[str, Path], others: Path, folder: Path) -> Path:
+    """Have pip install wheels in a new virtual environment; return the folder of its programs."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    programs = folder / "venv" / "bin"
+    python = programs / "python"
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
+    (Path(site) / "others.pth").write_text(f"{others}\n", encoding="utf-8")
+    assert "None" in run(python, "-c", "import importlib.util; print(importlib.util.find_spec('rlcore'))", cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    wheels = [wheel_of(built[name]) for name in names]
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", *wheels, cwd=folder)
+    run(*pip, "check", cwd=folder)
+    return programs
+
+
+def listed(programs: Path, folder: Path) -> dict[str, str]:
+    said = json.loads(run(programs / "rlcore", "list-plugins", "--check", "--json", cwd=folder))
+    return {plugin["dist"]: plugin["state"] for plugin in said["plugins"]}
+
+
+IMPORT = """
+import sys
+from rlcore.plugins.registry import all_registries
+for plugin in all_registries().discovery.plugins:
+    for component in plugin.components:
+        if plugin.dist in sys.argv[1:]:
+            component.target(), component.config_class()
+            print(plugin.dist, component.name)
+"""
+
+
+@pytest.mark.parametrize("alone", [None, *ALGORITHMS])
+def test_the_core_and_a_plugin_alone_are_whole(
+    alone: str | None, built: dict[str, Path], others: Path, tmp_path: Path
+) -> None:
+    names = ["rlcore", *([alone] if alone else [])]
+    programs = install(names, built, others, tmp_path)
+    assert listed(programs, tmp_path) == dict.fromkeys(names, "ok")
+    imported = run(programs / "python", "-c", IMPORT, alone or "rlcore", cwd=tmp_path).splitlines()
+    assert imported
+    assert {line.partition(" ")[0] for line in imported} == {names[-1]}
+
+
+TRAIN = """
+import json, rlcore
+from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+result = rlcore.train(
+    make_gpt2(), tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward,
+    trainer={"name": "ppo", "rollouts": 4, "batch_size": 4, "epochs": 1}, gen={"max_new_tokens": 3},
+    run={"steps": 1}, store="disk", loggers=["tensorboard"],
+)
+written = [path.name for path in (result.run_dir / "tensorboard").iterdir()]
+print(json.dumps([rlcore.__file__, result.metrics["reward/mean"], (result.run_dir / "model").is_dir(), written]))
+"""
+
+
+def test_all_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
+    programs = install(list(DISTS), built, others, tmp_path)
+    assert listed(programs, tmp_path) == dict.fromkeys(DISTS, "ok")
+    assert "list-plugins" in run(programs / "rlcore", "--help", cwd=tmp_path)
+    imported = run(programs / "python", "-c", IMPORT, *DISTS, cwd=tmp_path).splitlines()
+    assert {line.partition(" ")[0] for line in imported} == set(DISTS)
+    said = run(programs / "python", "-c", TRAIN, cwd=tmp_path).splitlines()[-1]
+    file, reward, saved, written = json.loads(said)
+    assert Path(file).is_relative_to(programs.parent)
+    assert -1 <= reward <= 1
+    assert saved
+    assert len(written) == 1

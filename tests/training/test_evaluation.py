@@ -1,0 +1,198 @@
+"""Laws of evaluation: how it samples, what its metrics are called, and what is checked before a run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.config import evolve
+from rlcore.errors import ConfigError, DataError
+from rlcore.sampling import sample
+from rlcore.testing.small import EOS, make_gpt2
+from rlcore.training.evaluate import check_evaluation, evaluate
+from rlcore.training.run import Run
+
+Make = Callable[..., Any]
+GEN = {"max_new_tokens": 4}
+
+
+def share_of_a(outputs: Sequence[str]) -> dict[str, list[float]]:
+    return {"optimality": [output.count("a") / max(len(output), 1) for output in outputs]}
+
+
+def sft_run(make_trainer: Make, **sections: Any) -> Run:
+    inputs = {"samples": ["ab", "cd"], "eval_prompts": ["a", "bc"], "metric_fn": share_of_a}
+    inputs |= sections.pop("inputs", {})
+    run: Run = make_trainer("sft", make_gpt2(), sections={"gen": GEN, **sections}, inputs=inputs).run
+    return run
+
+
+def sweep(run: Run, **gen: Any) -> None:
+    run.config = evolve(run.config, eval=evolve(run.config.eval, gen=gen))
+
+
+def steer_to_a(run: Run) -> None:
+    policy: Any = run.build_policy(q_heads=2)
+    with torch.no_grad():
+        for target in policy.module.q_heads.targets:
+            target.fall.bias[0] += 1.0
+
+
+def test_every_combination_is_evaluated_and_named(make_trainer: Make) -> None:
+    run = sft_run(make_trainer)
+    steer_to_a(run)
+    sweep(run, beta=[0, 100], temperature=[0.5, 1])
+    metrics, rows = evaluate(run)
+    for suffix, at_least in {"@beta=0": 0.0, "@beta=100": 1.0}.items():
+        for name in ("@temperature=0.5", "@temperature=1"):
+            assert metrics[f"eval/optimality{suffix}{name}"] >= at_least
+            assert f"eval/response/length_mean{suffix}{name}" in metrics
+    assert metrics["eval/optimality@beta=0@temperature=1"] < 0.5
+    assert [row["sampling"] for row in rows[::2]] == [
+        "beta=0@temperature=0.5", "beta=0@temperature=1", "beta=100@temperature=0.5", "beta=100@temperature=1",
+    ]  # fmt: skip
+    assert [row["output"] for row in rows[4:]] == ["aaaa"] * 4
+    assert len(rows) == 8
+
+
+def test_a_policy_without_q_heads_cannot_be_swept_over_beta(make_trainer: Make) -> None:
+    with pytest.raises(ConfigError, match=r"eval.gen.beta = 4: .*trainer 'ilql' gives its policies Q-heads"):
+        sft_run(make_trainer, eval={"gen": {"beta": [0, 4]}})
+    with pytest.raises(ConfigError, match=r"^gen.beta = -1: .*this policy has none"):
+        sft_run(make_trainer, gen={"beta": -1})
+    sft_run(make_trainer, eval={"gen": {"beta": 0}})
+
+
+def test_a_policy_whose_values_come_from_elsewhere_can_be_swept(make_trainer: Make) -> None:
+    run = sft_run(make_trainer, model={"value_layers": 1})
+    run.build_policy(q_heads=2)
+    sweep(run, beta=[0, 4])
+    check_evaluation(run)
+    metrics, _ = evaluate(run)
+    assert {"eval/response/length_mean@beta=0", "eval/response/length_mean@beta=4"} <= metrics.keys()
+
+
+def test_evaluation_samples_as_training_does_but_for_what_it_says(make_trainer: Make) -> None:
+    mask = torch.ones(32, 32).bool()
+    mask[:, 1] = False
+    sections = {
+        "gen": {"max_new_tokens": 9, "temperature": 0.8, "stop_sequences": ["e"], "top_k": 7},
+        "eval": {"gen": {"temperature": 0.0, "stop_sequences": ["h", "i"], "max_new_tokens": 5}},
+    }
+    inputs = {"prompts": ["a", "bc"], "reward_fn": lambda outputs: [0.0] * len(outputs), "logit_mask": mask.tolist()}
+    trainer = make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
+    seen: list[tuple[Any, ...]] = []
+
+    def noting(policy: Any, prompts: Any, sampling: Any, *, generator: Any, logit_mask: Any) -> Any:
+        stops = tuple(sampling.stop_sequences)
+        seen.append((sampling.max_new_tokens, sampling.temperature, stops, sampling.top_k, logit_mask[:, 1].any()))
+        return sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask)
+
+    trainer.run.sampler = noting
+    trainer.rollout()
+    _, rows = evaluate(trainer.run)
+    assert seen == [(9, 0.8, ("e",), 7, False), (5, 0.0, ("h", "i"), 7, False)]
+    assert not any(set(row["output"]) & set("bhi") for row in rows)
+    assert not trainer.run.samples_exactly
+
+
+def test_log_probs_of_a_sampler_stand_only_where_nothing_was_masked(make_trainer: Make) -> None:
+    assert sft_run(make_trainer).samples_exactly
+    assert not sft_run(make_trainer, inputs={"logit_mask": torch.ones(32, 32)}).samples_exactly
+
+
+def test_a_sampler_that_takes_no_mask_is_refused_by_name(make_trainer: Make) -> None:
+    run = sft_run(make_trainer, inputs={"logit_mask": torch.ones(32, 32)})
+
+    def plain(policy: Any, prompts: Any, sampling: Any, *, generator: Any = None) -> Any: ...
+
+    def passing_on(policy: Any, prompts: Any, sampling: Any, **options: Any) -> Any: ...
+
+    run.sampler = passing_on
+    check_evaluation(run)
+    run.sampler = plain  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"logit_mask: sampler 'default' takes none; leave logit_mask out, or choose"):
+        check_evaluation(run)
+    plainly = sft_run(make_trainer)
+    plainly.sampler = plain  # type: ignore[assignment]
+    check_evaluation(plainly)
+
+
+def test_a_mask_of_another_size_is_known_before_the_first_step(make_trainer: Make) -> None:
+    with pytest.raises(DataError, match="has 30 rows and 30 columns, and the model chooses among 32 tokens"):
+        sft_run(make_trainer, inputs={"logit_mask": torch.ones(30, 30)})
+
+
+def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    mask = torch.ones(32, 32)
+    sft_run(make_trainer, inputs={"logit_mask": mask})
+    mask[EOS] = 0.0  # nothing need follow the end
+    sft_run(make_trainer, inputs={"logit_mask": mask})
+    assert "logit_mask" not in capsys.readouterr().err
+    mask[5] = mask[7] = 0.0
+    sft_run(make_trainer, inputs={"logit_mask": mask})
+    said = capsys.readouterr().err
+    assert "tokens come that nothing may follow" in said
+    assert "count=2" in said
+    assert "tokens=[5, 7]" in said
+    assert "EOS" not in said
+    mask[:, EOS] = 0.0
+    sft_run(make_trainer, inputs={"logit_mask": mask})
+    assert "lets EOS follow no token" in capsys.readouterr().err
+
+
+def test_a_prompt_that_nothing_may_follow_is_known_before_the_first_step(make_trainer: Make) -> None:
+    mask = torch.ones(32, 32)
+    mask[2] = 0.0  # c, with which the second prompt ends
+    with pytest.raises(DataError, match=r"logit_mask\[2\]: lets nothing follow .* evaluation prompt 1, 'bc'"):
+        sft_run(make_trainer, inputs={"logit_mask": mask})
+
+
+BEST = {"keep_best": 1}
+SWEPT = {"every": 1, "gen": {"temperature": [0, 1]}}
+
+
+@pytest.mark.parametrize(
+    ("metric", "evaluation", "message"),
+    [
+        (
+            "reward/mean",
+            {"every": 1},
+            r"'reward/mean': evaluations yield no such metric; .*eval/reward/mean",
+        ),
+        ("eval/reward/men", {"every": 1}, r"they yield eval/time_s, eval/response/length_mean, .*eval/reward/std$"),
+        ("eval/reward/mean@beta=1", SWEPT, r"each with one of @temperature=0, @temperature=1, or the best without"),
+        ("eval/reward/mean@temperature=1.0", SWEPT, r"'eval/reward/mean@temperature=1.0': evaluations yield no such"),
+        ("eval/reward/one", {"every": 1}, r"eval/reward/one': evaluations yield no such"),
+    ],
+)
+def test_a_metric_that_no_evaluation_yields_is_known_before_the_first_step(
+    make_trainer: Make, metric: str, evaluation: dict[str, Any], message: str
+) -> None:
+    sections = {"gen": GEN, "eval": evaluation, "checkpoint": {**BEST, "metric": metric}}
+    inputs = {"prompts": ["a", "bc"], "reward_fn": {"one": lambda outputs: [0.0] * len(outputs)}}
+    with pytest.raises(ConfigError, match=message):
+        make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["eval/reward/mean", "eval/reward/mean@temperature=1", "eval/reward/two", "eval/response/length_mean@temperature=0",
+     "eval/time_s"],
+)  # fmt: skip
+def test_a_metric_that_evaluations_yield_is_taken(make_trainer: Make, metric: str) -> None:
+    sections = {"gen": GEN, "eval": SWEPT, "checkpoint": {**BEST, "metric": metric}}
+    rewards = {"one": lambda outputs: [0.0] * len(outputs), "two": lambda outputs: [1.0] * len(outputs)}
+    inputs = {"prompts": ["a", "bc"], "reward_fn": rewards}
+    make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
+
+
+def test_what_functions_of_the_users_yield_is_not_foretold(make_trainer: Make) -> None:
+    sections = {"eval": {"every": 1}, "checkpoint": {**BEST, "metric": "eval/anything"}}
+    sft_run(make_trainer, **sections)
+    sections["checkpoint"]["metric"] = "anything"
+    with pytest.raises(ConfigError, match=r"'anything': .* and others that begin with eval/"):
+        sft_run(make_trainer, **sections)

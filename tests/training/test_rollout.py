@@ -1,0 +1,293 @@
+"""Rewards that are asked for while sampling goes on are those asked for afterwards: numbers, order, errors and all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.errors import DataError, RewardError
+from rlcore.rewards.combine import Rewards
+from rlcore.rewards.score import Scored, Scorer
+from rlcore.testing.small import make_tokenizer
+from rlcore.training.rollout import collect
+from rlcore.types import Prompt, Trajectories
+
+TEXTS = ["a", "bb", "ccc", "dd", "eeeee", "f", "gg", "hhh", "i", "jj"]
+PARTS = [[0, 5, 8], [1, 3, 6], [9, 2, 7], [4]]
+"""Sub-batches in the order they are finished, as of a sampler that sorts prompts."""
+
+
+class Sampled:
+    """Continue prompts by what is written down, one sub-batch after another, as a sampler would."""
+
+    def __init__(self, *, parts: Sequence[Sequence[int]] = PARTS, before: Callable[[int], None] | None = None) -> None:
+        self.parts, self.before, self.told = parts, before, 0
+        self.prompts = [
+            Prompt(text, tuple(letters(text)), {"label": i} if i else {"only": "here"}) for i, text in enumerate(TEXTS)
+        ]
+
+    def __call__(self, prompts: Sequence[Prompt], on_batch: Any = None) -> Trajectories:
+        for number, rows in enumerate(self.parts if on_batch else []):
+            if self.before is not None:
+                self.before(number)
+            on_batch(rows, self.batch.rows(torch.tensor(rows)))
+            self.told += 1
+        return self.batch
+
+    @property
+    def batch(self) -> Trajectories:
+        drawn = [letters(text)[::-1] + [30] * (i % 2) for i, text in enumerate(TEXTS)]
+        return Trajectories.stack(
+            [[*prompt.tokens, *tokens] for prompt, tokens in zip(self.prompts, drawn, strict=True)],
+            [[False] * len(p.tokens) + [True] * len(tokens) for p, tokens in zip(self.prompts, drawn, strict=True)],
+            ended=[i % 2 == 1 for i in range(len(TEXTS))],
+        )
+
+
+def letters(text: str) -> list[int]:
+    ids: list[int] = make_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def run(reward_fn: Any, *, overlap: bool, sampled: Sampled | None = None) -> tuple[Trajectories, Scored]:
+    sampled = sampled or Sampled()
+    scorer = Scorer(Rewards.build(reward_fn), make_tokenizer(), (), False, "step 3")
+    return collect(sampled, scorer, sampled.prompts, overlap=overlap)
+
+
+def by_number(outputs: list[str], prompts: list[str], label: list[int | None]) -> list[float]:
+    return [len(o) + (n or 0) / 7 + (p == "dd") for o, p, n in zip(outputs, prompts, label, strict=True)]
+
+
+def some(outputs: list[str]) -> list[float | None]:
+    return [None if len(output) == 2 else len(output) / 3 for output in outputs]
+
+
+def dense(output_tokens: list[list[int]]) -> list[list[float]]:
+    return [[token / 9 for token in tokens] for tokens in output_tokens]
+
+
+def dense_where_long(output_tokens: list[list[int]], outputs: list[str]) -> list[Any]:
+    """Give a list to the longest output alone, which is one of a single sub-batch."""
+    return [[0.5] * len(t) if len(o) == 5 else 1.5 for t, o in zip(output_tokens, outputs, strict=True)]
+
+
+async def later(outputs: list[str], tokenizer: Any) -> torch.Tensor:
+    await asyncio.sleep(0.001 * (5 - len(outputs[0])))  # the first sub-batches answer last
+    return torch.tensor([float(len(tokenizer(output)["input_ids"])) for output in outputs])
+
+
+FORMS: dict[str, Any] = {
+    "function": by_number,
+    "no opinion on some": some,
+    "coroutine": later,
+    "dense": dense,
+    "dense in one sub-batch": dense_where_long,
+    "weighted": [(by_number, 0.3), (later, -2.0), (some, 0.1)],
+    "named": {"right": by_number, "tokens": (dense_where_long, 0.5), "late": later},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_are_those_of_scoring_everything_afterwards(form: str) -> None:
+    (_, ours), (_, theirs) = run(FORMS[form], overlap=True), run(FORMS[form], overlap=False)
+    assert ours.outputs == theirs.outputs
+    assert ours.by_name == theirs.by_name
+    assert torch.equal(ours.scores, theirs.scores)
+    assert len(set(theirs.scores.tolist())) > 1
+    assert (ours.dense is None) == (theirs.dense is None)
+    if theirs.dense is not None:
+        assert ours.dense is not None
+        assert torch.equal(ours.dense, theirs.dense)
+
+
+def test_functions_see_one_sub_batch_after_another_in_a_thread_of_their_own() -> None:
+    seen: list[tuple[list[str], str]] = []
+
+    def note(prompts: list[str]) -> list[float]:
+        seen.append((prompts, threading.current_thread().name))
+        return [0.0] * len(prompts)
+
+    run(note, overlap=True)
+    assert [prompts for prompts, _ in seen] == [[TEXTS[row] for row in rows] for rows in PARTS]
+    assert {name for _, name in seen} == {"rlcore-overlap"}
+    seen.clear()
+    run(note, overlap=False)
+    assert seen == [(TEXTS, threading.current_thread().name)]
+
+
+def test_a_function_works_while_the_next_sub_batch_is_sampled() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def wait_for_the_second(outputs: list[str]) -> list[float]:
+        if len(outputs[0]) == 1:
+            asked.set()
+            assert answered.wait(10)
+        return [0.0] * len(outputs)
+
+    def before(number: int) -> None:
+        if number == 1:
+            assert asked.wait(10)
+            answered.set()
+
+    run(wait_for_the_second, overlap=True, sampled=Sampled(before=before))
+
+
+def test_coroutines_of_several_sub_batches_run_at_the_same_time() -> None:
+    state = {"now": 0, "most": 0}
+
+    async def meet(outputs: list[str]) -> list[float]:
+        state["now"] += 1
+        state["most"] = max(state["most"], state["now"])
+        while state["most"] < len(PARTS):  # noqa: ASYNC110  nobody goes on before all have come; an Event needs a loop
+            await asyncio.sleep(0)
+        return [float(len(output)) for output in outputs]
+
+    _, scored = run(meet, overlap=True)
+    assert state["most"] == len(PARTS)
+    assert scored.scores.tolist() == [float(len(output)) for output in scored.outputs]
+
+
+def bad_at_g(outputs: list[str]) -> list[float]:
+    return [float("nan") if output == "gg" else 1.0 for output in outputs]
+
+
+async def late_and_bad(outputs: list[str]) -> list[float]:
+    await asyncio.sleep(0)
+    if "gg" in outputs:
+        raise KeyError("gg")
+    return [1.0] * len(outputs)
+
+
+def raises_at_g(outputs: list[str]) -> list[float]:
+    if "gg" in outputs:
+        raise ZeroDivisionError("here")
+    return [1.0] * len(outputs)
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "said"),
+    [
+        (bad_at_g, r"reward function 'bad_at_g' \(step 3, 3 of a batch of 10\) gave sample 6 nan"),
+        (raises_at_g, r"'raises_at_g' \(step 3, 3 of a batch of 10\) raised ZeroDivisionError: here at .*\.py:\d+"),
+        (late_and_bad, r"'late_and_bad' \(step 3, 3 of a batch of 10\) raised KeyError: 'gg'"),
+        (lambda outputs: [1.0], r"\(step 3, 3 of a batch of 10\) returned 1 values for 3 samples; return 3 numbers"),
+        (lambda outputs, lable: outputs, r"asks for 'lable', which is not there; did you mean 'label'"),
+    ],
+)
+def test_an_error_names_function_and_sample_and_ends_sampling(reward_fn: Any, said: str) -> None:
+    sampled = Sampled(before=lambda number: time.sleep(0.3 if number == 3 else 0))  # for the thread to come so far
+    with pytest.raises(RewardError, match=said):
+        run(reward_fn, overlap=True, sampled=sampled)
+    assert sampled.told < len(PARTS)
+    assert not threads()
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "rlcore-overlap"]
+
+
+def test_what_sampling_raises_ends_the_thread_and_asks_about_no_more() -> None:
+    seen: list[list[str]] = []
+    gate = threading.Event()
+
+    def note(prompts: list[str]) -> list[float]:
+        seen.append(prompts)
+        assert gate.wait(10)
+        return [0.0] * len(prompts)
+
+    def before(number: int) -> None:
+        if number == 3:
+            threading.Timer(0.2, gate.set).start()
+            raise MemoryError("no more")
+
+    with pytest.raises(MemoryError, match="no more"):
+        run(note, overlap=True, sampled=Sampled(before=before))
+    assert seen == [[TEXTS[row] for row in PARTS[0]]]
+    assert not threads()
+
+
+def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
+    begun, cancelled, release = threading.Event(), threading.Event(), threading.Event()
+
+    def blocked(outputs: list[str]) -> list[float]:
+        begun.set()
+        release.wait(10)
+        return [0.0] * len(outputs)
+
+    async def endless(outputs: list[str]) -> list[float]:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return [0.0] * len(outputs)
+
+    def before(number: int) -> None:
+        if number == 3:
+            assert begun.wait(10)
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(blocked, overlap=True, sampled=Sampled(before=before))
+        assert threads()  # nothing can end a function but itself
+    finally:
+        release.set()
+    begun.clear()
+    with pytest.raises(KeyboardInterrupt):
+        run(endless, overlap=True, sampled=Sampled(before=before))
+    assert cancelled.wait(10)
+    for thread in threading.enumerate():
+        if thread.name == "rlcore-overlap":
+            thread.join(10)
+    assert not threads()
+
+
+def test_a_reward_that_ends_the_program_ends_it() -> None:
+    def leave(outputs: list[str]) -> list[float]:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run(leave, overlap=True)
+
+
+def test_a_sampler_that_tells_of_some_or_none_has_the_rest_scored_in_the_end() -> None:
+    _, theirs = run(by_number, overlap=False)
+    for parts in ([], PARTS[1:3]):
+        _, ours = run(by_number, overlap=True, sampled=Sampled(parts=parts))
+        assert torch.equal(ours.scores, theirs.scores)
+
+
+def test_the_thread_has_the_callers_gradient_mode() -> None:
+    modes: list[bool] = []
+
+    def note(outputs: list[str]) -> list[float]:
+        modes.append(torch.is_grad_enabled())
+        return [0.0] * len(outputs)
+
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            run(note, overlap=True)
+            assert modes == [enabled] * len(PARTS)
+        modes.clear()
+
+
+def test_a_sample_without_a_choice_is_named_by_its_place() -> None:
+    class Nothing(Sampled):
+        @property
+        def batch(self) -> Trajectories:
+            batch = super().batch
+            batch.action_mask[7] = False
+            return batch
+
+    for overlap in (True, False):
+        with pytest.raises(DataError, match="sample 7 of the batch has no chosen token: 'hhh'"):
+            run(by_number, overlap=overlap, sampled=Nothing())

@@ -1,0 +1,135 @@
+"""One signal asks for a stop, two make one; in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rlcore.training.signals import StopRequest
+
+PROGRAM = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rlcore.training.signals import StopRequest
+step = 7
+with StopRequest(lambda: step) as stop:
+    print("ready", flush=True)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+        if stop.requested and "graceful" in sys.argv:
+            break
+print("saved", flush=True)
+"""
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "TORCHELASTIC_RUN_ID"}}
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**inherited, **environment},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_finishes_the_step_with_one_clear_line(number: signal.Signals) -> None:
+    process = start("graceful")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert out == "saved\n"
+    assert err.strip() == f"{number.name}: finishing step 7, then saving; press again to stop at once"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once(number: signal.Signals) -> None:
+    process = start()
+    process.send_signal(number)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "\n"
+    assert "press again" in process.stderr.readline()
+    assert process.poll() is None
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode in {130, -signal.SIGINT}
+    assert "saved" not in out
+    assert "KeyboardInterrupt" in err
+
+
+def test_the_echo_that_torchrun_sends_is_no_second_press() -> None:
+    process = start("graceful-no", TORCHELASTIC_RUN_ID="x")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert process.poll() is None
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode in {130, -signal.SIGINT}
+
+
+def test_other_ranks_stop_without_a_word() -> None:
+    process = start("graceful", RANK="1")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (out, err) == ("saved\n", "")
+
+
+def test_handlers_are_put_back() -> None:
+    def mine(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with StopRequest(lambda: 0) as stop:
+            assert signal.getsignal(signal.SIGTERM) is not mine
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.requested
+        assert signal.getsignal(signal.SIGTERM) is mine
+        with pytest.raises(ValueError, match="from inside"), StopRequest(lambda: 0):
+            raise ValueError("from inside")
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with StopRequest(lambda: 0) as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_stop_asked_for_in_code_leaves_the_first_signal_graceful() -> None:
+    with StopRequest(lambda: 0) as stop:
+        stop.request()
+        assert stop.requested
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+
+
+def test_other_threads_install_nothing() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def work() -> None:
+        with StopRequest(lambda: 0) as stop:
+            seen.append((signal.getsignal(signal.SIGINT), stop.requested))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(before, False)]
