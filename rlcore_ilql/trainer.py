@@ -11,11 +11,11 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
+from rlcore.models.dropout import eval_mode
 from rlcore.models.loading import disable_dropout
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy, QPolicy
-from rlcore.sampling.loop import evaluating
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_ilql.config import ILQLConfig, workload
@@ -100,7 +100,7 @@ class ILQLTrainer:
         """Return the terms of the loss that need no rewards, and the means of Q and V, over the held-out samples."""
         samples, size = self.run.eval_samples, self.config.batch_size
         meter = Meter(self.run.ranks)
-        with evaluating(self._policy.module):
+        with eval_mode(self._policy.module):
             for start in range(0, len(samples), size):
                 batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
                 parts = micro_batches(

@@ -9,11 +9,11 @@ import torch
 
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
+from rlcore.models.dropout import eval_mode
 from rlcore.models.loading import disable_dropout
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.sampling.loop import evaluating
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 from rlcore_sft.config import SFTConfig, workload
@@ -68,7 +68,7 @@ class SFTTrainer:
         """Return the mean negative log-likelihood of the held-out chosen tokens, on all ranks together."""
         samples, size = self.run.eval_samples, self.config.batch_size
         meter = Meter(self.run.ranks)
-        with evaluating(self._policy.module):
+        with eval_mode(self._policy.module):
             for start in range(0, len(samples), size):
                 batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
                 parts = micro_batches(

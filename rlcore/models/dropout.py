@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,19 @@ _NOISE = ("layerdrop", "jitter_noise", "input_jitter_noise")
 
 _found: WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], str]]] = WeakKeyDictionary()
 """Where the noise of a module sits; looked for once, since a walk through all layers at every pass would cost."""
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put `module` in evaluation mode, and each of its modules back in its own mode at the end."""
+    training = [part for part in module.modules() if part.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 def disable_dropout(module: nn.Module) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Decoder, DecodeStep, Policy, joins
 from rlcore.sampling.inputs import check_options, limits_of, order_of, takes_waiting, tokenized
 from rlcore.sampling.next_token import Chooser
@@ -93,22 +93,9 @@ def sample(
     chooser = Chooser(policy, sampling, ready, uniforms, mask, record)
     size = sampling.batch_size or len(ready)
     loop = _Loop(policy, ready, limits, chooser, size, order_of(ready, size), tell)
-    with torch.no_grad(), evaluating(policy.module):
+    with torch.no_grad(), eval_mode(policy.module):
         loop.run()
     return record.trajectories(ready, pad_id)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put `module` in evaluation mode, and each of its modules back in its own mode at the end."""
-    training = [part for part in module.modules() if part.training]
-    if training:
-        module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 @attrs.define(eq=False)

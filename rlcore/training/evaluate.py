@@ -9,9 +9,9 @@ import torch
 
 from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
+from rlcore.models.dropout import eval_mode
 from rlcore.rewards.combine import call_metric
 from rlcore.sampling.inputs import check_options, check_vocabulary, takes_logit_mask
-from rlcore.sampling.loop import evaluating
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.run import Run
@@ -36,7 +36,7 @@ def check_evaluation(run: Run) -> None:
         check_options(run.policy, sampling, "eval.gen")
     has_beta = any(sampling.beta for sampling in (run.config.gen, *(sampling for _, sampling in samplings)))
     if run.logit_mask is not None or has_beta:
-        with torch.no_grad(), evaluating(run.policy.module):
+        with torch.no_grad(), eval_mode(run.policy.module):
             asked = {"advantages": True} if has_beta else {}
             said = run.policy.decoder([[0]], max_new_tokens=1, **asked).start()
         _check_logit_mask(run, said.logits.shape[1])

@@ -234,7 +234,7 @@ def the_policy_is_left_as_it_was(subject: Subject) -> None:
         require(
             state == before[what],
             f"{what} of the policy's module were to be the same after sampling; they are not; put back what you change "
-            "(`rlcore.sampling.loop.evaluating` does, for modes)",
+            "(`rlcore.models.dropout.eval_mode` does, for modes)",
         )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
-from rlcore.sampling.loop import evaluating
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import EOS, LETTERS
 from rlcore.types import Prompt, Trajectories
@@ -64,7 +64,7 @@ class Scripted:
             ended=[tokens[-1] == EOS for tokens in drawn],
         ).to(policy.device)
         if self.scored:
-            with torch.no_grad(), evaluating(policy.module):
+            with torch.no_grad(), eval_mode(policy.module):
                 said = policy.score(batch)
             values = {} if said.values is None else {"values": said.values}
             batch = batch.with_columns(logprobs=said.logprobs, **values)
