@@ -6,11 +6,12 @@ ends up in the list of problems.
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import attrs
 
 from rlcore import __version__
 from rlcore.cli import machine
-from rlcore.cli.show import plugins_as_json
+from rlcore.cli.list_plugins import plugins_as_json
 from rlcore.plugins.discovery import Discovery, State
 from rlcore.plugins.metadata import CORE, Package, installed_dist, installed_version, requirements, version_of
 from rlcore.plugins.registry import Registries, Registry, all_registries
@@ -36,6 +37,34 @@ SWITCHES = (
 )  # fmt: skip
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 LOW_DISK = machine.GIB
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore doctor` to its parser, and return what runs it."""
+    parser.description = (
+        "Print what a bug report needs: versions, machine, plugins, switches, and what is wrong with them."
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="check this configuration file too")
+    parser.add_argument("--devices", action="store_true", help="ask torch for its devices too, which takes seconds")
+    return _doctor
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from rlcore.cli import doctor_report
+
+    found = examine(arguments.config)
+    if not arguments.json:
+        print(doctor_report.write_report(found), flush=True)
+    if arguments.devices:
+        found = with_torch(found)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    if found["torch"] is not None:
+        print(doctor_report.write_torch(found["torch"]))
+    print(doctor_report.write_problems(found["problems"]))
+    return 0
 
 
 def examine(config: Path | None = None) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""Print plugins and options, for a person (a table; plain lines into a pipe) and for machines (JSON)."""
+"""The command `rlcore show`: print options, or what plugins wrap, as a table (plain lines into a pipe) or as JSON."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
-from collections import defaultdict
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
+from contextlib import redirect_stdout
+from functools import partial
 from typing import Any
 
 import attrs
@@ -15,13 +18,11 @@ from rlcore import __version__
 from rlcore.cli.screen import make_console, make_list
 from rlcore.components import KINDS, Component, describe_error
 from rlcore.errors import UnknownComponent
-from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import Layer, ask
 
 SCHEMA = 1
 _WIDEST = max(map(len, KINDS)) + 2
-_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
 
 
 @attrs.frozen
@@ -34,39 +35,42 @@ class Options:
     config: type | None
 
 
-def print_plugins(discovery: Discovery) -> None:
-    """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
-    console, table = make_console(), make_list("plugin", "version", "state", "components")
-    for plugin in discovery.plugins:
-        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
-        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
-        table.add_row(plugin.dist, plugin.version, state, Text(brought))
-        if plugin.reason:
-            table.add_row("", "", "", Text(plugin.reason, style=state.style))
-        for remark in plugin.remarks:
-            table.add_row("", "", "", Text(f"remark: {remark}"))
-    console.print(table)
-    for note in discovery.notes:
-        console.print(Text(f"note: {note}"))
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore show` to its parser, and return what runs it."""
+    parser.description = "Print the options of a component, or of a section of the configuration file."
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="a component (ppo, rlcore-ppo:ppo) or a section (gen, run, ...)"
+    )
+    parser.add_argument(
+        "--wrapped", action="store_true", help="print which plugins wrap what the component NAME builds, or all of them"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    return partial(_show, parser)
 
 
-def plugins_as_json(discovery: Discovery) -> str:
-    """Write what `print_plugins` prints, for machines."""
-    plugins = [
-        {
-            "dist": plugin.dist,
-            "version": plugin.version,
-            "entry_point": plugin.name,
-            "module": plugin.module,
-            "state": str(plugin.state),
-            "reason": plugin.reason,
-            "components": _by_kind(plugin),
-            "remarks": list(plugin.remarks),
-        }
-        for plugin in discovery.plugins
-    ]
-    document = {"schema": SCHEMA, "rlcore": __version__, "plugins": plugins, "notes": list(discovery.notes)}
-    return json.dumps(document, indent=2)
+def _show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    if arguments.wrapped:
+        return _show_wrapped(arguments)
+    if arguments.name is None:
+        parser.error("the following arguments are required: NAME (or --wrapped)")
+    with redirect_stdout(sys.stderr):  # what modules print when they are imported
+        found = find_options(arguments.name)
+    if arguments.json:
+        print(options_as_json(found))
+    else:
+        for each in found:
+            print_options(each)
+    return 0
+
+
+def _show_wrapped(arguments: argparse.Namespace) -> int:
+    with redirect_stdout(sys.stderr):  # what hooks print
+        found = find_layers(arguments.name)
+    if arguments.json:
+        print(layers_as_json(found))
+    else:
+        print_layers(found)
+    return 0
 
 
 NAMING = {
@@ -209,10 +213,3 @@ def _sections() -> dict[str, Options]:
         if section_class(tp)
     }
     return {**sections, "tokenizer": Options("tokenizer", "mapping 'model.tokenizer'", "tokenizer", TokenizerConfig)}
-
-
-def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for component in plugin.components:
-        names[component.kind].append(component.name)
-    return dict(names)

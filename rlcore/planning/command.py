@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse gives it no public name
 
 
-def add_command(commands: Commands) -> None:
-    """Add the command to the command line."""
-    parser = commands.add_parser(
-        "plan",
-        help="estimate the memory a run takes of each device, and what to turn down where it does not fit",
-        description="Estimate the memory a run takes of each device, phase by phase, from its configuration: no "
-        "weights are read. Where it does not fit, say what to turn down first and what that saves.",
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore plan` to its parser, and return what runs it."""
+    parser.description = (
+        "Estimate the memory a run takes of each device, phase by phase, from its configuration: no "
+        "weights are read. Where it does not fit, say what to turn down first and what that saves."
     )
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration, as for `rlcore train`")
     parser.add_argument(
@@ -26,7 +21,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--world", type=_count, default=1, metavar="N", help="processes, one for each device")
     parser.add_argument("--device-memory", metavar="SIZE", help="such as 24GB; this machine's device if absent")
     parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes, with a schema number")
-    parser.set_defaults(command=_plan)
+    return _plan
 
 
 def _plan(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import pytest
 from dists import GOOD, Site
 
 from rlcore import hookspecs
-from rlcore.cli.show import plugins_as_json, print_plugins
+from rlcore.cli.list_plugins import plugins_as_json, print_plugins
 from rlcore.hookspecs import deprecated, hookspec
 from rlcore.plugins.discovery import Discovery, discover
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
 
 from rlcore.errors import ConfigError
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse gives it no public name
 
-
-def add_command(commands: Commands) -> None:
-    """Add the command to the command line."""
-    parser = commands.add_parser(
-        "rollouts",
-        help="print what a run sampled, in training or at evaluations",
-        description="Print what a run sampled: in the last step there is any of, or as the options ask.",
-    )
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore rollouts` to its parser, and return what runs it."""
+    parser.description = "Print what a run sampled: in the last step there is any of, or as the options ask."
     parser.add_argument("run", metavar="RUN", nargs="?", help="folder, or name under ./runs; lists these if absent")
     parser.add_argument(
         "--step", type=_steps, metavar="N|A:B", help="of step N, or of steps A to B; A or B may be absent"
@@ -28,16 +22,16 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--completions", action="store_true", help="of evaluations, instead of training")
     parser.add_argument("--full", action="store_true", help="print long texts whole")
     parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
-    parser.set_defaults(command=_rollouts, usage=parser)
+    return partial(_rollouts, parser)
 
 
-def _rollouts(arguments: argparse.Namespace) -> int:
+def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.cli.rollouts import read, show
 
     query = read.Query(arguments.step, arguments.best, arguments.worst, arguments.grep)
     if arguments.run is None:
         if arguments.completions or not query.is_empty:
-            arguments.usage.error("the following arguments are required: RUN")
+            parser.error("the following arguments are required: RUN")
         runs = read.list_runs(read.ROOT)
         if arguments.json:
             print(show.runs_as_json(runs))

@@ -1,0 +1,94 @@
+"""The command `rlcore list-plugins`: a row for every plugin found, whatever its state."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from rich.text import Text
+
+from rlcore import __version__
+from rlcore.cli.screen import make_console, make_list
+from rlcore.plugins.discovery import Discovery, Plugin, State
+from rlcore.plugins.registry import all_registries
+
+SCHEMA = 1
+_COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore list-plugins` to its parser, and return what runs it."""
+    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 unless every plugin is ok and there are no notes"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="list what a run of this file would see")
+    return _list_plugins
+
+
+def _list_plugins(arguments: argparse.Namespace) -> int:
+    with _plugins_of(arguments.config):
+        discovery = all_registries().discovery
+    if arguments.json:
+        print(plugins_as_json(discovery))
+    else:
+        print_plugins(discovery)
+    return int(arguments.check and bool(discovery.complaints))
+
+
+def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
+    """Apply the section `plugins` of a configuration file, of which nothing else is checked."""
+    if file is None:
+        return nullcontext()
+    from rlcore.config import load_yaml
+    from rlcore.plugins.switches import configured
+    from rlcore.settings import plugins_section
+
+    section = plugins_section(load_yaml(file), str(file))
+    return configured(section.disable, section.only)
+
+
+def print_plugins(discovery: Discovery) -> None:
+    """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
+    console, table = make_console(), make_list("plugin", "version", "state", "components")
+    for plugin in discovery.plugins:
+        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
+        state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
+        table.add_row(plugin.dist, plugin.version, state, Text(brought))
+        if plugin.reason:
+            table.add_row("", "", "", Text(plugin.reason, style=state.style))
+        for remark in plugin.remarks:
+            table.add_row("", "", "", Text(f"remark: {remark}"))
+    console.print(table)
+    for note in discovery.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def plugins_as_json(discovery: Discovery) -> str:
+    """Write what `print_plugins` prints, for machines."""
+    plugins = [
+        {
+            "dist": plugin.dist,
+            "version": plugin.version,
+            "entry_point": plugin.name,
+            "module": plugin.module,
+            "state": str(plugin.state),
+            "reason": plugin.reason,
+            "components": _by_kind(plugin),
+            "remarks": list(plugin.remarks),
+        }
+        for plugin in discovery.plugins
+    ]
+    document = {"schema": SCHEMA, "rlcore": __version__, "plugins": plugins, "notes": list(discovery.notes)}
+    return json.dumps(document, indent=2)
+
+
+def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for component in plugin.components:
+        names[component.kind].append(component.name)
+    return dict(names)

@@ -1,0 +1,52 @@
+"""The command `rlcore train`; what it needs besides its options is imported when it is given."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from rlcore.logging import FORMATS, LEVELS
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore train` to its parser, and return what runs it."""
+    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration; `rlcore show` prints the options")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as trainer.clip=0.1"
+    )
+    parser.add_argument("--log-level", choices=list(LEVELS), help="log events of this level and above")
+    parser.add_argument("--log-format", choices=list(FORMATS), help="explicit: begin each with its file, line and rank")
+    parser.add_argument("--profile", action="store_true", help="write where the time goes, as run.profile=true does")
+    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    return partial(_train, parser)
+
+
+def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from rlcore import logging
+    from rlcore.config import load_yaml, merge, parse_overrides
+
+    if arguments.log_level is not None:
+        logging.set_verbosity(arguments.log_level)
+    if arguments.log_format is not None:
+        formats = {"plain": logging.reset_format, "explicit": logging.enable_explicit_format}
+        formats[arguments.log_format]()
+    if arguments.no_progress:
+        logging.disable_progress_bar()
+    if arguments.profile and "torch" in arguments.overrides:
+        parser.error("argument --profile: takes no value; for 'torch' write run.profile=torch in its place")
+    overrides = parse_overrides(arguments.overrides)
+    values = merge(load_yaml(arguments.file), overrides)
+    if arguments.profile:
+        said = overrides.get("run")
+        if isinstance(said, Mapping) and said.get("profile") is False:
+            parser.error("argument --profile: not allowed with run.profile=false")
+        run = values.get("run")
+        if run is None or (isinstance(run, Mapping) and not run.get("profile")):
+            values = merge(values, {"run": {"profile": True}})
+    where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
+    from rlcore.training.api import train_from_config
+
+    train_from_config(values, where)
+    return 0
