@@ -15,7 +15,7 @@ from accelerate.utils import DistributedType, broadcast_object_list, gather_obje
 from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
-from rlcore.profiling.marks import phase
+from rlcore.profiling import phase
 from rlcore.types import Trajectories
 
 T = TypeVar("T")

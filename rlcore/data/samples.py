@@ -20,7 +20,7 @@ from rlcore.data.tokens import (
     special_ids,
 )
 from rlcore.errors import DataError
-from rlcore.profiling.marks import timed
+from rlcore.profiling import timed
 from rlcore.types import Trajectories
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlcore.components import describe_error
 from rlcore.logging import get_logger
 from rlcore.plugins.fence import Fence
-from rlcore.profiling.marks import phase
+from rlcore.profiling import phase
 
 if TYPE_CHECKING:
     from rlcore.plugins.observers import Observers

@@ -20,7 +20,7 @@ from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
 from rlcore.models.peft.adapters import Adapters, carried
 from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
-from rlcore.profiling.throughput import note_scored
+from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
 

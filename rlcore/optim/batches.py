@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from rlcore.profiling.marks import phase, timed_each
+from rlcore.profiling import phase, timed_each
 from rlcore.ranks import Ranks
 from rlcore.types import Trajectories, sent
 

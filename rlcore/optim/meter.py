@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlcore.profiling.marks import timed
+from rlcore.profiling import timed
 from rlcore.ranks import Ranks
 
 

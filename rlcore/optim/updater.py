@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.optim.choose import Optimization, Optimizers
-from rlcore.profiling.marks import phase, timed
+from rlcore.profiling import phase, timed
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig

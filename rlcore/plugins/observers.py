@@ -10,7 +10,7 @@ import pluggy
 
 from rlcore.plugins.fence import Dropped, Fence, one_by_one
 from rlcore.plugins.registry import registries
-from rlcore.profiling.marks import phase
+from rlcore.profiling import phase
 
 if TYPE_CHECKING:
     from rlcore.types import Trajectories

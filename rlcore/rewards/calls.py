@@ -17,7 +17,7 @@ import attrs
 
 from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
-from rlcore.profiling.marks import awaited, phase
+from rlcore.profiling import awaited, phase
 from rlcore.types import Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")

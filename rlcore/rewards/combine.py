@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.profiling.marks import timed
+from rlcore.profiling import timed
 from rlcore.rewards.calls import Call, Occasion, UserFunction
 from rlcore.rewards.forms import resolve, shorten
 from rlcore.training.choose import ChosenReward, choose_rewards

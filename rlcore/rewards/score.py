@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from rlcore import ops
 from rlcore.data.text import render_outputs
 from rlcore.errors import DataError
-from rlcore.profiling.marks import timed
+from rlcore.profiling import timed
 from rlcore.rewards.combine import RewardBatch, Rewards
 from rlcore.types import Prompt, Trajectories
 

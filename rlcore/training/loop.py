@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+import torch
 
 from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.models.speed.frozen_trunk import remembering
-from rlcore.profiling.marks import background, begin_step, end_steps, phase
-from rlcore.profiling.runs import profiled
-from rlcore.profiling.throughput import counting
+from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
+from rlcore.ranks import Ranks
 from rlcore.training.check_trainer import check_metrics, check_steps
 from rlcore.training.evaluate import evaluate
 from rlcore.training.peak_memory import peak_bytes
@@ -34,7 +35,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     to each yield together; what depends on a clock or a signal is decided once for all of them.
     """
     config = run.config
-    with profiled(run), _told(run), StopRequest(lambda: run.step + 1) as stop:
+    with _profiled(run), _told(run), StopRequest(lambda: run.step + 1) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -81,7 +82,7 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     check_metrics(_name(run), metrics, run.step + 1)
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
-    metrics |= _peak_memory(run) | tokens.per_second(metrics["time/step_s"], run.ranks)
+    metrics |= _peak_memory(run) | _tokens_per_second(tokens, metrics["time/step_s"], run.ranks)
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
     with phase("log"):
@@ -101,6 +102,21 @@ def _peak_memory(run: Run) -> Metrics:
     """Return the most memory that a process of the run has held so far, on the one that held most."""
     peak = peak_bytes(run.ranks.device)
     return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
+
+
+def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metrics:
+    """Return `perf/tokens_per_s` of a step of all processes; nothing if the step had no tokens."""
+    sampled, learned = ranks.sum(torch.tensor(tokens.counts(), dtype=torch.float64)).tolist()
+    num_tokens = sampled or learned
+    return {"perf/tokens_per_s": num_tokens / seconds} if num_tokens else {}
+
+
+def _profiled(run: Run) -> AbstractContextManager[None]:
+    if not run.config.run.profile:
+        return nullcontext()
+    from rlcore_profile.session import profiled
+
+    return profiled(run)
 
 
 def _name(run: Run) -> str:

@@ -16,7 +16,7 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import unstructure
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.logging import get_logger
-from rlcore.profiling.marks import timed
+from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score

@@ -20,7 +20,7 @@ import attrs
 import torch
 
 from rlcore.logging import get_logger
-from rlcore.profiling.marks import phase, timed
+from rlcore.profiling import phase, timed
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards
 from rlcore.rewards.score import Scored, Scorer, scored

@@ -24,9 +24,7 @@ from rlcore.loggers import Loggers
 from rlcore.optim.choose import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
-from rlcore.profiling.marks import count_tokens, timed
-from rlcore.profiling.policies import time_scoring
-from rlcore.profiling.throughput import note_sampled
+from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Policy, PromptPipeline, RolloutStore, SamplePipeline, Sampler
 from rlcore.ranks import Ranks
 from rlcore.rewards.combine import Rewards
@@ -100,6 +98,8 @@ class Run:
         policy = self.make_policy(value_head=value_head or q_heads > 0, reference=reference, q_heads=q_heads)
         policy.to(self.ranks.device)
         if self.config.run.profile and self.ranks.is_main:
+            from rlcore_profile.policies import time_scoring
+
             time_scoring(policy)
             self.timed_policies.append(policy)
         self.policy = policy

@@ -9,8 +9,8 @@ import pytest
 from rlcore.models import static_decoding
 from rlcore.models.decoding.causal import block_cache, packed
 from rlcore.models.settings import CausalLMConfig
-from rlcore.profiling import phases
 from rlcore.sampling import loop
+from rlcore_profile import recorder
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAID = {
@@ -28,7 +28,7 @@ SAID = {
         f"read back after every {loop.READ_EVERY['cuda']} tokens",
         f"columns in multiples of {static_decoding.LEAST_COLUMNS}",
     ],
-    "profiling.md": [f"in the first {phases.TRACED} steps"],
+    "profiling.md": [f"in the first {recorder.TRACED} steps"],
 }
 
 

@@ -16,8 +16,8 @@ from e2e_scenarios import scenario
 from hand_clock import MS, Clock
 
 import rlcore
-from rlcore.profiling import runs
-from rlcore.profiling.phases import Profile
+from rlcore_profile import session
+from rlcore_profile.recorder import Profile
 
 __all__ = ["plugins"]  # a fixture
 
@@ -88,7 +88,7 @@ def train(name: str, folder: Path, trainer: Any, **changes: Any) -> dict[str, An
 
 
 def by_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], int]) -> None:
-    monkeypatch.setattr(runs, "Profile", functools.partial(Profile, clock=clock))
+    monkeypatch.setattr(session, "Profile", functools.partial(Profile, clock=clock))
 
 
 ILQL = {"name": "ilql", "batch_size": 4, "micro_batch_size": 2}

@@ -7,8 +7,8 @@ import json
 import pytest
 from hand_clock import Clock, assert_nested, clock, one_step, profile
 
-from rlcore.profiling.phases import TRACED, Profile
-from rlcore.profiling.report import as_json, as_trace, make_table
+from rlcore_profile.recorder import TRACED, Profile
+from rlcore_profile.report import as_json, as_trace, make_table
 
 __all__ = ["clock", "profile"]  # fixtures
 

@@ -10,8 +10,8 @@ import pytest
 from hand_clock import MS, Clock, add_up, assert_nested, clock, in_ms, one_step, profile, take_turns
 
 from rlcore.profiling import phase
-from rlcore.profiling.phases import Profile
-from rlcore.profiling.report import as_trace
+from rlcore_profile.recorder import Profile
+from rlcore_profile.report import as_trace
 
 __all__ = ["clock", "profile"]  # fixtures
 

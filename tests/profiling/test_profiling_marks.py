@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from hand_clock import MS, Clock, add_up, assert_nested, clock, in_ms, profile, take_turns
 
-from rlcore.profiling import phase
-from rlcore.profiling.marks import awaited, background, begin_step, running, timed, timed_each
-from rlcore.profiling.phases import Profile
-from rlcore.profiling.report import as_trace
+from rlcore.profiling import awaited, background, begin_step, phase, running, timed, timed_each
+from rlcore_profile.recorder import Profile
+from rlcore_profile.report import as_trace
 
 __all__ = ["clock", "profile"]  # fixtures
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.profiling.marks import begin_step, running
-from rlcore.profiling.phases import Profile
-from rlcore.profiling.policies import stop_timing, time_scoring
+from rlcore.profiling import begin_step, running
 from rlcore.types import Trajectories
+from rlcore_profile.policies import stop_timing, time_scoring
+from rlcore_profile.recorder import Profile
 
 BATCH = Trajectories.stack([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.profiling.phases import Profile
-from rlcore.profiling.stretches import Row, Stretch
+from rlcore_profile.recorder import Profile
+from rlcore_profile.stretches import Row, Stretch
 
 MS = 1_000_000
 

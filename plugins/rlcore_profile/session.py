@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlcore.logging import get_logger
-from rlcore.profiling.marks import running
-from rlcore.profiling.phases import NOTHING, Profile
-from rlcore.profiling.policies import stop_timing
-from rlcore.profiling.report import as_json, as_trace, make_table
+from rlcore.profiling import NOTHING, running
+from rlcore_profile.policies import stop_timing
+from rlcore_profile.recorder import Profile
+from rlcore_profile.report import as_json, as_trace, make_table
 
 if TYPE_CHECKING:
     from rlcore.training.run import Run

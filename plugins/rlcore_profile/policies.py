@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from rlcore.logging import get_logger
-from rlcore.profiling.marks import count_tokens, phase
-from rlcore.profiling.phases import NOTHING
+from rlcore.profiling import NOTHING, count_tokens, phase
 from rlcore.types import Trajectories
 
 

@@ -15,16 +15,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from rlcore.profiling.stretches import Event, Row, Stretch
-from rlcore.profiling.tracks import Frame, Track
+from rlcore.profiling import NOTHING
+from rlcore_profile.stretches import Event, Frame, Row, Stretch, Track
 
 TRACED = 6
 """Steps whose phases the trace shows one by one; the table has all of them."""
-NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 class Operators(Protocol):

@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
-from rlcore.profiling.phases import TRACED, Profile
-from rlcore.profiling.stretches import Event, Path, Row, Stretch
+from rlcore_profile.recorder import TRACED, Profile
+from rlcore_profile.stretches import Event, Path, Row, Stretch
 
 SCHEMA = 1
 OTHER = "other"
