@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -146,80 +145,3 @@ class Bare(nn.Module):
         """Recompute the activations of both parts in the backward pass."""
         for part in (self.encoder, self.decoder):
             part.gradient_checkpointing_enable(options)
-
-
-class Replay(nn.Module):
-    """Stand in for a block whose output is already known: hand through what the trunk of another model gave."""
-
-    def __init__(self, block: nn.Module, tape: list[object]) -> None:
-        super().__init__()
-        for name, value in vars(block).items():
-            if isinstance(value, (str, int)) and not name.startswith("_"):
-                setattr(self, name, value)
-        self.tape = tape
-
-    def forward(self, *_: object, **__: object) -> object:
-        """Return the recorded output."""
-        return self.tape[0]
-
-
-class TopLayers(nn.Module):
-    """Own a trainable copy of a model's top k blocks and what follows, and run it on the trunk of the model itself.
-
-    The embeddings are the model's own, for a decoder will not run without; what comes of them is never used. The blocks
-    between return what the trunk gave when the model last ran inside `recording`, and the copy is called as the model's
-    decoder was then, with what an encoder had said.
-    """
-
-    def __init__(self, model: PreTrainedModel, layers: int) -> None:
-        super().__init__()
-        blocks = decoder_blocks(model)
-        if not 0 < layers < len(blocks):
-            raise ModelError(
-                f"value_layers = {layers}: must lie in [0, {len(blocks) - 1}] for the {len(blocks)} blocks of "
-                f"{type(model).__name__}; for a whole model of its own set critic = copy"
-            )
-        self._tape: list[object] = []
-        below = blocks[: len(blocks) - layers]
-        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they are not taken for parts of this
-        shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])} | beneath_adapter(model)
-        memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}
-        self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)
-        for parameter in self.decoder.parameters():
-            if id(parameter) not in shared:
-                parameter.requires_grad_(True)
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Note what the trunk gives in the pass of the model that happens in this context."""
-        self._forget()
-        block, decoder = self._watched
-        handles = (
-            block.register_forward_hook(lambda *call: self._tape.append(call[2])),
-            decoder.register_forward_pre_hook(lambda *call: self._calls.append(call[1:]), with_kwargs=True),
-        )
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def forward(self) -> Tensor:
-        """Return the last hidden states for the recorded pass, which can be used once.
-
-        Raises:
-            RuntimeError: no pass has been recorded since the last call.
-        """
-        if (len(self._tape), len(self._calls)) != (1, 1):
-            raise RuntimeError("run the model inside recording() first")
-        ((args, named),) = self._calls
-        try:
-            hidden: Tensor = self.decoder(*args, **named).last_hidden_state
-        finally:
-            self._forget()
-        return hidden
-
-    def _forget(self) -> None:
-        self._tape.clear()
-        self._calls.clear()

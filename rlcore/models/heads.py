@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.freezing import Bare, TopLayers
+from rlcore.models.freezing import Bare
+from rlcore.models.value_branch import TopLayers
 
 
 @attrs.frozen(eq=False)
