@@ -325,10 +325,6 @@ class Policy(Protocol):
 
     tokenizer: PreTrainedTokenizerBase
     """Turns text into the tokens the model reads; saved with the model."""
-    forward: Callable[..., Any]
-    """What `score` calls: `module` itself, until an updater puts the wrapped module of several processes here."""
-    autocast: Callable[[], AbstractContextManager[Any]]
-    """The precision that `score`, `reference_score` and decoders run in; an updater puts the run's mixed one here."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end a sequence when they are drawn."""
     max_length: int
@@ -355,6 +351,24 @@ class Policy(Protocol):
 
         Args:
             device: where this process computes, `run.ranks.device`.
+        """
+        ...
+
+    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Take over what an updater made of `module`; until this is called, `score` calls `module` without autocast.
+
+        Args:
+            forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
+            autocast: returns the context of the run's precision. `score`, `reference_score` and every step of a decoder
+                run inside it.
+        """
+        ...
+
+    def training_step(self) -> AbstractContextManager[Any]:
+        """Return a context that the run enters around every training step, for what may be cached within a step.
+
+        A policy without such a cache returns `contextlib.nullcontext()`. Weights change inside the context; evaluations
+        and checkpoints happen outside it.
         """
         ...
 

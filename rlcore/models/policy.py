@@ -53,8 +53,8 @@ class ModelPolicy:
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
         self.outputs_begin_text = outputs_begin_text
         self._narrow = None if sampling_dtype is None else NarrowCopy(module.model, getattr(torch, sampling_dtype))
-        self.forward: Callable[..., Any] = module
-        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._forward: Callable[..., Any] = module
+        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
         self.num_q_heads = 0 if module.q_heads is None else len(module.q_heads.heads)
 
@@ -74,11 +74,20 @@ class ModelPolicy:
         if isinstance(self.reference, PreTrainedModel):
             self.reference.to(device)  # type: ignore[arg-type]
 
+    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Score through `forward` instead of the module, and run every pass inside the context `autocast()` returns."""
+        self._forward, self._autocast = forward, autocast
+
+    def training_step(self) -> AbstractContextManager[Any]:
+        """Return a context in which a frozen trunk caches its outputs, since its parameters cannot change."""
+        trunk = self.module.trunk
+        return nullcontext() if trunk is None else trunk.remembering()
+
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
         note_scored(batch.action_mask)
-        with self.autocast():
-            said = self.forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
+        with self._autocast():
+            said = self._forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
         return _scores(said, batch)
 
     @torch.no_grad()
@@ -99,7 +108,7 @@ class ModelPolicy:
         def run(*arrays: Tensor) -> Said:
             return say(model, reader, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
 
-        with self.autocast(), without:
+        with self._autocast(), without:
             said = pass_over(reader, run, batch.tokens, batch.mask, batch.action_mask)
         return _scores(said, batch)
 
@@ -120,7 +129,7 @@ class ModelPolicy:
             ModelError: advantages of a policy without Q-heads.
         """
         heads = self._read_heads(advantages=advantages)
-        reader, autocast = self.module.reader, self.autocast
+        reader, autocast = self.module.reader, self._autocast
         if self._narrow is None:
             return reader.decoder(
                 self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, waiting=waiting

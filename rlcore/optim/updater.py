@@ -60,7 +60,7 @@ class Updater:
         # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
         self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
         is_mixed = ranks.accelerator.mixed_precision != "no"
-        policy.forward, policy.autocast = self.wrapped, ranks.accelerator.autocast if is_mixed else nullcontext
+        policy.use_forward(self.wrapped, autocast=ranks.accelerator.autocast if is_mixed else nullcontext)
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import attrs
 import torch
 
-from rlcore.models.speed.frozen_trunk import remembering
 from rlcore.optim.updater import Updater
 from rlcore.planning.batches import learned, pieces, rollouts
 from rlcore.planning.draws import Draws, draw
@@ -176,7 +175,7 @@ def _remembered(subject: Subject, live: LiveBytes) -> int:
         return 0
     num = subject.share(subject.workload.num_held or subject.workload.batch_size)
     batch = pieces(subject, learned(subject), 1)[0]
-    with remembering(subject.policy), torch.no_grad():
+    with subject.policy.training_step(), torch.no_grad():
         before = live.now
         subject.policy.score(batch)
         kept = (live.now - before) * num // len(batch)

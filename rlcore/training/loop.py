@@ -12,7 +12,6 @@ import torch
 
 from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.logging import get_logger
-from rlcore.models.speed.frozen_trunk import remembering
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
@@ -74,7 +73,7 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     """
     begun = time.perf_counter()
     saver.give_random_state_back()
-    with background("trainer"), counting() as tokens, remembering(run.policy):
+    with background("trainer"), counting() as tokens, _training_step(run):
         metrics = next(steps, _OVER)
     saver.note_random_state()
     if metrics is _OVER:
@@ -96,6 +95,10 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
             "(trainer.optimizer.max_grad_norm)"
         )
     return True
+
+
+def _training_step(run: Run) -> AbstractContextManager[Any]:
+    return nullcontext() if run.policy is None else run.policy.training_step()
 
 
 def _peak_memory(run: Run) -> Metrics:

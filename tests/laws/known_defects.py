@@ -183,7 +183,7 @@ def learn_in_company(root: str) -> None:
             )  # fmt: skip
         policy, ranks = done.policy, done.run.ranks
         seen = {
-            "wrapped": ranks.world == 2 and policy.forward is not policy.module,
+            "wrapped": ranks.world == 2 and policy._forward is not policy.module,
             "width": policy.model.config.n_embd,
             "blocks": len(policy.module.model.transformer.h),
             "outputs": len(done.generate(["a", "bc"], max_new_tokens=3)),

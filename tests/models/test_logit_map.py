@@ -146,7 +146,7 @@ def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
 
 def test_mixed_precision_is_that_of_the_models_own_head(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
     policy, batch = build(make("llama"), char_tokenizer), dialogues()
-    policy.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    policy.use_forward(policy.module, autocast=lambda: torch.autocast("cpu", torch.bfloat16))
     due = learn(policy, batch)
     monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
     got = learn(policy, batch)

@@ -9,7 +9,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import architecture_saving, architectures, laws_in
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import architecture_saving, architectures
 from rlcore.testing.rig.reference_transformers import read_folders
 
 FOLDER, STAYS, PLAIN = "a_folder_is_the_model_in_it", "a_reference_stays", "plain_transformers_loads_what_was_saved"
@@ -48,9 +49,13 @@ WRONG = [
     Wrong(GRADIENTS, "Recording", "under torch.no_grad() nothing was to be recorded"),
     Wrong(FROZEN, "FreezesNothing", "with unfrozen_layers = 1 of 2, .model.transformer.wte.weight"),
     Wrong(FROZEN, "FreezesAll", "with unfrozen_layers = 1 the top block was to train; of it nothing does"),
-    Wrong(FORWARD, "OwnModule", "`score` was to call policy.forward; it did not"),
-    Wrong(FORWARD, "ForwardWrapped", "policy.forward was to be policy.module at first"),
-    Wrong("everything_runs_in_autocast", "OutsideAutocast", "decoder.start was to enter policy.autocast()"),
+    Wrong(FORWARD, "OwnModule", "`score` was to call what policy.use_forward was given; it did not"),
+    Wrong("a_step_of_training_scores_the_same", "StaleInStep", "`score` inside training_step was to be"),
+    Wrong(
+        "everything_runs_in_autocast",
+        "OutsideAutocast",
+        "decoder.start was to enter the autocast of policy.use_forward",
+    ),
     Wrong(DECODER, "PaddingDecoded", "a decoder's log-probs was to be"),
     Wrong(DECODER, "KeepsOthers", "a decoder's log-probs (only rows [0, 1, 3] kept after 3 tokens) was to be"),
     Wrong(DECODER, "DecodesOtherValues", "a decoder's values was to be"),

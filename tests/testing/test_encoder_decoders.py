@@ -9,7 +9,8 @@ from laws_held import assert_kept, law_name
 from sites import installed
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, trainers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import trainers
 from rlcore.testing.rig import runs
 
 TRAINERS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import METADATA, Site
 
 from rlcore.testing import Law, Subject
-from rlcore.testing.law import dist, laws_in
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import dist
 
 REQUIREMENT = ("rlcore>=0.1,<0.2",)
 RIGHT = """

@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, loggers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import loggers
 
 WRONG = [
     Wrong("it_uses_only_what_a_run_promises", "curious", "it asks the run for trainer"),

@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, optimizers, schedulers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import optimizers, schedulers
 
 OPTIMIZERS = [
     Wrong("it_is_built_over_the_groups_it_is_given", "Regrouping", "do not hold the parameters they were given"),

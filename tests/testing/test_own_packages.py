@@ -7,7 +7,8 @@ import importlib.util
 import pytest
 
 from rlcore.testing import Case, conformance
-from rlcore.testing.law import laws_in, optimizers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import optimizers
 
 NEEDED = {
     "cosine_with_min_lr": {"min_lr_rate": 0.1},

@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.testing import Law, LawBroken
-from rlcore.testing.law import laws_in, pipelines
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import pipelines
 
 WRONG = [
     Wrong("it_reads_rows", "reads_none", "rows are (question, answer, score)"),

@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import wrong
 
 from rlcore.testing import Law, LawBroken
-from rlcore.testing.law import laws_in, rewards
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import rewards
 
 WRONG = [
     Wrong("one_number_for_each_output", "too_few", "returned 11 values for 12 samples"),

@@ -11,7 +11,8 @@ from scipy import stats
 from sites import installed, wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, samplers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import samplers
 from rlcore.testing.rig.sampler_calls import chi_square_probability
 
 GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_are_the_policys"

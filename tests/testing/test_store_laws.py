@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, stores
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import stores
 
 WRONG = [
     Wrong("what_was_appended_comes_back_in_order", "Reversed", "'tokens' of sequence 0 was to be"),

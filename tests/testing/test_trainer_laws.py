@@ -7,7 +7,8 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_ca
 from sites import wrong
 
 from rlcore.testing import Law
-from rlcore.testing.law import laws_in, trainers
+from rlcore.testing.law import laws_in
+from rlcore.testing.laws import trainers
 
 WRONG = [
     Wrong("needs_and_budget_are_declared", "misspelt-need", "it has 'prompt'"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from rlcore.logging import get_logger
 from rlcore.models.freezing import decoder_blocks, runs_before, vocabulary_size
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
-from rlcore.protocols import Policy
 
 
 class _Reached(Exception):
@@ -61,10 +60,8 @@ class Memory:
         self._keys = sorted(self._kept)
 
 
-class FrozenTrunk(nn.Module):
+class FrozenTrunk:
     """Stand for the bottom blocks of a model that do not train; `make_trunk` finds them.
-
-    It is a module so that `remembering` finds it in a policy's, and holds no parameter of its own.
 
     Args:
         depth: how many blocks.
@@ -73,9 +70,8 @@ class FrozenTrunk(nn.Module):
     """
 
     def __init__(self, depth: int, parameters: Sequence[nn.Parameter], room: float) -> None:
-        super().__init__()
         self.depth, self._room = depth, room
-        self._below = tuple(parameters)  # in a tuple, so that they are not taken for parts of this
+        self._below = tuple(parameters)
         self._memory: Memory | None = None
         self._returns: int | None = None
 
@@ -166,16 +162,6 @@ class FrozenTrunk(nn.Module):
 
 def _stop() -> None:
     raise _Reached
-
-
-@contextmanager
-def remembering(policy: Policy | None) -> Iterator[None]:
-    """Have the frozen trunks in a policy remember while the context is open; any other policy is left alone."""
-    with ExitStack() as stack:
-        for part in [] if policy is None else policy.module.modules():
-            if isinstance(part, FrozenTrunk):
-                stack.enter_context(part.remembering())
-        yield
 
 
 def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float) -> FrozenTrunk | None:

@@ -116,33 +116,49 @@ def unfrozen_layers_are_the_top_ones(subject: Subject) -> None:
 
 @law(ARCHITECTURES)
 def score_goes_through_forward(subject: Subject) -> None:
-    """`score` calls `policy.forward`, where several processes put the wrapped module; at first that is `module`."""
+    """`score` calls what `policy.use_forward` was given, through which several processes average their gradients."""
     for make in examples(subject):
         policy = build(subject, make(), value_head=True)
-        require(
-            policy.forward is policy.module, "policy.forward was to be policy.module at first; it is not; set it so"
-        )
         entered: list[str] = []
-        policy.forward = _noting(policy.module, entered)
+        policy.use_forward(_noting(policy.module, entered), autocast=nullcontext)
         say(policy, make_dialogues())
         require(
             bool(entered),
-            "`score` was to call policy.forward; it did not; call that instead of the module, or the processes of a "
-            "run do not average their gradients",
+            "`score` was to call what policy.use_forward was given; it did not; call that instead of the module, or "
+            "the processes of a run do not average their gradients",
         )
 
 
 @law(ARCHITECTURES)
 def everything_runs_in_autocast(subject: Subject) -> None:
-    """`score`, `reference_score` and every step of a decoder run inside the context that `policy.autocast()` makes."""
+    """`score`, `reference_score` and every step of a decoder run inside the autocast of `policy.use_forward`."""
     for make in examples(subject):
         policy = build(subject, make(), reference=True)
         entered: list[str] = []
-        policy.autocast = _noting(nullcontext, entered)
+        policy.use_forward(policy.module, autocast=_noting(nullcontext, entered))
         for what, call in _calls(policy):
             entered.clear()
             call()
-            require(bool(entered), f"{what} was to enter policy.autocast(); it did not; run the model inside it")
+            require(
+                bool(entered),
+                f"{what} was to enter the autocast of policy.use_forward; it did not; run the model inside it",
+            )
+
+
+@law(ARCHITECTURES)
+def a_step_of_training_scores_the_same(subject: Subject) -> None:
+    """Inside `policy.training_step()` scores are those outside, also after the parameters that train have moved."""
+    for make in examples(subject):
+        policy, batch = build(subject, make(), reference=True), make_dialogues()
+        with policy.training_step():
+            say(policy, batch)
+            move(policy)
+            cached = say(policy, batch), policy.reference_score(batch)
+        advice = "cache nothing in training_step that depends on parameters that train"
+        for what, inside, outside in zip(
+            ("score", "reference_score"), cached, (say(policy, batch), policy.reference_score(batch)), strict=True
+        ):
+            require_close(inside.logprobs, outside.logprobs, f"`{what}` inside training_step", advice)
 
 
 def _noting(function: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:

@@ -16,7 +16,6 @@ from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
-from rlcore.models.speed.frozen_trunk import remembering
 from rlcore.testing.small import make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
 
@@ -113,14 +112,14 @@ def test_what_is_said_and_learned_is_the_same(name: str, unfrozen: int, packing:
     for side in ("left", "right"):
         batch = trajectories(side)
         due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
-        with remembering(policy):
+        with policy.training_step():
             policy.reference_score(some)
             assert_same(policy, batch, due, reference)
 
 
 def test_what_is_said_of_the_policy_is_not_its_reference() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
-    with remembering(policy):
+    with policy.training_step():
         assert not torch.allclose(policy.score(batch).logprobs, policy.reference_score(batch).logprobs, atol=0.1)
 
 
@@ -128,7 +127,7 @@ def test_what_is_said_of_the_policy_is_not_its_reference() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
 def test_the_bottom_runs_once_for_a_sequence_and_the_top_each_time(name: str, packing: bool) -> None:
     policy, batch = build(make_causal(CONFIGS[name]), packing=packing), trajectories("left")
-    with counting(*decoder_blocks(policy.model), *decoder_blocks(policy.reference)) as counts, remembering(policy):
+    with counting(*decoder_blocks(policy.model), *decoder_blocks(policy.reference)) as counts, policy.training_step():
         policy.score(batch.rows(torch.tensor([0, 1])))
         assert counts == [1, 1, 1, 1, 0, 0, 0, 0]
         policy.reference_score(batch)  # some is known, and the rest is read by the reference's trunk, which is the same
@@ -146,7 +145,7 @@ def test_nothing_is_remembered_beyond_a_step() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     with counting(*decoder_blocks(policy.model)) as counts:
         for _ in range(2):
-            with remembering(policy):
+            with policy.training_step():
                 policy.score(batch)
         policy.score(batch)
         policy.score(batch)
@@ -158,7 +157,7 @@ def test_a_bounded_memory_holds_what_fits(room: float) -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"]), trunk_cache_gb=room), trajectories("right")
     first, other = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([2]))
     due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
-    with counting(decoder_blocks(policy.model)[0]) as counts, remembering(policy):
+    with counting(decoder_blocks(policy.model)[0]) as counts, policy.training_step():
         for part in (first, other, first, other):
             policy.score(part)
         assert counts == [{0.0: 4, 2.0: 2}.get(room, 3)]
@@ -170,7 +169,7 @@ def test_what_drops_out_is_run_every_time() -> None:
     policy, batch = build(model), trajectories("right")
     policy.module.train()
     reference = policy.reference_score(batch).logprobs
-    with remembering(policy):
+    with policy.training_step():
         first, second = policy.score(batch), policy.score(batch)
         assert not torch.allclose(first.logprobs, second.logprobs, atol=1e-3)
         for _ in range(2):  # the reference drops nothing out, and is not told what the policy's trunk made of it
@@ -182,7 +181,7 @@ def test_a_trunk_that_trains_after_all_is_run_every_time() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     bottom = decoder_blocks(policy.model)[1]
     bottom.requires_grad_(True)
-    with remembering(policy):
+    with policy.training_step():
         for _ in range(2):
             _, gradients = learn(policy, batch)
     assert sum(name.startswith("model.transformer.h.1.") for name in gradients) == len(list(bottom.parameters()))
@@ -198,7 +197,7 @@ def test_values_of_layers_of_their_own_stay_the_same(unfrozen: int, layers: int,
     policy.module.train()
     batch = trajectories("left")
     due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
-    with remembering(policy):
+    with policy.training_step():
         for _ in range(3):
             assert_same(policy, batch, due, reference)
 
@@ -218,7 +217,7 @@ def test_an_adapter_in_the_bottom_layers_leaves_no_trunk_and_one_above_does() ->
         policy, batch = build(make_causal(CONFIGS["llama"]), None, peft=lora), trajectories("right")
         assert (policy.module.trunk and policy.module.trunk.depth) == depth
         due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
-        with remembering(policy):
+        with policy.training_step():
             for _ in range(2):
                 assert_same(policy, batch, due, reference)
 
@@ -254,7 +253,7 @@ def test_a_model_that_passes_more_than_hidden_states_upwards_is_found_out() -> N
     blocks[0] = Leaving(blocks[0], blocks[3])
     policy, batch = build(model), trajectories("right")
     assert policy.module.trunk is None
-    with remembering(policy):
+    with policy.training_step():
         assert torch.equal(policy.score(batch).logprobs, policy.score(batch).logprobs)
 
 
@@ -264,7 +263,7 @@ def test_encoder_decoders_and_strangers_are_left_alone() -> None:
 
     config = Seq2SeqLMConfig(unfrozen_layers=1)
     policy, batch = build_seq2seq_lm(make_t5(), config, tokenizer=make_tokenizer()), trajectories("right")
-    with remembering(policy), remembering(None):
+    with policy.training_step():
         assert torch.equal(policy.score(batch).logprobs, policy.score(batch).logprobs)
 
 
@@ -272,6 +271,6 @@ def test_a_batch_without_choices_is_scored() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     batch.action_mask[:2] = False
     due = policy.score(batch).logprobs
-    with remembering(policy):
+    with policy.training_step():
         for _ in range(2):
             assert torch.allclose(policy.score(batch).logprobs, due, atol=1e-5)

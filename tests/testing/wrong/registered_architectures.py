@@ -6,7 +6,7 @@ NAMES = (
     "Unseeded", "Shifted", "PaddingRead", "LogitsAlways", "EntropyInBits", "ValuesEverywhere", "ValuesNever",
     "QHeadsNever", "QEverywhere", "TargetsAnew", "TargetsStale", "TargetsAhead", "TargetsUnsaved", "HighestAdvantage",
     "ValuesMoveLogprobs", "RowsByPlace", "Unused", "Recording", "FreezesNothing", "FreezesAll", "OwnModule",
-    "ForwardWrapped", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
+    "StaleInStep", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
     "OtherTokenizer", "ReferenceLeft", "ModuleLeft",
 )  # fmt: skip
 COMPONENTS = [

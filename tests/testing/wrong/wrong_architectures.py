@@ -1,7 +1,7 @@
 """Architectures, each wrong in one thing, but for the last two, which say what models they take."""
 
 import math
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import attrs
 import torch
@@ -231,24 +231,36 @@ class FreezesAll(Wrong):
 
 class OwnModule(Wrong):
     def score(self, batch, *, entropy=False, logits=False):
-        given, self.forward = self.forward, self.module
+        given, self._forward = self._forward, self.module
         said = super().score(batch, entropy=entropy, logits=logits)
-        self.forward = given
+        self._forward = given
         return said
 
 
-class ForwardWrapped(Wrong):
-    def spoil(self):
-        self.forward = self.module.forward
+class StaleInStep(Wrong):
+    """Keep a score for the whole step, although the parameters move."""
+
+    @contextmanager
+    def training_step(self):
+        self.__dict__["kept"] = []
+        yield
+        del self.__dict__["kept"]
+
+    def score(self, batch, *, entropy=False, logits=False):
+        kept = self.__dict__.get("kept")
+        if kept is None:
+            return super().score(batch, entropy=entropy, logits=logits)
+        kept.append(super().score(batch, entropy=entropy, logits=logits))
+        return kept[0]
 
 
 class OutsideAutocast(Wrong):
     """Decode in full precision, whatever the run's is."""
 
     def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        given, self.autocast = self.autocast, nullcontext
+        given, self._autocast = self._autocast, nullcontext
         decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
-        self.autocast = given
+        self._autocast = given
         return decoder
 
 
