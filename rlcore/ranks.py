@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
-from rlcore.types import Trajectories
+from rlcore.types import Trajectories, grouped
 
 T = TypeVar("T")
 _LAUNCH = (
@@ -141,19 +141,21 @@ class Ranks:
             order = torch.tensor(dealt).argsort()
             return whole.rows(order).to(self.device)
 
-    def take_share(self, batch: Trajectories) -> Trajectories:
-        """Return this process's rows of a batch that all hold, as many as every other process's.
+    def take_share(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
+        """Return this process's rows of a batch that every process holds, as many as every other process's.
 
-        Where rows are short, the first row's prompt stands in, with no chosen token: it weighs nothing in any sum. The
-        rest of that row is left out, because without choices nothing tells where the prompt ended.
+        Consecutive rows are dealt `group` at a time. Where groups are short, the prompts of the first group stand in,
+        with no chosen token: they weigh nothing in any sum. The rest of these rows is left out, because without choices
+        nothing tells where the prompt ended.
         """
         if self.world == 1:
             return batch
-        size = -(-len(batch) // self.world)
-        index = torch.tensor([*self.share(len(batch)), 0][:size], device=batch.tokens.device)
-        mine = batch.rows(index)
-        real = len(self.share(len(batch)))
-        if real < size:
+        count = len(batch) // group
+        share, size = self.share(count), -(-count // self.world)
+        index = torch.tensor([*share, 0][:size], device=batch.tokens.device)
+        mine = batch.rows(grouped(index, group))
+        real = len(share) * group
+        if real < size * group:
             mine.mask[real:] &= mine.action_mask[real:].cumsum(1) == 0
             mine.action_mask[real:] = False
         return mine

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
 from torch import Tensor
 
-from rlcore.errors import MissingColumn
+from rlcore.errors import MissingColumn, ModelError
 
 Metrics = dict[str, float]
+Output = Literal["values", "entropy", "logits", "q_values", "q_logprobs", "target_q_values"]
+"""A field of `PolicyOutputs` that not every policy, or not every call, returns."""
 
 
 @attrs.frozen(eq=False)
@@ -206,16 +208,16 @@ class Prompt:
 
 @attrs.frozen(eq=False)
 class PolicyOutputs:
-    """Hold what a policy says of the chosen tokens of a batch; entries of other tokens are zero.
+    """Hold a policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
 
     Attributes:
         logprobs: float[B, T], log pi of each chosen token, untempered.
         values: float[B, T] or None, V before each chosen token, where the policy has a value head.
-        entropy: float[B, T] or None, of the distribution each chosen token came from, in nats; only when asked for.
-        logits: float[N, V] or None, for the chosen tokens in row-major order; only when asked for.
+        entropy: float[B, T] or None, of the distribution each chosen token came from, in nats; only on request.
+        logits: float[N, V] or None, for the chosen tokens in row-major order; only on request.
         q_values: float[K, B, T] or None, Q of each chosen token by each of K Q-heads, where the policy has them.
         q_logprobs: float[K, B, T] or None, log of the softmax over each Q-head's values, at the chosen token.
-        target_q_values: float[K, B, T] or None, what the heads' target copies say; never with gradients.
+        target_q_values: float[K, B, T] or None, outputs of the target copies of the Q-heads, without gradients.
     """
 
     logprobs: Tensor
@@ -225,6 +227,32 @@ class PolicyOutputs:
     q_values: Tensor | None = None
     q_logprobs: Tensor | None = None
     target_q_values: Tensor | None = None
+
+    def need(self, name: Output) -> Tensor:
+        """Return the output called `name`, for an algorithm that cannot do without it.
+
+        Raises:
+            ModelError: the policy did not return it.
+        """
+        output: Tensor | None = getattr(self, name)
+        if output is None:
+            raise ModelError(f"the policy returned no {name}: {_REQUESTS[name]}")
+        return output
+
+
+_REQUESTS: Mapping[Output, str] = {
+    "values": "build it with run.build_policy(value_head=True)",
+    "entropy": "request it with policy.score(batch, entropy=True)",
+    "logits": "request them with policy.score(batch, logits=True)",
+    "q_values": "build it with run.build_policy(q_heads=K)",
+    "q_logprobs": "build it with run.build_policy(q_heads=K)",
+    "target_q_values": "build it with run.build_policy(q_heads=K)",
+}
+
+
+def grouped(index: Tensor, size: int) -> Tensor:
+    """Return the rows of the groups at `index`, group k being rows k * size to (k + 1) * size - 1: long[K * size]."""
+    return (index[:, None] * size + torch.arange(size, device=index.device)).flatten()
 
 
 def sent(array: Tensor, device: torch.device | str) -> Tensor:

@@ -8,32 +8,39 @@ import torch
 
 from rlcore.profiling import phase, timed_each
 from rlcore.ranks import Ranks
-from rlcore.types import Trajectories, sent
+from rlcore.types import Trajectories, grouped, sent
 
 
 @timed_each("batches")
-def minibatches(batch: Trajectories, size: int, *, seed: int) -> Iterator[Trajectories]:
-    """Yield the sequences of `batch` in random order, `size` at a time; the last group may be smaller.
+def minibatches(batch: Trajectories, size: int, *, seed: int, group: int = 1) -> Iterator[Trajectories]:
+    """Yield the sequences of `batch` in random order, `size` at a time; the last minibatch may be smaller.
 
     Args:
         batch: the whole round, the same on all ranks.
-        size: sequences on all ranks together.
+        size: sequences on all ranks together, a multiple of `group`.
         seed: decides the order; the same on all ranks.
+        group: so many consecutive sequences stay together, in their order.
+
+    Raises:
+        ValueError: the batch or `size` is no multiple of `group`.
     """
+    count = _count_groups(len(batch), group)
+    if size % group:
+        raise ValueError(f"minibatches of {size} sequences: must be a multiple of {group}, the size of a group")
     generator = torch.Generator().manual_seed(seed)
-    for index in sent(torch.randperm(len(batch), generator=generator), batch.tokens.device).split(size):
-        yield batch.rows(index)
+    for index in sent(torch.randperm(count, generator=generator), batch.tokens.device).split(size // group):
+        yield batch.rows(grouped(index, group))
 
 
 @timed_each("batches")
 def micro_batches(
-    batch: Trajectories, size: int, ranks: Ranks, *, tokens: int = 0
+    batch: Trajectories, size: int, ranks: Ranks, *, tokens: int = 0, group: int = 1
 ) -> Iterator[tuple[Trajectories, bool]]:
     """Yield this rank's share of `batch` in parts, each as wide as it needs to be, and whether each is the last.
 
-    A batch that is cut is sorted first, the longest sequences in front: those of a part are then of about one length,
-    and the first part needs the most memory. A loss that is a sum over tokens is the same in any order; one that
-    compares sequences with each other must have done so before, or cut by `Trajectories.split`, which sorts nothing.
+    A batch that is cut is sorted by length first, descending: sequences of a part are then of about one length, and the
+    first part needs the most memory. A loss that is a sum over tokens is the same in any order. One that compares
+    sequences with each other, as a preference loss compares pairs, names the size of its groups.
 
     Every rank yields equally often, so that collective operations meet.
 
@@ -41,24 +48,29 @@ def micro_batches(
         batch: the same on all ranks.
         size: sequences of a part at the most; 0 sets no bound.
         ranks: this process's place among the others.
-        tokens: of a part at the most, counted as its sequences times the longest of them; 0 sets no bound. A sequence
-            that is longer is a part of its own.
+        tokens: of a part at the most, counted as its sequences times the longest of them; 0 sets no bound.
+        group: so many consecutive sequences stay together, in their order, and are sorted by the longest of them. A
+            group that exceeds a bound is a part of its own.
+
+    Raises:
+        ValueError: the batch is no multiple of `group`.
     """
-    if not tokens and (not size or size * ranks.world >= len(batch)):
-        yield ranks.take_share(batch), True
+    count = _count_groups(len(batch), group)
+    if not tokens and (not size or size >= -(-count // ranks.world) * group):
+        yield ranks.take_share(batch, group=group), True
         return
-    lengths = batch.mask.sum(1)
+    lengths = batch.mask.sum(1).view(count, group).amax(1)
     order = lengths.argsort(descending=True, stable=True)
-    share = ranks.take_share(batch.rows(order))
-    # Sorted sequences are dealt in turn, so the first rank's are the longest: cut by these, all parts keep the bounds.
+    share = ranks.take_share(batch.rows(grouped(order, group)), group=group)
+    # Sorted groups are dealt in turn, so the first rank's are the longest: cut by these, all parts keep the bounds.
     longest: list[int] = lengths[order][:: ranks.world].tolist()
-    if len(batch) % ranks.world:  # the longest sequence's prompt stands in at the end of other ranks' shares
-        first = order[0]
-        prompt = batch.mask[first] & (batch.action_mask[first].cumsum(0) == 0)
-        longest[-1] = max(longest[-1], int(prompt.sum()))
-    parts = torch.arange(len(share), device=share.tokens.device).split(_cut(longest, size, tokens))
+    if count % ranks.world:  # the prompts of the longest group stand in at the end of other ranks' shares
+        first = grouped(order[:1], group)
+        prompts = batch.mask[first] & (batch.action_mask[first].cumsum(1) == 0)
+        longest[-1] = max(longest[-1], int(prompts.sum(1).max()))
+    parts = torch.arange(len(longest), device=share.tokens.device).split(_cut(longest, size, tokens, group))
     for i, index in enumerate(parts):
-        yield share.rows(index), i == len(parts) - 1
+        yield share.rows(grouped(index, group)), i == len(parts) - 1
 
 
 def put_through(
@@ -88,13 +100,19 @@ def _picked(batch: Trajectories, parts: Sequence[torch.Tensor]) -> Iterator[Traj
     return map(batch.rows, parts)
 
 
-def _cut(lengths: Sequence[int], size: int, tokens: int) -> list[int]:
-    """Say how many sequences, whose lengths are given in order, each part has."""
+def _cut(lengths: Sequence[int], size: int, tokens: int, group: int = 1) -> list[int]:
+    """Return the number of groups in each part, given the longest sequence of each group, descending."""
     sizes, widest = [0], 0
     for length in lengths:
-        widest, count = max(widest, length), sizes[-1] + 1
-        if count > 1 and ((size and count > size) or (tokens and count * widest > tokens)):
+        widest, count = max(widest, length), (sizes[-1] + 1) * group
+        if sizes[-1] and ((size and count > size) or (tokens and count * widest > tokens)):
             sizes.append(0)
-            widest, count = length, 1
-        sizes[-1] = count
+            widest = length
+        sizes[-1] += 1
     return sizes
+
+
+def _count_groups(count: int, group: int) -> int:
+    if count % group:
+        raise ValueError(f"a batch of {count} sequences: must be a multiple of {group}, the size of a group")
+    return count // group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -10,13 +10,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
+from rlcore.optim.batches import micro_batches
 from rlcore.optim.choose import Optimization, Optimizers
+from rlcore.optim.meter import Meter
 from rlcore.profiling import phase, timed
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
+from rlcore.types import Trajectories
+
+Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
+"""`loss(part)` returns the losses of a micro-batch, and metrics of the same shape."""
 
 
 class Updater:
@@ -24,8 +31,9 @@ class Updater:
 
     `lr` is the learning rate of the last step, `num_updates` and `num_skipped` count the steps taken and thrown away.
 
-    A loss given to `backward` must already be a *sum over tokens divided by their number in the whole batch, on all
-    ranks*; then neither micro-batches nor ranks change the gradient.
+    `accumulate` adds the gradient of a batch; `step` or `skip` follows. The pieces it is made of, `exchanging` and
+    `backward`, are there for what it cannot express: a loss given to `backward` must already be a *sum over tokens
+    divided by their number in the whole batch, on all ranks*; then neither micro-batches nor ranks change the gradient.
 
     Args:
         policy: its parameters that want gradients are trained.
@@ -62,6 +70,47 @@ class Updater:
         is_mixed = ranks.accelerator.mixed_precision != "no"
         policy.use_forward(self.wrapped, autocast=ranks.accelerator.autocast if is_mixed else nullcontext)
 
+    def accumulate(
+        self,
+        batch: Trajectories,
+        loss: Loss,
+        meter: Meter | None = None,
+        *,
+        size: int = 0,
+        tokens: int = 0,
+        group: int = 1,
+        count: float | Tensor | None = None,
+    ) -> Tensor:
+        """Add the gradient of a batch's mean loss, one micro-batch after another.
+
+        Args:
+            batch: the same on all ranks.
+            loss: returns the losses of a part, one for each chosen token (float[B, T]; other entries may be anything),
+                each sequence (float[B]) or each group (float[B / group]), and metrics of the same shape.
+            meter: adds up the metrics.
+            size: sequences of a part at the most; 0 sets no bound.
+            tokens: tokens of a part at the most, padding included; 0 sets no bound.
+            group: so many consecutive sequences stay together in a part, in their order.
+            count: what the sum of losses is divided by; the number of losses of the whole batch if absent.
+
+        Returns:
+            The count.
+        """
+        total = torch.as_tensor(0 if count is None else count)
+        for part, last in micro_batches(batch, size, self.ranks, tokens=tokens, group=group):
+            with self.exchanging(last):
+                losses, metrics = loss(part)
+                unit = 0 if losses.dim() == 2 else len(part) // len(losses)
+                counted = _counted(part, unit)
+                if count is None:
+                    total = _counted(batch, unit).sum()
+                # The reduction: a sum over chosen tokens (or sequences, or groups), divided by their number in the
+                # whole batch on all ranks; never a mean of micro-batch means.
+                self.backward(ops.masked_sum(losses, counted) / total)
+            if meter is not None and metrics:
+                meter.add(counted, {name: each.detach() for name, each in metrics.items()})
+        return total
+
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
         """Open around one micro-batch's forward and backward pass: ranks exchange gradients with the last one only."""
@@ -76,11 +125,16 @@ class Updater:
         self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
 
     @timed("optimizer")
-    def step(self) -> Tensor | None:
-        """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips."""
+    def step(self, meter: Meter | None = None) -> Tensor | None:
+        """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips.
+
+        The norm is noted in `meter` too, as `grad/norm`.
+        """
         norm: Tensor | None = None
         if self.config.max_grad_norm:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        if norm is not None and meter is not None:
+            meter.note("grad/norm", norm)
         self.lr = float(self.scheduler.get_last_lr()[0])
         self.optimizer.step()
         is_scaled = self.ranks.accelerator.scaler is not None
@@ -114,6 +168,14 @@ class Updater:
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
             self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
         self.num_updates, self.num_skipped = state["num_updates"], state["num_skipped"]
+
+
+def _counted(batch: Trajectories, unit: int) -> Tensor:
+    """Return which entries of a loss count: chosen tokens where `unit` is 0, else groups of so many sequences.
+
+    A sequence without a chosen token stands in where a rank's share is short, and counts for nothing.
+    """
+    return (batch.num_actions > 0).view(-1, unit).any(1) if unit else batch.action_mask
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
