@@ -81,6 +81,10 @@ class Trajectories:
         """Return the same sequences with columns added or replaced."""
         return attrs.evolve(self, columns={**self.columns, **columns})
 
+    def rename(self, **names: str) -> Trajectories:
+        """Return the same sequences with columns renamed: the keyword is the present name, its value the new one."""
+        return attrs.evolve(self, columns={names.get(name, name): array for name, array in self.columns.items()})
+
     def with_only(self, *names: str) -> Trajectories:
         """Return the same sequences with these columns and no others.
 

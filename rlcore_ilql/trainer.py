@@ -11,12 +11,11 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
-from rlcore.models.dropout import eval_mode
 from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy, QPolicy
 from rlcore.training.run import Run
+from rlcore.training.validate import validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_ilql.config import ILQLConfig, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
@@ -45,71 +44,61 @@ class ILQLTrainer:
 
     def steps(self) -> Iterator[Metrics]:
         """Yield after each optimizer step, and the sync of the targets where one is due."""
+        config, updater = self.config, self.updater
         while True:
-            dealt = self.order.take_within_pass(self.config.batch_size)
-            batch = stack_samples([self.run.samples[i] for i in dealt]).to(self.run.ranks.device)
-            flat = [reward for i in dealt for reward in self._chosen_rewards(i)]
+            indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
+            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.run.ranks.device)
+            flat = [reward for i in indices for reward in self._chosen_rewards(i)]
             rewards = torch.tensor(flat, dtype=torch.float32, device=batch.tokens.device)
             batch = batch.with_columns(rewards=ops.spread(rewards, batch.action_mask))
-            metrics = self._learn(batch) | {"returns/mean": self.returns.mean, "returns/std": self.returns.std}
-            yield metrics | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
+            count = updater.accumulate(
+                batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
+            )
+            num_before = updater.num_updates
+            updater.step(meter)
+            num_updates = updater.num_updates  # not one more where fp16 skipped the step
+            if num_updates > num_before and num_updates % config.sync_every == 0:
+                self._policy.sync_targets(config.target_rate)
+            yield meter.means() | {
+                "q/syncs": float(num_updates // config.sync_every), "data/tokens": float(count),
+                "returns/mean": self.returns.mean, "returns/std": self.returns.std,
+                "lr": updater.lr, "progress/epoch": self.order.epoch,
+            }  # fmt: skip
 
     def policy(self) -> Policy:
         """Return the policy."""
         return self._policy
 
-    def _learn(self, batch: Trajectories) -> Metrics:
-        """Make one optimizer step; bring the targets nearer to Q where it is the `sync_every`-th."""
-        config, updater, meter = self.config, self.updater, Meter(self.run.ranks)
-        total = batch.num_actions.sum()
-        parts = micro_batches(batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
-        for part, last in parts:
-            with updater.exchanging(last):
-                terms, seen = self._terms(part)
-                loss = terms["q"] + terms["v"] + config.cql_coef * terms["cql"] + config.awac_coef * terms["awac"]
-                # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
-                updater.backward(ops.masked_sum(loss, part.action_mask) / total)
-            measured = {"loss/total": loss} | {f"loss/{name}": term for name, term in terms.items()} | seen
-            meter.add(part.action_mask, {name: each.detach() for name, each in measured.items()})
-        done = updater.num_updates
-        norm = updater.step()
-        if updater.num_updates > done and updater.num_updates % config.sync_every == 0:
-            self._policy.sync_targets(config.target_rate)
-        metrics = meter.means() | ({} if norm is None else {"grad/norm": float(norm)})
-        return metrics | {"q/syncs": float(updater.num_updates // config.sync_every), "data/tokens": float(total)}
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        terms, config = self.terms(part), self.config
+        loss = terms["loss/q"] + terms["loss/v"]
+        loss = loss + config.cql_coef * terms["loss/cql"] + config.awac_coef * terms["loss/awac"]
+        return loss, {"loss/total": loss} | terms
 
-    def _terms(self, part: Trajectories) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the terms of the loss at each token, that of Q only where there are rewards, and what else is seen."""
-        config, said = self.config, self._policy.score(part)
-        q, q_logprobs, target_q, values = said.q_values, said.q_logprobs, said.target_q_values, said.values
-        assert q is not None  # noqa: S101  for the type checker: the policy was built with Q-heads
-        assert q_logprobs is not None  # noqa: S101  the same
-        assert target_q is not None  # noqa: S101  the same
-        assert values is not None  # noqa: S101  the same: with a value head
+    def terms(self, part: Trajectories) -> dict[str, Tensor]:
+        """Return the terms of the loss and the estimates at each token; without rewards there is no Q loss."""
+        config, outputs = self.config, self._policy.score(part)
+        q, target_q, values = outputs.need("q_values"), outputs.need("target_q_values"), outputs.need("values")
         terms = {
-            "v": value_loss(values, target_q, tau=config.tau),
-            "cql": cql_loss(q_logprobs),
-            "awac": awac_loss(said.logprobs, values, target_q, beta=config.awac_beta),
+            "loss/v": value_loss(values, target_q, tau=config.tau),
+            "loss/cql": cql_loss(outputs.need("q_logprobs")),
+            "loss/awac": awac_loss(outputs.logprobs, values, target_q, beta=config.awac_beta),
+            "q/mean": q.mean(0),
+            "value/mean": values,
+            "advantage/mean": lowest(target_q) - values,
         }
         if "rewards" in part:
-            terms["q"] = q_loss(q, values, part["rewards"], part.action_mask, gamma=config.gamma)
-        return terms, {"q/mean": q.mean(0), "value/mean": values, "advantage/mean": lowest(target_q) - values}
+            terms["loss/q"] = q_loss(q, values, part["rewards"], part.action_mask, gamma=config.gamma)
+        return terms
 
-    @torch.no_grad()
     def validation_losses(self) -> Metrics:
         """Return the terms of the loss that need no rewards, and the means of Q and V, over the held-out samples."""
-        samples, size = self.run.eval_samples, self.config.batch_size
-        meter = Meter(self.run.ranks)
-        with eval_mode(self._policy.module):
-            for start in range(0, len(samples), size):
-                batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
-                parts = micro_batches(
-                    batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
-                )
-                for part, _ in parts:
-                    terms, seen = self._terms(part)
-                    meter.add(part.action_mask, {f"loss/{name}": term for name, term in terms.items()} | seen)
-        return meter.means()
+        config, run = self.config, self.run
+        return validate(
+            self._policy, run.eval_samples, self.terms, run.ranks,
+            batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
+        )  # fmt: skip
 
     def _chosen_rewards(self, i: int) -> list[float]:
         marked = zip(self.returns.rewards[i], self.run.samples[i].action_mask, strict=True)

@@ -13,10 +13,11 @@ from rlcore import ops
 from rlcore.data.order import Order
 from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import micro_batches, minibatches, put_through
+from rlcore.optim.batches import minibatches, put_through
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
 from rlcore.rewards.score import Scored
+from rlcore.training.rollout_metrics import rollout_metrics
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
@@ -26,7 +27,7 @@ from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 RATIO_TOLERANCE, NARROW_TOLERANCE = 1e-2, 5e-2
 """Sampler and trainer disagree when ratios on a round's first minibatch are further than this from 1; in a precision of
 few bits, where a pass with gradients may take another kernel than one without, further than the second."""
-LEARNED_FROM = ("logprobs", "values", "advantages", "returns")
+LEARNED_FROM = ("old_logprobs", "values", "advantages", "returns")
 
 
 class PPOTrainer:
@@ -50,7 +51,6 @@ class PPOTrainer:
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_round)
         self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
         self.scale = ScoreScale(config.score_scaling)
-        self.grad_norms: list[float] = []
 
     def steps(self) -> Iterator[Metrics]:
         """Yield after each round, when everything it sampled has been learned from."""
@@ -67,22 +67,23 @@ class PPOTrainer:
     def rollout(self) -> Metrics:
         """Sample and reward a round, shape its rewards, and put it in the store with its advantages."""
         run, clock = self.run, time.perf_counter
-        dealt = self.order.take(self.config.rollouts)
-        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
+        indices = self.order.take(self.config.rollouts)
+        prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
         begun = clock()
         with torch.no_grad():  # for reward functions that are models
             batch, scored = run.rollout(prompts)
-        batch, by_name = self._scored(batch, scored)
-        batch = run.ranks.gather_batch(batch)
+        batch = run.ranks.gather_batch(self._scored(batch, scored))
         batch, metrics = self._shaped(batch)
+        batch = batch.rename(logprobs="old_logprobs")
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
+        metrics |= rollout_metrics(batch, scored, run.ranks)
         sample_s = scored.times["time/sample_s"]
-        return metrics | by_name | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
+        return metrics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
 
     @torch.no_grad()
-    def _scored(self, batch: Trajectories, scored: Scored) -> tuple[Trajectories, Metrics]:
-        """Add the reward functions' scores, and what the learner needs to know of each token as it was chosen."""
+    def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:
+        """Add the scores, and the log-probs, values, entropy and KL of each token as it was chosen."""
         run, size, tokens = self.run, self.config.micro_batch_size, self.config.micro_batch_tokens
         size = size if size or tokens else self.config.batch_size
         batch = batch.with_columns(scores=scored.scores)
@@ -96,8 +97,7 @@ class PPOTrainer:
             batch = put_through(batch, self._rescored, size, tokens=tokens)
         if self.penalised or self.config.bootstrap_truncated:
             batch = put_through(batch, self._compared, size, tokens=tokens)
-        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
-        return batch, {f"reward/{name}": mean for name, mean in by_name.items()}
+        return batch
 
     def _is_known(self, batch: Trajectories) -> bool:
         """Tell whether the sampler's log-probs and values can stand for the learner's."""
@@ -106,9 +106,9 @@ class PPOTrainer:
     def _rescored(self, batch: Trajectories) -> Trajectories:
         """Replace log-probs and values by the learner's own, and add the entropy."""
         outputs = self._policy.score(batch, entropy=True)
-        assert outputs.values is not None  # noqa: S101  for the type checker: the policy was built with a value head
-        assert outputs.entropy is not None  # noqa: S101  for the type checker: it was asked for
-        return batch.with_columns(logprobs=outputs.logprobs, values=outputs.values, entropy=outputs.entropy)
+        return batch.with_columns(
+            logprobs=outputs.logprobs, values=outputs.need("values"), entropy=outputs.need("entropy")
+        )
 
     def _compared(self, batch: Trajectories) -> Trajectories:
         """Add the KL to the reference at each token, and the value past a cut, where they are wanted."""
@@ -116,8 +116,7 @@ class PPOTrainer:
             full = self.config.kl_estimator == "full"
             reference = self._policy.reference_score(batch, logits=full)
             if reference.logits is not None:
-                logits = self._policy.score(batch, logits=True).logits
-                assert logits is not None  # noqa: S101  for the type checker: they were asked for
+                logits = self._policy.score(batch, logits=True).need("logits")
                 kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
             else:
                 kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=self.config.kl_estimator)
@@ -129,29 +128,19 @@ class PPOTrainer:
     def _value_past_the_cut(self, batch: Trajectories) -> Tensor:
         """Return V of the whole sequence where it was cut, zero where it ended: float[B]."""
         longer = batch.extended()
-        values = self._policy.score(longer).values
-        assert values is not None  # noqa: S101  for the type checker: the policy was built with a value head
+        values = self._policy.score(longer).need("values")
         past = ops.place_last(torch.ones_like(values[:, 0]), longer.action_mask)
         return (values * past).sum(1) * ~batch.ended
 
     def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
         """Turn a whole round's scores into rewards, advantages and returns; every rank does the same."""
-        config, chosen, scores = self.config, batch.action_mask, batch["scores"]
-        dense = batch.columns.get("dense")
+        config, chosen = self.config, batch.action_mask
         rewards = token_scores(
-            scores, dense, batch, low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty
-        )
+            batch["scores"], batch.columns.get("dense"), batch,
+            low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty,
+        )  # fmt: skip
         rewards = rewards / self.scale.divisor(rewards.sum(1))
-        lengths = batch.num_actions.float()
-        metrics = {
-            "reward/mean": float(scores.mean()),
-            "reward/std": float(scores.std(correction=0)),
-            "reward/min": float(scores.min()),
-            "reward/max": float(scores.max()),
-            "policy/entropy": float(ops.masked_mean(batch["entropy"], chosen)),
-            "response/length_mean": float(lengths.mean()),
-            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-        }
+        metrics = {"policy/entropy": float(ops.masked_mean(batch["entropy"], chosen))}
         if self.penalised:
             kl = float(ops.masked_sum(batch["kl"], chosen)) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
@@ -169,7 +158,6 @@ class PPOTrainer:
         """Learn from a round: `epochs` passes of minibatches, stopped early where the policy has moved too far."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
-        self.grad_norms = []
         batch = batch.with_only(*LEARNED_FROM)
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
@@ -184,8 +172,6 @@ class PPOTrainer:
             "policy/epochs": epoch + 1.0,
             "policy/skipped": float(self.updater.num_skipped - skipped),
         }
-        if self.grad_norms:
-            metrics["grad/norm"] = sum(self.grad_norms) / len(self.grad_norms)
         metrics["loss/total"] = metrics["loss/policy"] + config.value_coef * metrics["loss/value"]
         if config.entropy_coef:
             metrics["loss/total"] -= config.entropy_coef * metrics["policy/entropy"]
@@ -193,48 +179,44 @@ class PPOTrainer:
 
     def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
         """Make one optimizer step, or skip it where the mean ratio is out of bounds; return the sums it measured."""
-        config, meter = self.config, Meter(self.run.ranks)
-        error = torch.zeros((), device=minibatch.tokens.device)
-        total = minibatch.num_actions.sum()
-        parts = micro_batches(minibatch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
-        for part, last in parts:
-            with self.updater.exchanging(last):
-                outputs = self._policy.score(part, entropy=config.entropy_coef > 0)
-                assert outputs.values is not None  # noqa: S101  for the type checker: it was built with a value head
-                chosen, old = part.action_mask, part["logprobs"]
-                policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
-                value = value_loss(outputs.values, part["values"], part["returns"], clip=config.clip_value)
-                loss = policy + config.value_coef * value
-                if outputs.entropy is not None:
-                    loss = loss - config.entropy_coef * outputs.entropy
-                # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
-                self.updater.backward((loss * chosen).sum() / total)
-            with torch.no_grad():
-                ratio = ((outputs.logprobs - old) * chosen).exp()
-                moved = (outputs.values - part["values"]).abs() > config.clip_value
-                meter.add(
-                    chosen,
-                    {
-                        "loss/policy": policy,
-                        "loss/value": value,
-                        "policy/approx_kl": ops.kl_estimate(old, outputs.logprobs, estimator="k3"),
-                        "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
-                        "policy/ratio_mean": ratio,
-                        "value/clip_fraction": moved.float() * float(config.clip_value > 0),
-                        **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
-                    },
-                )
-                if check_ratio:
-                    error = torch.maximum(error, (ratio - 1).abs().max())
+        config, meter, errors = self.config, Meter(self.run.ranks), list[Tensor]()
+
+        def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+            losses, metrics = self.loss(part)
+            if check_ratio:
+                errors.append((metrics["policy/ratio_mean"] - 1).abs().max())
+            return losses, metrics
+
+        self.updater.accumulate(minibatch, loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         if check_ratio:
-            self._check(error)
+            self._check(torch.stack(errors).max())
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:
-            norm = self.updater.step()
-            if norm is not None:
-                self.grad_norms.append(float(norm))
+            self.updater.step(meter)
         else:  # not a number counts as out of bounds
             self.updater.skip()
         return meter
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        config, outputs = self.config, self._policy.score(part, entropy=self.config.entropy_coef > 0)
+        values, old = outputs.need("values"), part["old_logprobs"]
+        policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
+        value = value_loss(values, part["values"], part["returns"], clip=config.clip_value)
+        loss = policy + config.value_coef * value
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * outputs.need("entropy")
+        with torch.no_grad():
+            ratio = ((outputs.logprobs - old) * part.action_mask).exp()
+            moved = (values - part["values"]).abs() > config.clip_value
+            return loss, {
+                "loss/policy": policy,
+                "loss/value": value,
+                "policy/approx_kl": ops.kl_estimate(old, outputs.logprobs, estimator="k3"),
+                "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
+                "policy/ratio_mean": ratio,
+                "value/clip_fraction": moved.float() * float(config.clip_value > 0),
+                **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
+            }
 
     def _check(self, error: Tensor) -> None:
         """Warn where the policy that learns is not the one that sampled."""

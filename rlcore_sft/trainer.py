@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import torch
+from torch import Tensor
 
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
-from rlcore.models.dropout import eval_mode
 from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
 from rlcore.training.run import Run
-from rlcore.types import Metrics
+from rlcore.training.validate import validate
+from rlcore.types import Metrics, Trajectories
 from rlcore_sft.config import SFTConfig, workload
 from rlcore_sft.loss import nll
 
@@ -41,42 +40,34 @@ class SFTTrainer:
 
     def steps(self) -> Iterator[Metrics]:
         """Yield after each optimizer step."""
+        config = self.config
         while True:
-            dealt = self.order.take_within_pass(self.config.batch_size)
-            batch = stack_samples([self.run.samples[i] for i in dealt]).to(self.run.ranks.device)
-            total = batch.num_actions.sum()
-            meter = Meter(self.run.ranks)
-            parts = micro_batches(
-                batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+            indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
+            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.run.ranks.device)
+            count = self.updater.accumulate(
+                batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )
-            for part, last in parts:
-                # The reduction: a sum over chosen tokens, divided by their number in the whole batch on all ranks.
-                with self.updater.exchanging(last):
-                    losses = nll(self._policy.score(part).logprobs)
-                    self.updater.backward(losses.sum() / total)
-                meter.add(part.action_mask, {"loss/total": losses.detach()})
-            norm = self.updater.step()
-            metrics = meter.means() | ({} if norm is None else {"grad/norm": float(norm)})
-            yield metrics | {"data/tokens": float(total), "lr": self.updater.lr, "progress/epoch": self.order.epoch}
+            self.updater.step(meter)
+            yield meter.means() | {
+                "data/tokens": float(count), "lr": self.updater.lr, "progress/epoch": self.order.epoch,
+            }  # fmt: skip
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        losses = nll(self._policy.score(part).logprobs)
+        return losses, {"loss/total": losses}
 
     def policy(self) -> Policy:
         """Return the policy."""
         return self._policy
 
-    @torch.no_grad()
     def validation_loss(self) -> Metrics:
         """Return the mean negative log-likelihood of the held-out chosen tokens, on all ranks together."""
-        samples, size = self.run.eval_samples, self.config.batch_size
-        meter = Meter(self.run.ranks)
-        with eval_mode(self._policy.module):
-            for start in range(0, len(samples), size):
-                batch = stack_samples(samples[start : start + size]).to(self.run.ranks.device)
-                parts = micro_batches(
-                    batch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
-                )
-                for part, _ in parts:
-                    meter.add(part.action_mask, {"loss": nll(self._policy.score(part).logprobs)})
-        return meter.means()
+        config, run = self.config, self.run
+        return validate(
+            self._policy, run.eval_samples, lambda part: {"loss": self.loss(part)[0]}, run.ranks,
+            batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
+        )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer and the order of samples."""

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.errors import MissingColumn
-from rlcore.types import Trajectories
+from rlcore.errors import MissingColumn, ModelError
+from rlcore.types import PolicyOutputs, Trajectories
 
 T, F = True, False
 
@@ -157,3 +157,20 @@ def test_action_tokens_are_the_chosen_ids_of_each_sequence():
         [[5, 6, 7, 8], [9], [1, 2]], [[False, True, False, True], [False], [False, True]], pad_id=7
     )
     assert batch.action_tokens == [[6, 8], [], [2]]
+
+
+def test_a_column_is_renamed_and_the_others_stay() -> None:
+    batch = ragged()
+    renamed = batch.rename(rewards="token_rewards")
+    assert set(renamed.columns) == {"token_rewards", "scores"}
+    assert torch.equal(renamed["token_rewards"], batch["rewards"])
+    assert set(batch.columns) == {"rewards", "scores"}
+
+
+def test_an_output_that_is_missing_is_named_with_how_to_request_it() -> None:
+    outputs = PolicyOutputs(torch.zeros(1, 2), values=torch.ones(1, 2))
+    assert torch.equal(outputs.need("values"), torch.ones(1, 2))
+    with pytest.raises(ModelError, match=r"no entropy: request it with policy.score\(batch, entropy=True\)"):
+        outputs.need("entropy")
+    with pytest.raises(ModelError, match=r"no q_values: build it with run.build_policy\(q_heads=K\)"):
+        outputs.need("q_values")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from rlcore.data.order import Order
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
+from rlcore.training.rollout_metrics import rollout_metrics
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig, workload
@@ -58,35 +60,26 @@ class ReinforceTrainer:
     def rollout(self) -> Metrics:
         """Sample and score a round, and put it in the store with its advantages; every rank holds all of it."""
         run = self.run
-        dealt = self.order.take(self.config.rollouts)
-        prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
+        indices = self.order.take(self.config.rollouts)
+        prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
         batch, scored = run.rollout(prompts)
         batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores))
-        scores = batch["scores"]
-        batch = batch.with_columns(advantages=leave_one_out(scores))
+        batch = batch.with_columns(advantages=leave_one_out(batch["scores"]))
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
-        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
-        return {
-            "reward/mean": float(scores.mean()),
-            "reward/std": float(scores.std(correction=0)),
-            "response/length_mean": float(batch.num_actions.float().mean()),
-            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-            **{f"reward/{name}": mean for name, mean in by_name.items()},
-        }
+        return rollout_metrics(batch, scored, run.ranks)
 
     def update(self, batch: Trajectories) -> Metrics:
         """Make the one optimizer step of a round."""
-        config, total, meter = self.config, batch.num_actions.sum(), Meter(self.run.ranks)
-        parts = micro_batches(batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens)
-        for part, last in parts:
-            # The reduction: a sum over chosen tokens, divided by their number in the whole round on all ranks.
-            with self.updater.exchanging(last):
-                losses = policy_loss(self._policy.score(part).logprobs, part["advantages"])
-                self.updater.backward((losses * part.action_mask).sum() / total)
-            meter.add(part.action_mask, {"loss/policy": losses.detach()})
-        norm = self.updater.step()
-        return meter.means() | ({} if norm is None else {"grad/norm": float(norm)})
+        config, meter = self.config, Meter(self.run.ranks)
+        self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
+        self.updater.step(meter)
+        return meter.means()
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        losses = policy_loss(self._policy.score(part).logprobs, part["advantages"])
+        return losses, {"loss/policy": losses}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer and the order of prompts."""

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlcore.data.order import Order
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import micro_batches, minibatches
+from rlcore.optim.batches import minibatches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
+from rlcore.training.rollout_metrics import rollout_metrics
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 from rlcore_rft.config import RFTConfig, check, workload
@@ -85,18 +87,7 @@ class RFTTrainer:
         batch = batch.rows(batch["judged"])
         self.history.add(batch)
         run.observers.on_rollout(run, batch)
-        scores = batch["scores"]
-        by_name = run.ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
-        return {
-            "reward/mean": float(scores.mean()),
-            "reward/std": float(scores.std(correction=0)),
-            "reward/min": float(scores.min()),
-            "reward/max": float(scores.max()),
-            "response/length_mean": float(batch.num_actions.float().mean()),
-            "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-            **{f"reward/{name}": mean for name, mean in by_name.items()},
-            **scored.times,
-        }
+        return rollout_metrics(batch, scored, run.ranks) | dict(scored.times)
 
     def select(self) -> tuple[Trajectories, Metrics]:
         """Return the best of the history, without duplicates; every rank selects the same, and nothing random."""
@@ -126,29 +117,24 @@ class RFTTrainer:
 
     def imitate(self, chosen: Trajectories) -> Metrics:
         """Make one pass over the chosen responses, as supervised fine-tuning does over demonstrations."""
-        begun, meter, norms = time.perf_counter(), Meter(self.run.ranks), []
-        step, num_left = self.num_rounds * self.config.improve_steps + self.num_improved, self.updates_per_step
+        config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
+        step, num_left = self.num_rounds * config.improve_steps + self.num_improved, self.updates_per_step
         seed = self.run.config.run.seed * 1_000_003 + step
-        for minibatch in minibatches(chosen.to(self.run.ranks.device), self.config.batch_size, seed=seed):
-            total = minibatch.num_actions.sum()
-            parts = micro_batches(
-                minibatch, self.config.micro_batch_size, self.run.ranks, tokens=self.config.micro_batch_tokens
+        for minibatch in minibatches(chosen.to(self.run.ranks.device), config.batch_size, seed=seed):
+            self.updater.accumulate(
+                minibatch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )
-            for part, last in parts:
-                # The reduction: a sum over chosen tokens, divided by their number in the whole minibatch on all ranks.
-                with self.updater.exchanging(last):
-                    losses = nll(self._policy.score(part).logprobs)
-                    self.updater.backward((losses * part.action_mask).sum() / total)
-                meter.add(part.action_mask, {"loss/total": losses.detach()})
-            norm = self.updater.step()
+            self.updater.step(meter)
             num_left -= 1
-            if norm is not None:
-                norms.append(float(norm))
         # The schedule was planned for passes over everything; it goes on by as much after a pass over the best.
         for _ in range(num_left):
             self.updater.scheduler.step()
-        metrics = meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
-        return metrics | ({"grad/norm": sum(norms) / len(norms)} if norms else {})
+        return meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, and its metrics."""
+        losses = nll(self._policy.score(part).logprobs)
+        return losses, {"loss/total": losses}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer, the order of prompts, the history, and how far the present round is."""

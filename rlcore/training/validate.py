@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rlcore.data.samples import Sample, stack_samples
+from rlcore.models.dropout import eval_mode
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
-from rlcore.sampling.loop import evaluating
 from rlcore.types import Metrics, Trajectories
 
 
@@ -39,7 +39,7 @@ def validate(
         tokens: tokens of one forward pass at the most, padding included; 0 sets no bound.
     """
     meter = Meter(ranks)
-    with evaluating(policy.module):
+    with eval_mode(policy.module):
         for start in range(0, len(samples), batch_size):
             batch = stack_samples(samples[start : start + batch_size]).to(ranks.device)
             for part, _ in micro_batches(batch, size, ranks, tokens=tokens):

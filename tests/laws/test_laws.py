@@ -61,14 +61,14 @@ def data(trainer: Any) -> Trajectories:
     trainer.rollout()
     batch = trainer.store.take()
     # The policy of an epoch in its middle: ratios differ from 1, and some are clipped.
-    return batch.with_columns(logprobs=batch["logprobs"] + torch.linspace(-0.4, 0.4, batch.tokens.shape[1]))
+    return batch.with_columns(old_logprobs=batch["old_logprobs"] + torch.linspace(-0.4, 0.4, batch.tokens.shape[1]))
 
 
 def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) -> tuple[Gradients, dict[str, float]]:
     """Let a trainer learn from `batch`, up to where it would step; return gradients and the losses it reports."""
     metrics: dict[str, float]
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.updater, "step", lambda: None)
+        patch.setattr(trainer.updater, "step", lambda *_: None)
         if hasattr(trainer, "rollout"):
             metrics = trainer.update(batch)
         else:

@@ -132,3 +132,68 @@ def test_a_prompt_alone_stands_in_where_a_ranks_share_is_short() -> None:
     assert [row[mask].tolist() for row, mask in zip(share.tokens, share.mask, strict=True)] == [[5, 6], [1, 2]]
     assert share.action_tokens == [[6], []]
     assert batch.num_actions.tolist() == [2, 1, 2]
+
+
+def pairs(parts: list[Trajectories], group: int = 2) -> list[list[int]]:
+    """Return the sequences of each part by number, and check that whole groups lie side by side in their order."""
+    numbers = [part["number"].tolist() for part in parts]
+    for part in numbers:
+        for start in range(0, len(part), group):
+            assert part[start] % group == 0
+            assert part[start : start + group] == list(range(part[start], part[start] + group))
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "numbers"),
+    [
+        (0, 0, [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        (4, 0, [[4, 5, 0, 1], [2, 3, 6, 7]]),  # the longest of the pairs: 6, 5, 9, 2
+        (5, 0, [[4, 5, 0, 1], [2, 3, 6, 7]]),  # two pairs and a half are two
+        (2, 0, [[4, 5], [0, 1], [2, 3], [6, 7]]),
+        (1, 0, [[4, 5], [0, 1], [2, 3], [6, 7]]),  # a pair is never cut
+        (0, 24, [[4, 5], [0, 1, 2, 3], [6, 7]]),  # 4 x 9 is more, 4 x 6 is not
+        (0, 3, [[4, 5], [0, 1], [2, 3], [6, 7]]),
+    ],
+)
+def test_sorting_and_cutting_leave_groups_whole(size: int, tokens: int, numbers: list[list[int]]) -> None:
+    batch = ragged(3, 6, 5, 2, 9, 2, 2, 2)
+    parts = [part for part, _ in micro_batches(batch, size, Ranks(), tokens=tokens, group=2)]
+    assert pairs(parts) == numbers
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 9, 30, 1000])
+@pytest.mark.parametrize("size", [0, 1, 3, 6])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("group", [2, 3])
+def test_ranks_share_whole_groups_within_bounds(world: int, size: int, tokens: int, group: int) -> None:
+    generator = torch.Generator().manual_seed(world * 100 + size)
+    for count in (1, 4, 7):
+        batch = ragged(*torch.randint(2, 17, (count * group,), generator=generator).tolist())
+        shares = [
+            list(micro_batches(batch, size, rank(number, world), tokens=tokens, group=group)) for number in range(world)
+        ]
+        assert len({len(share) for share in shares}) == 1
+        parts = [part for share in shares for part, _ in share]
+        pairs(parts, group)
+        learned = [int(number) for part in parts for number in part["number"][part.num_actions > 0]]
+        assert sorted(learned) == list(range(count * group))
+        for part in parts:
+            assert not size or len(part) <= max(size, group)
+            assert not tokens or len(part) == group or len(part) * int(part.mask.sum(1).max()) <= tokens
+
+
+def test_minibatches_shuffle_groups_and_not_what_is_in_them() -> None:
+    parts = list(minibatches(ragged(*range(2, 14)), 4, seed=0, group=2))
+    numbers = pairs(parts)
+    assert [len(part) for part in numbers] == [4, 4, 4]
+    assert sorted(sum(numbers, [])) == list(range(12)) != sum(numbers, [])  # noqa: RUF017
+
+
+def test_a_batch_or_a_minibatch_that_would_cut_a_group_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 5 sequences: must be a multiple of 2"):
+        next(micro_batches(numbered(5), 2, Ranks(), group=2))
+    with pytest.raises(ValueError, match="a batch of 5 sequences: must be a multiple of 2"):
+        next(minibatches(numbered(5), 2, seed=0, group=2))
+    with pytest.raises(ValueError, match="minibatches of 3 sequences: must be a multiple of 2"):
+        next(minibatches(numbered(6), 3, seed=0, group=2))

@@ -80,14 +80,14 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
     for _ in range(2):  # once before and once after training
         batch, _ = roll(trainer)
         said = trainer.policy().score(batch)
-        assert (said.logprobs - batch["logprobs"]).abs().max() < 1e-4
+        assert (said.logprobs - batch["old_logprobs"]).abs().max() < 1e-4
         assert (said.values - batch["values"]).abs().max() < 1e-4
         model, head = twin(trainer, plain)
         for i in range(0, len(batch), 5):
             with torch.no_grad():
                 logprobs, hidden = say(model, batch, i)
                 expected = logprobs.gather(1, actions(batch, i)[:, None])[:, 0]
-                assert torch.allclose(batch["logprobs"][i][batch.action_mask[i]], expected, atol=1e-4)
+                assert torch.allclose(batch["old_logprobs"][i][batch.action_mask[i]], expected, atol=1e-4)
                 assert torch.allclose(batch["values"][i][batch.action_mask[i]], head(hidden), atol=1e-4)
         metrics = trainer.update(batch)
         assert metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-4)
@@ -112,7 +112,7 @@ def test_what_the_sampler_says_is_taken_where_sampling_is_plain_and_rescored_els
     batch, _ = roll(trainer)
     said = trainer.policy().score(batch)
     by = 0.0 if rescored else 1.0
-    assert torch.allclose(batch["logprobs"], said.logprobs - by * batch.action_mask, atol=1e-4)
+    assert torch.allclose(batch["old_logprobs"], said.logprobs - by * batch.action_mask, atol=1e-4)
     assert torch.allclose(batch["values"], said.values + 2 * by * batch.action_mask, atol=1e-4)
 
 
@@ -138,10 +138,10 @@ def test_a_sampler_that_disagrees_is_reported(
     trainer.update(batch)
     assert "disagree" not in "".join(capsys.readouterr())
     batch, _ = roll(trainer)
-    trainer.update(batch.with_columns(logprobs=batch["logprobs"] - 0.1))
+    trainer.update(batch.with_columns(old_logprobs=batch["old_logprobs"] - 0.1))
     assert "".join(capsys.readouterr()).count("disagree") == 1
     batch, _ = roll(trainer)
-    trainer.update(batch.with_columns(logprobs=batch["logprobs"] * float("nan")))
+    trainer.update(batch.with_columns(old_logprobs=batch["old_logprobs"] * float("nan")))
     assert "disagree" in "".join(capsys.readouterr())
 
 

@@ -22,7 +22,7 @@ def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: An
         logprobs, hidden = say(model, batch, i)
         values = head(hidden)
         for k, t in enumerate(batch.action_mask[i].nonzero()[:, 0].tolist()):
-            ratio = (logprobs[k, batch.tokens[i, t]] - batch["logprobs"][i, t]).exp()
+            ratio = (logprobs[k, batch.tokens[i, t]] - batch["old_logprobs"][i, t]).exp()
             advantage, old = batch["advantages"][i, t], batch["values"][i, t]
             bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
             policy = policy - torch.min(ratio * advantage, bounded * advantage)
@@ -75,7 +75,7 @@ def test_the_fractions_reported_are_those_of_the_definitions(make_trainer: Make,
     with torch.no_grad():
         for i in range(len(batch)):
             logprobs, hidden = say(model, batch, i)
-            old = batch["logprobs"][i][batch.action_mask[i]]
+            old = batch["old_logprobs"][i][batch.action_mask[i]]
             ratios += (logprobs.gather(1, actions(batch, i)[:, None])[:, 0] - old).exp().tolist()
             moved += (head(hidden) - batch["values"][i][batch.action_mask[i]]).abs().tolist()
     metrics, count = trainer.update(batch), len(ratios)
@@ -102,7 +102,7 @@ def test_a_minibatch_with_a_ratio_out_of_bounds_is_skipped(
     trainer = make_ppo(make_trainer, tiny_gpt2, batch_size=8, max_ratio=10.0, optimizer={"weight_decay": 0.1})
     batch, _ = roll(trainer)
     before = copy.deepcopy(trainer.policy().module.state_dict())
-    metrics = trainer.update(batch.with_columns(logprobs=batch["logprobs"] - shift))  # exp(3) = 20
+    metrics = trainer.update(batch.with_columns(old_logprobs=batch["old_logprobs"] - shift))  # exp(3) = 20
     assert metrics["policy/skipped"] == 4
     after = trainer.policy().module.state_dict()
     assert all(torch.equal(after[name], weight) for name, weight in before.items())

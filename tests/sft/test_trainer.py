@@ -59,7 +59,7 @@ def test_the_loss_and_its_gradient_are_those_of_transformers(
     expected = plain(input_ids=ids, attention_mask=attention, labels=labels).loss
     expected.backward()
     trainer = make_sft(make_trainer, tiny_model, samples, model={"packing": packing}, micro_batch_size=2)
-    monkeypatch.setattr(trainer.updater, "step", lambda: None)
+    monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
     metrics = next(trainer.steps())
     assert metrics["loss/total"] == pytest.approx(expected.item(), rel=1e-5)
     assert metrics["data/tokens"] == (labels[:, 1:] != IGNORED).sum()

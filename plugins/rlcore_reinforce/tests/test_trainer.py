@@ -35,7 +35,7 @@ def make(folder: Path, model: Any, *, gen: Any = None, **options: Any) -> Any:
 
 
 def gradients(trainer: Any, batch: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
-    monkeypatch.setattr(trainer.updater, "step", lambda: None)
+    monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
     trainer.update(batch)
     found = {n: p.grad.clone() for n, p in trainer.policy().module.named_parameters() if p.grad is not None}
     trainer.updater.optimizer.zero_grad()

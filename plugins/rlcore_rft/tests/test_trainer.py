@@ -108,8 +108,8 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
         logprobs = plain(tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
         total = total - logprobs[-len(actions) :].sum()
     (total / sum(map(len, chosen.action_tokens))).backward()
-    monkeypatch.setattr(trainer.updater, "step", lambda: None)
-    monkeypatch.setattr(trainer.updater.scheduler, "step", lambda: None)
+    monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
+    monkeypatch.setattr(trainer.updater.scheduler, "step", lambda *_: None)
     metrics = trainer.imitate(chosen)
     assert metrics["loss/total"] == pytest.approx(float(total.detach()) / sum(map(len, chosen.action_tokens)), rel=1e-4)
     found = {name: p.grad for name, p in trainer.policy().module.named_parameters()}
