@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rlcore._version import __version__
 from rlcore.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from rlcore.training.api import Result, train
     from rlcore.types import PolicyOutputs, Prompt, Trajectories
 
-__version__ = "0.1.0"
 __all__ = [
     "PolicyOutputs",
     "Prompt",

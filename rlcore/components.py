@@ -41,8 +41,8 @@ class Component(Generic[T]):
 
     Attributes:
         kind: registry it belongs to, such as `trainers`.
-        name: short name, `ppo`.
-        dist: name of the dist that brought it, `rlcore-ppo`.
+        name: short name, as users write it.
+        dist: name of the dist that brought it.
         version: that dist's version.
         summary: one line for a reader.
         reference: the component, or `"module:attribute"` of it.
@@ -59,7 +59,7 @@ class Component(Generic[T]):
 
     @property
     def qualified(self) -> str:
-        """Give the full name, `rlcore-ppo:ppo`, which never clashes."""
+        """Return the full name, `dist:name`, which never clashes."""
         return f"{self.dist}:{self.name}"
 
     def target(self) -> T:
@@ -130,3 +130,23 @@ def check_component(component: Component[Any]) -> None:
     summary: Any = component.summary
     if not isinstance(summary, str):
         raise PluginError(f"{what}: summary is {summary!r}; it must be text")
+
+
+@attrs.frozen
+class Dropped:
+    """A part of a plugin that raised, and was left out of the rest of its run.
+
+    Attributes:
+        plugin: `dist:entry-point` of an observer or wrapper, `dist:name` of a logger.
+        what: the hook or method that raised.
+        step: steps done by then.
+        error: what it raised, in one line.
+    """
+
+    plugin: str
+    what: str
+    step: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.plugin}  {self.what} at step {self.step}: {self.error}"

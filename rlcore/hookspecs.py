@@ -14,7 +14,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rlcore.components import Component
-    from rlcore.training.run import Run
+    from rlcore.protocols import RunView
     from rlcore.types import Trajectories
 
 PROJECT = "rlcore"
@@ -142,7 +142,7 @@ def register_schedulers(register: Register) -> None:
 
 
 @hookspec
-def on_run_start(run: Run) -> None:
+def on_run_start(run: RunView) -> None:
     """Hear that a run begins: all is built and, where it goes on from a checkpoint, restored; no step is done yet.
 
     Observers read, and never change what they are given. They are called on every rank, in no promised order: ask
@@ -155,7 +155,7 @@ def on_run_start(run: Run) -> None:
 
 
 @hookspec
-def on_rollout(run: Run, batch: Trajectories) -> None:
+def on_rollout(run: RunView, batch: Trajectories) -> None:
     """Hear of trajectories just sampled and rewarded; the algorithm tells it, if it samples and cares to.
 
     Args:
@@ -165,7 +165,7 @@ def on_rollout(run: Run, batch: Trajectories) -> None:
 
 
 @hookspec
-def on_step(run: Run, metrics: Mapping[str, float]) -> None:
+def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
     """Hear of the metrics of a step, after every yield of the trainer and before an evaluation or checkpoint of it.
 
     Args:
@@ -175,7 +175,7 @@ def on_step(run: Run, metrics: Mapping[str, float]) -> None:
 
 
 @hookspec
-def on_evaluate(run: Run, metrics: Mapping[str, float]) -> None:
+def on_evaluate(run: RunView, metrics: Mapping[str, float]) -> None:
     """Hear of the metrics of an evaluation, once its completions are written.
 
     Args:
@@ -185,7 +185,7 @@ def on_evaluate(run: Run, metrics: Mapping[str, float]) -> None:
 
 
 @hookspec
-def on_checkpoint(run: Run, path: Path) -> None:
+def on_checkpoint(run: RunView, path: Path) -> None:
     """Hear of a checkpoint that is whole and on disk.
 
     Args:
@@ -195,7 +195,7 @@ def on_checkpoint(run: Run, path: Path) -> None:
 
 
 @hookspec
-def on_run_end(run: Run, error: BaseException | None) -> None:
+def on_run_end(run: RunView, error: BaseException | None) -> None:
     """Hear that the run is over: the last hook of a run, called however it ended, before loggers are closed.
 
     Args:

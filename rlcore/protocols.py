@@ -18,8 +18,10 @@ from rlcore.types import Metrics, PolicyOutputs, Prompt, Trajectories
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rlcore.data.samples import Sample
-    from rlcore.settings import DataConfig, SamplingConfig
+    from rlcore.components import Dropped
+    from rlcore.ranks import Ranks
+    from rlcore.settings import DataConfig, SamplingConfig, TrainConfig
+    from rlcore.types import Sample
 
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "PromptPipeline",
     "QPolicy",
     "RolloutStore",
+    "RunView",
     "SamplePipeline",
     "Sampler",
     "SchedulerBuilder",
@@ -51,6 +54,10 @@ class Trainer(Protocol):
 
     One that tells `rlcore plan` what it will ask for has a static method `workload(config, num_prompts)`, which returns
     a `rlcore.config.workload.Workload`.
+
+    One that shall be chosen where the user names no trainer has an attribute `default_for`, the names of the inputs it
+    fits, such as `("reward_fn",)` or `("samples", "rewards")`. A reward function outweighs samples, several inputs
+    outweigh one of them, and two trainers that fit equally well are an error that names both.
     """
 
     needs: tuple[str, ...]
@@ -212,10 +219,53 @@ class RolloutStore(Protocol):
         ...
 
 
+class RunView(Protocol):
+    """A run as loggers and observers see it: they read it and change nothing."""
+
+    @property
+    def dir(self) -> Path:
+        """The run's folder."""
+        ...
+
+    @property
+    def config(self) -> TrainConfig:
+        """The resolved configuration."""
+        ...
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process's place among the processes of the run; `ranks.is_main` is true of the one that writes."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Steps done so far."""
+        ...
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps after which the run ends, None where only time bounds it."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The last value of every metric so far."""
+        ...
+
+    @property
+    def dropped(self) -> Sequence[Dropped]:
+        """The observers, loggers and wrappers that raised in this run and were left out of the rest of it."""
+        ...
+
+    def take_unreported(self) -> Sequence[Dropped]:
+        """Return those of `dropped` that no closing summary has listed yet, and count them as listed."""
+        ...
+
+
 class Logger(Protocol):
     """Where metrics go besides `metrics.jsonl`; built as `Logger(config, run)` on rank 0 only.
 
-    Of the run a logger may use what `rlcore.loggers.LoggedRun` names. One that raises is reported once, closed, and not
+    Of the run a logger may use what `rlcore.protocols.RunView` names. One that raises is reported once, closed, and not
     called again in that run; with `RLCORE_STRICT_PLUGINS` the run ends with a `PluginError`.
     """
 

@@ -35,7 +35,7 @@ class SamplingConfig:
     beta: float = option(
         0.0,
         "the advantages that Q-heads give the next tokens are added to its log-probs with this weight before all else; "
-        "needs a policy with Q-heads, such as ilql trains",
+        "needs a policy with Q-heads",
         gt=-INFINITE,
         lt=INFINITE,
         source="arXiv:2206.11871",

@@ -210,6 +210,21 @@ class Prompt:
     columns: Mapping[str, Any] = attrs.field(factory=dict)
 
 
+@attrs.frozen
+class Sample:
+    """Hold one demonstration.
+
+    Attributes:
+        tokens: its ids, T of them.
+        action_mask: T booleans, True for a token the policy should choose; the first is False.
+        ended: False where the demonstration was cut on the right and so does not end there.
+    """
+
+    tokens: tuple[int, ...]
+    action_mask: tuple[bool, ...]
+    ended: bool = True
+
+
 @attrs.frozen(eq=False)
 class PolicyOutputs:
     """Hold a policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.

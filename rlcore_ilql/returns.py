@@ -8,8 +8,8 @@ import attrs
 import torch
 
 from rlcore.data.sample_rewards import SampleReward
-from rlcore.data.samples import Sample
 from rlcore.logging import get_logger
+from rlcore.types import Sample
 
 ROUNDING = 1e-12
 """Returns this close, as a share of the largest, are one number that was added up in different ways."""

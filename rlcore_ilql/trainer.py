@@ -26,6 +26,7 @@ class ILQLTrainer:
     """Implicit language Q-learning (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs = ("samples", "rewards")
+    default_for = ("samples", "rewards")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     workload = staticmethod(workload)
 

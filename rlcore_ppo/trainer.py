@@ -34,6 +34,7 @@ class PPOTrainer:
     """Proximal policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
     needs = ("reward_fn", "prompts")
+    default_for = ("reward_fn",)
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
     workload = staticmethod(workload)
 

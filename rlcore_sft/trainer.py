@@ -23,6 +23,7 @@ class SFTTrainer:
     """Supervised fine-tuning (`rlcore.protocols.Trainer`); the loss is on chosen tokens only, EOS among them."""
 
     needs = ("samples",)
+    default_for = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     workload = staticmethod(workload)
 

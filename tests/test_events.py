@@ -145,9 +145,11 @@ def test_in_the_explicit_format_an_event_says_where_when_and_on_which_rank_it_wa
     log.error("failed")
     first, second, third = capsys.readouterr().err.splitlines()
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
-    assert re.match(rf"{when} core/test_log\.py:{at} rank 0 \[warning *\] disk is nearly full .*free_mb=1\.5$", first)
-    assert re.match(rf"{when} core/test_log\.py:{at + 1} rank 0 \[info *\] bound .*rank=7$", second)
-    assert re.match(rf"{when} core/test_log\.py:{at + 3} rank 3 \[error *\] failed", third)
+    assert re.match(
+        rf"{when} tests/test_events\.py:{at} rank 0 \[warning *\] disk is nearly full .*free_mb=1\.5$", first
+    )
+    assert re.match(rf"{when} tests/test_events\.py:{at + 1} rank 0 \[info *\] bound .*rank=7$", second)
+    assert re.match(rf"{when} tests/test_events\.py:{at + 3} rank 3 \[error *\] failed", third)
 
 
 def test_the_call_site_is_that_of_the_module_that_speaks_however_it_is_called(

@@ -120,7 +120,9 @@ def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipf
     points = configparser.ConfigParser()
     points.read_string(wheel.read(file).decode())
     short = name.removeprefix("rlcore-") if name != "rlcore" else "core"
-    assert dict(points["rlcore"]) == {short: f"{package_of(name)}.plugin"}
+    assert dict(points["rlcore"]) == {
+        short: "rlcore.plugins.builtin" if name == "rlcore" else f"{package_of(name)}.plugin"
+    }
     metadata = metadata_of(wheel)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"

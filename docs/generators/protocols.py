@@ -18,10 +18,10 @@ from generators.examples import EXAMPLES, example
 INTRODUCTION = """\
 # Protocols
 
-Generated from `rlcore/protocols.py`, `rlcore/protocols.py` and `rlcore/protocols.py` by `make docs`.
+Generated from `rlcore/protocols.py` by `make docs`.
 
-What a component must offer. None of these is a base class: whatever offers it will do, and `rlcore.testing` checks that
-it does.
+What a component must offer. None of these is a base class: any class or function with these attributes and methods can
+be used, and `rlcore.testing` checks it.
 
 | protocol | meaning |
 |---|---|
@@ -34,7 +34,7 @@ def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
     """List the protocols of a module, in the order they are written."""
     known = {name: getattr(module, name) for name in module.__all__}
     found = {name: one for name, one in known.items() if getattr(one, "_is_protocol", False)}
-    return dict(sorted(found.items(), key=lambda pair: (pair[1].__module__ != module.__name__, _line(pair[1]))))
+    return dict(sorted(found.items(), key=lambda pair: _line(pair[1])))
 
 
 def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / "protocols") -> dict[str, str]:

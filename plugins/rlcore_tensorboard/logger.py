@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from rlcore.config import dump_yaml, unstructure
-from rlcore.loggers import LoggedRun
+from rlcore.protocols import RunView
 from rlcore_tensorboard.config import TensorBoardConfig
 
 
@@ -22,7 +22,7 @@ class TensorBoardLogger:
     steps after the checkpoint.
     """
 
-    def __init__(self, config: TensorBoardConfig, run: LoggedRun) -> None:
+    def __init__(self, config: TensorBoardConfig, run: RunView) -> None:
         self._run, self._num_shown = run, config.completions
         folder = run.dir / "tensorboard" if config.log_dir is None else Path(config.log_dir) / run.dir.name
         # What earlier files say of purge_step and later is dropped; a run that begins keeps nothing of them.

@@ -10,7 +10,7 @@ import wandb
 
 from rlcore.config import unstructure
 from rlcore.errors import PluginError
-from rlcore.loggers import LoggedRun
+from rlcore.protocols import RunView
 from rlcore_wandb.config import WandbConfig
 
 STEP = "step"
@@ -30,7 +30,7 @@ class WandbLogger:
     _living: ClassVar[dict[str, wandb.Run]] = {}
     """Id of each run that this process has not closed."""
 
-    def __init__(self, config: WandbConfig, run: LoggedRun) -> None:
+    def __init__(self, config: WandbConfig, run: RunView) -> None:
         self._rows = config.completions
         project = config.project or os.environ.get("WANDB_PROJECT") or "rlcore"
         # A run may go to several projects at once: it has an id in each.

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.errors import RLCoreError
 
 INTERRUPTED = 130

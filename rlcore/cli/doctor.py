@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.cli import machine
 from rlcore.cli.list_plugins import plugins_as_json
 from rlcore.plugins.discovery import Discovery, State

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.cli.screen import make_console, make_list
 from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import all_registries

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 from rich.text import Text
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.cli.screen import make_console, make_list
 from rlcore.components import KINDS, Component, describe_error
 from rlcore.errors import UnknownComponent
@@ -39,7 +39,10 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     """Add the arguments of `rlcore show` to its parser, and return what runs it."""
     parser.description = "Print the options of a component, or of a section of the configuration file."
     parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="a component (ppo, rlcore-ppo:ppo) or a section (gen, run, ...)"
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="a component (its name, or dist:name in full) or a section (gen, run, ...)",
     )
     parser.add_argument(
         "--wrapped", action="store_true", help="print which plugins wrap what the component NAME builds, or all of them"

@@ -12,9 +12,9 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.data.samples import Sample
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError, InputsError
+from rlcore.types import Sample
 
 FORMS = (
     "a reward is a number for the whole sample, a list with one number for each output, or a list with one for each "

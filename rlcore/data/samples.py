@@ -21,7 +21,7 @@ from rlcore.data.tokens import (
 )
 from rlcore.errors import DataError
 from rlcore.profiling import timed
-from rlcore.types import Trajectories
+from rlcore.types import Sample, Trajectories
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,21 +33,6 @@ FORMS = (
     "a sample is a string, a list [prompt, output, prompt, output, ...], a mapping {prompt, output}, or a list of "
     "{role, content} messages"
 )
-
-
-@attrs.frozen
-class Sample:
-    """Hold one demonstration.
-
-    Attributes:
-        tokens: its ids, T of them.
-        action_mask: T booleans, True for a token the policy should choose; the first is False.
-        ended: False where the demonstration was cut on the right and so does not end there.
-    """
-
-    tokens: tuple[int, ...]
-    action_mask: tuple[bool, ...]
-    ended: bool = True
 
 
 @timed("batches")

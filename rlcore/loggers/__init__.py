@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
 from rlcore.logging import get_logger
@@ -12,40 +11,9 @@ from rlcore.plugins.fence import Fence
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:
-    from rlcore.plugins.observers import Observers
     from rlcore.protocols import Logger
-    from rlcore.settings import TrainConfig
 
 log = get_logger("rlcore.loggers")
-
-
-class LoggedRun(Protocol):
-    """What the loggers of the core use of a run."""
-
-    @property
-    def dir(self) -> Path:
-        """The run's folder."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """Steps done so far."""
-        ...
-
-    @property
-    def total_steps(self) -> int | None:
-        """Steps after which the run ends, where that is known."""
-        ...
-
-    @property
-    def config(self) -> TrainConfig:
-        """The resolved configuration."""
-        ...
-
-    @property
-    def observers(self) -> Observers:
-        """Those who hear what happens, and the list of who was dropped."""
-        ...
 
 
 class Loggers(list["Logger"]):

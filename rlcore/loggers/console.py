@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rlcore.loggers import LoggedRun
 from rlcore.loggers.settings import ConsoleConfig
 from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number, visible
 from rlcore.logging import is_progress_bar_enabled
+from rlcore.protocols import RunView
 
 USUAL = (
     "reward/mean",
@@ -42,7 +42,7 @@ class ConsoleLogger:
         console: where to print; standard output when left out.
     """
 
-    def __init__(self, config: ConsoleConfig, run: LoggedRun, *, console: Console | None = None) -> None:
+    def __init__(self, config: ConsoleConfig, run: RunView, *, console: Console | None = None) -> None:
         self._config = config
         self._run = run
         self._console = console or Console(highlight=False)
@@ -101,7 +101,7 @@ class ConsoleLogger:
             self._print(Text(f"  load       {_loading(run.dir / 'model')}"))
         elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
             self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
-        for dropped in run.observers.untold():
+        for dropped in run.take_unreported():
             self._print(Text(f"  dropped    {visible(dropped)}", style="yellow"))
 
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.config.plain import to_json
-from rlcore.loggers import LoggedRun
 from rlcore.logging import get_logger
+from rlcore.protocols import RunView
 
 log = get_logger("rlcore.loggers")
 
@@ -23,7 +23,7 @@ class JsonlLogger:
     call; if there still is no room at the end, `close` raises.
     """
 
-    def __init__(self, config: None, run: LoggedRun) -> None:  # noqa: ARG002  a logger's signature; it has no options
+    def __init__(self, config: None, run: RunView) -> None:  # noqa: ARG002  a logger's signature; it has no options
         self._metrics = JsonLines(run.dir / "metrics.jsonl")
         self._completions = JsonLines(run.dir / "completions.jsonl")
 

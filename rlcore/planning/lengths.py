@@ -12,13 +12,13 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rlcore.data.samples import Sample
 from rlcore.errors import ConfigError
 from rlcore.models.hub import is_hub_id
 from rlcore.models.tokenizers import load_tokenizer
 from rlcore.settings import TrainConfig
 from rlcore.training.choose import Chosen
 from rlcore.training.inputs import Inputs
+from rlcore.types import Sample
 
 UNREAD = "not read here"
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")

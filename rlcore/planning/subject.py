@@ -21,12 +21,13 @@ from rlcore.models.loading import weightless
 from rlcore.models.peft.inject import unwrapped
 from rlcore.optim.choose import Optimizers, sections
 from rlcore.planning.lengths import Lengths, find_lengths, find_tokenizer, stand_in
+from rlcore.plugins.choose import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training.check_trainer import check_declared
-from rlcore.training.choose import Chooser, Chosen, choose
+from rlcore.training.choose import Chosen, choose
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")

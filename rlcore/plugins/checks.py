@@ -52,7 +52,7 @@ def check_disabled(found: Found, environ: Mapping[str, str]) -> None:
 
 def check_requirements(found: Found) -> None:
     """Refuse what its metadata says is for another rlcore."""
-    from rlcore import __version__
+    from rlcore._version import __version__
 
     if found.dist == CORE:
         return

@@ -6,37 +6,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pluggy
 
-from rlcore.components import describe_error
+from rlcore.components import Dropped, describe_error
 from rlcore.errors import PluginError
 from rlcore.logging import get_logger
 from rlcore.plugins.switches import is_on
 
-__all__ = ["Dropped"]  # the rest is for the core
-
 _log = get_logger("rlcore")
-
-
-@attrs.frozen
-class Dropped:
-    """Say what of a plugin was left out of a run after it raised.
-
-    Attributes:
-        plugin: `dist:entry-point` of an observer or wrapper, `dist:name` of a logger.
-        what: the hook or method that raised.
-        step: steps done by then.
-        error: what it raised, in one line.
-    """
-
-    plugin: str
-    what: str
-    step: int
-    error: str
-
-    def __str__(self) -> str:
-        return f"{self.plugin}  {self.what} at step {self.step}: {self.error}"
 
 
 class Fence:
@@ -44,7 +21,7 @@ class Fence:
 
     def __init__(self) -> None:
         self.dropped: list[Dropped] = []
-        self._num_told = 0
+        self._num_reported = 0
 
     def drop(self, plugin: str, what: str, step: int, error: BaseException, *, event: str) -> None:
         """Note and log that a part of a plugin is left out for the rest of the run; `event` is what the log says.
@@ -58,9 +35,9 @@ class Fence:
         self.dropped.append(Dropped(plugin, what, step, said))
         _log.error(event, plugin=plugin, during=what, error=said, exc_info=error)
 
-    def untold(self) -> list[Dropped]:
-        """Return those that no summary has listed yet; the caller is about to."""
-        left, self._num_told = self.dropped[self._num_told :], len(self.dropped)
+    def take_unreported(self) -> list[Dropped]:
+        """Return those that no closing summary has listed yet, and count them as listed."""
+        left, self._num_reported = self.dropped[self._num_reported :], len(self.dropped)
         return left
 
 

@@ -57,7 +57,7 @@ def find_plugins(path: Sequence[str] | None = None) -> Findings:
         for candidate in _read(dist):
             found.setdefault((candidate.dist, candidate.name), candidate)
     if not any(candidate.module == _CORE_MODULE and not candidate.problem for candidate in found.values()):
-        from rlcore import __version__
+        from rlcore._version import __version__
 
         found[CORE, "core"] = Found(CORE, __version__, "core", _CORE_MODULE)
     order = sorted(found.values(), key=lambda candidate: (candidate.dist != CORE, candidate.dist, candidate.name))

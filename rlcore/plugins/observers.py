@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from rlcore.plugins.fence import Dropped, Fence, one_by_one
+from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:
+    from rlcore.protocols import RunView
     from rlcore.types import Trajectories
 
 HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint", "on_run_end")
@@ -44,36 +45,27 @@ class Observers:
         """Name the plugins that listen to anything, as `dist:entry-point`."""
         return {plugin for listeners in self._listeners.values() for plugin, _ in listeners}
 
-    @property
-    def dropped(self) -> tuple[Dropped, ...]:
-        """Return the observers, loggers and wrappers that raised in this run and were left out of the rest of it."""
-        return tuple(self.fence.dropped)
-
-    def untold(self) -> list[Dropped]:
-        """Return those of `dropped` that no closing summary has listed yet; the caller is about to."""
-        return self.fence.untold()
-
-    def on_run_start(self, run: Any) -> None:
+    def on_run_start(self, run: RunView) -> None:
         """Tell that the run begins."""
         self._tell("on_run_start", run=run)
 
-    def on_rollout(self, run: Any, batch: Trajectories) -> None:
+    def on_rollout(self, run: RunView, batch: Trajectories) -> None:
         """Tell of trajectories just sampled and rewarded."""
         self._tell("on_rollout", run=run, batch=batch)
 
-    def on_step(self, run: Any, metrics: Mapping[str, float]) -> None:
+    def on_step(self, run: RunView, metrics: Mapping[str, float]) -> None:
         """Tell of the metrics of a step."""
         self._tell("on_step", run=run, metrics=dict(metrics))
 
-    def on_evaluate(self, run: Any, metrics: Mapping[str, float]) -> None:
+    def on_evaluate(self, run: RunView, metrics: Mapping[str, float]) -> None:
         """Tell of the metrics of an evaluation."""
         self._tell("on_evaluate", run=run, metrics=dict(metrics))
 
-    def on_checkpoint(self, run: Any, path: Path) -> None:
+    def on_checkpoint(self, run: RunView, path: Path) -> None:
         """Tell of a checkpoint that is whole and on disk."""
         self._tell("on_checkpoint", run=run, path=path)
 
-    def on_run_end(self, run: Any, error: BaseException | None) -> None:
+    def on_run_end(self, run: RunView, error: BaseException | None) -> None:
         """Tell that the run is over."""
         self._tell("on_run_end", run=run, error=error)
 

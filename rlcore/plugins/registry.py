@@ -13,6 +13,7 @@ import attrs
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
 from rlcore.plugins.discovery import Discovery, Plugin, discover
+from rlcore.plugins.published import published
 from rlcore.plugins.switches import is_on, selection
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Registry(Generic[T]):
         return isinstance(name, str) and len(self.matches(name)) == 1
 
     def get(self, name: str) -> Component[T]:
-        """Return the component called `name`, in short (`ppo`) or in full (`rlcore-ppo:ppo`).
+        """Return the component called `name`, in short (`name`) or in full (`dist:name`).
 
         Raises:
             UnknownComponent: nobody registered it; the subclass tells the kind.
@@ -96,8 +97,9 @@ class Registry(Generic[T]):
     def _suggest(self, name: str) -> str:
         """Say which name was meant, of what is installed and what is known, and how to come by it."""
         here = {other: component for component in self for other in (component.name, component.qualified)}
-        known = KNOWN.get(self.kind, {})
-        elsewhere = {other: dist for short, dist in known.items() for other in (short, f"{dist}:{short}")}
+        elsewhere = {
+            other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
+        }
         dist, colon, short = name.rpartition(":")
         exact = f"{normalise(dist)}{colon}{short}"
         near = difflib.get_close_matches(
@@ -181,17 +183,3 @@ def build_registries(discovery: Discovery) -> Registries:
         for kind in KINDS
     }
     return Registries(discovery=discovery, **by_kind)
-
-
-KNOWN = {
-    "trainers": {
-        "ppo": "rlcore-ppo",
-        "sft": "rlcore-sft",
-        "ilql": "rlcore-ilql",
-        "reinforce": "rlcore-reinforce",
-        "rft": "rlcore-rft",
-    },
-    "loggers": {"tensorboard": "rlcore-tensorboard", "wandb": "rlcore-wandb"},
-    "rollout_stores": {"disk": "rlcore-disk-store"},
-}
-"""By kind: short name → the dist that brings it."""

@@ -14,8 +14,8 @@ import torch
 
 from rlcore.profiling import timed
 from rlcore.rewards.calls import Call, Occasion, UserFunction
+from rlcore.rewards.choose import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve, shorten
-from rlcore.training.choose import ChosenReward, choose_rewards
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
         )
     if sampling.beta and not policy.num_q_heads:
         raise ConfigError(
-            f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; trainer "
-            "'ilql' gives its policies Q-heads (pip install rlcore-ilql); leave beta at 0 with any other"
+            f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; leave "
+            "beta at 0, or choose a trainer that gives its policy Q-heads"
         )
 
 

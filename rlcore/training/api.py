@@ -102,7 +102,7 @@ def train(
         model: hub id, local folder, `PretrainedConfig` (random weights) or a model in memory, which is then trained in
             place; or a mapping with `path` (any of these), `architecture` and its options.
         trainer: name of an installed trainer, a mapping with `name` and its options, or its config object. When left
-            out, chosen from what else is given: reward_fn → ppo, samples and rewards → ilql, samples → sft.
+            out, the installed trainer whose `default_for` names the inputs that are given.
         reward_fn: function of `samples`, `prompts`, `outputs`, and columns of the prompts, called with what its
             signature takes; or several.
         prompts: strings, mappings with `prompt` and columns, conversations, or a `datasets.Dataset`.

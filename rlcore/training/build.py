@@ -24,15 +24,17 @@ from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
 from rlcore.optim.choose import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
+from rlcore.plugins.choose import Chooser
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.registry import all_registries
+from rlcore.plugins.registry import all_registries, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Architecture, Policy, Trainer
 from rlcore.ranks import Ranks
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
-from rlcore.training.choose import Chooser, Chosen, choose
+from rlcore.training.choose import Chosen, choose
+from rlcore.training.default_trainer import other_trainer
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, spell
 from rlcore.training.resume import Saver, save_beside
@@ -71,7 +73,10 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
     check_declared(chosen.trainer.component, trainer_type)
-    inputs.require(chosen.trainer.component.name, trainer_type.needs)
+    name = chosen.trainer.component.name
+    inputs.require(
+        name, trainer_type.needs, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
+    )
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
     with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:

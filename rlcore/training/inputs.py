@@ -40,23 +40,13 @@ class Inputs:
         names = [field.name for field in attrs.fields(type(self)) if field.name not in ("model", "tokenizer")]
         return [name for name in names if getattr(self, name) is not None]
 
-    def fitting_trainer(self) -> str:
-        """Choose the trainer from what was given: a reward function, rewarded samples, or samples alone.
+    def require(self, trainer: str, needs: tuple[str, ...], *, other: Callable[[], str | None] = lambda: None) -> None:
+        """Check that a trainer has all the inputs it needs, and no description in place of one.
 
-        Raises:
-            InputsError: nothing that a trainer could learn from.
-        """
-        if self.reward_fn is not None:
-            return "ppo"
-        if self.samples is not None:
-            return "sft" if self.rewards is None else "ilql"
-        raise InputsError(
-            f"nothing to learn from: given were {', '.join(self.given) or 'no inputs'}; pass reward_fn and prompts "
-            "(ppo), samples and rewards (ilql), or samples (sft)"
-        )
-
-    def require(self, trainer: str, needs: tuple[str, ...]) -> None:
-        """Check that a trainer has all it needs, and nothing that only stands for what it needs.
+        Args:
+            trainer: its name, for errors.
+            needs: names of the inputs it cannot do without.
+            other: returns the name of another trainer that what was given fits, called where an input is missing.
 
         Raises:
             InputsError: it names what is missing.
@@ -73,8 +63,8 @@ class Inputs:
             log.warning("rewards are of no use to this trainer", trainer=trainer, needs=", ".join(needs))
         missing = [name for name in needs if getattr(self, name) is None]
         if missing:
-            other = None if self.samples is None else "sft" if self.rewards is None else "ilql"
-            hint = f", or name trainer '{other}', which learns from what is given" if other else ""
+            fitting = other()
+            hint = f", or name trainer '{fitting}', which learns from what is given" if fitting else ""
             raise InputsError(
                 f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
                 f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "

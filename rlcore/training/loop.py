@@ -185,6 +185,6 @@ def _told(run: Run) -> Iterator[None]:
             raise
         finally:
             run.loggers.close(error)
-            if left := run.observers.untold():
+            if left := run.take_unreported():
                 say = log.warning if run.ranks.is_main else log.error  # other ranks are heard with errors only
                 say("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

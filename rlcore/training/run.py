@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from rlcore.components import Dropped
 from rlcore.config import evolve
 from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
-from rlcore.data.samples import Sample
 from rlcore.data.sources import load_reference
 from rlcore.errors import ConfigError
 from rlcore.loggers import Loggers
@@ -33,7 +33,7 @@ from rlcore.settings import DataConfig, OptimizerConfig, SamplingConfig, TrainCo
 from rlcore.training.inputs import Inputs
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
-from rlcore.types import Metrics, Prompt, Trajectories, sent
+from rlcore.types import Metrics, Prompt, Sample, Trajectories, sent
 
 
 @attrs.define(eq=False)
@@ -78,6 +78,15 @@ class Run:
     metrics: Metrics = attrs.field(factory=dict)
     evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
     timed_policies: list[Policy] = attrs.field(factory=list)
+
+    @property
+    def dropped(self) -> Sequence[Dropped]:
+        """Return the observers, loggers and wrappers that raised in this run and were left out of the rest of it."""
+        return tuple(self.observers.fence.dropped)
+
+    def take_unreported(self) -> Sequence[Dropped]:
+        """Return those of `dropped` that no closing summary has listed yet, and count them as listed."""
+        return self.observers.fence.take_unreported()
 
     @cached_property
     def generator(self) -> torch.Generator:

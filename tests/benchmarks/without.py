@@ -56,15 +56,15 @@ def packed_decoding() -> None:
 
 def shared_prompts() -> None:
     """Hold a prompt's keys and values with each of its sequences."""
+    from rlcore.models.decoding import packed as decoder
     from rlcore.models.decoding.block_cache import BlockCache
-    from rlcore.models.decoding.causal import packed as decoder
 
     replace(decoder, "_kind", lambda *_: BlockCache)
 
 
 def preallocated_cache() -> None:
     """Continue sequences padded, in the cache of transformers, which is copied for every token."""
-    from rlcore.models.decoding.causal import causal
+    from rlcore.models.decoding import causal
 
     def make_cache(config: PreTrainedConfig, _capacity: int) -> DynamicCache:
         return DynamicCache(config=config)

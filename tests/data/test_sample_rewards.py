@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
-from rlcore.data.samples import Sample
 from rlcore.errors import DataError, InputsError
+from rlcore.types import Sample
 
 # A prompt of two, an output of two, another's word, an output of one; and a sample whose one output is one token.
 TALK = Sample(tokens=(1, 2, 3, 4, 5, 6), action_mask=(False, False, True, True, False, True))

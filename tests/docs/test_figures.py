@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.models import static_decoding
-from rlcore.models.decoding.causal import block_cache, packed
+from rlcore.models.decoding import block_cache, packed
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import loop
 from rlcore_profile import recorder

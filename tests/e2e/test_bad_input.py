@@ -107,7 +107,11 @@ NOT_BEGUN = [
     ("ppo run.name=null run.resume=auto", "ConfigError", ["needs run.name"]),
     ("ppo run.resume=gone", "CheckpointError", ["gone: there is no checkpoint here"]),
     ("ppo eval.gen={temperature: [1, 1]}", "ConfigError", ["eval.gen.temperature = [1, 1]", "holds 1 twice"]),
-    ("ppo eval.gen={beta: [0, 4]}", "ConfigError", ["eval.gen.beta = 4", "trainer 'ilql' gives its policies Q-heads"]),
+    (
+        "ppo eval.gen={beta: [0, 4]}",
+        "ConfigError",
+        ["eval.gen.beta = 4", "choose a trainer that gives its policy Q-heads"],
+    ),
     ("ppo gen.beta=4", "ConfigError", ["gen.beta = 4", "this policy has none"]),
     ("ppo data.logit_mask=gone.npy", "DataError", ["logit_mask = 'gone.npy': there is no such file"]),
     ("ppo data.logit_mask=[[true]]", "DataError", ["has 1 rows and 1 columns", "chooses among 32 tokens"]),

@@ -159,7 +159,7 @@ def test_who_is_dropped_is_listed_when_the_run_ends(
         "acme-late:main  on_run_end at step 3: KeyError: 'late'",
     ]
     done = train("ppo_config", tmp_path, "shown", {**SHORT, "run": {"steps": 3}, "loggers": ["console"]})
-    assert [str(each) for each in done.run.observers.dropped] == dropped
+    assert [str(each) for each in done.run.dropped] == dropped
     shown = capsys.readouterr()
     assert shown.out.splitlines()[-3:] == [f"  dropped    {each}" for each in dropped]
     assert "plugins were dropped in this run" not in shown.err
@@ -183,7 +183,7 @@ def test_a_logger_that_is_dropped_is_listed_by_its_full_name(
         "@hookimpl\ndef register_loggers(register): register('remote', Broken)\n",
     )
     done = train("ppo_config", tmp_path, "run", {**SHORT, "loggers": ["console", "remote"]})
-    (dropped,) = done.run.observers.dropped
+    (dropped,) = done.run.dropped
     assert (dropped.plugin, dropped.what, dropped.step) == ("acme-logs:remote", "metrics", 1)
     line = "  dropped    acme-logs:remote  metrics at step 1: ConnectionError: gone"
     assert capsys.readouterr().out.splitlines()[-1] == line

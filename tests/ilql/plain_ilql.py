@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.data.samples import Sample
+from rlcore.types import Sample
 
 Make = Callable[..., Any]
 TALKS = [

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 import rlcore
 from rlcore.components import Component
 from rlcore.errors import ConfigError, Diverged, RewardError
+from rlcore.plugins.choose import Choice
 from rlcore.plugins.wrappers import Wrapping
-from rlcore.training.choose import Choice
 from rlcore.training.loop import fit
 from rlcore.training.resume import Saver
 

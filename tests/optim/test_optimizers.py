@@ -16,10 +16,10 @@ from rlcore.errors import ConfigError, PluginError, UnknownOptimizer, UnknownSch
 from rlcore.optim import choose as optimizer_choice
 from rlcore.optim.choose import Optimizers, sections
 from rlcore.plugins import registry
+from rlcore.plugins.choose import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.small import make_gpt2
-from rlcore.training.choose import Chooser
 
 Make = Callable[..., Any]
 

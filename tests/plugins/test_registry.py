@@ -14,7 +14,8 @@ from rlcore import errors
 from rlcore.components import KINDS, Component
 from rlcore.config import config, option
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.registry import KNOWN, Registries, build_registries, registries
+from rlcore.plugins.published import published
+from rlcore.plugins.registry import Registries, build_registries, registries
 
 
 @config
@@ -111,11 +112,18 @@ def test_nobody_is_told_to_install_what_is_installed() -> None:
         assert str(caught.value).splitlines()[0] == f"no trainer is called '{name}'. {said}"
 
 
-def test_what_is_known_is_what_the_installed_plugins_register() -> None:
-    here = {plugin.dist for plugin in registries().discovery.plugins}
-    for kind, names in KNOWN.items():
-        for name, dist in names.items():
-            assert dist not in here or f"{dist}:{name}" in getattr(registries(), kind)
+def test_what_is_published_is_what_the_packages_of_this_repository_register() -> None:
+    here = {plugin.dist for plugin in registries().discovery.plugins} - {"rlcore"}
+    for registry in registries():
+        brought = {component.name: component.dist for component in registry if component.dist in here}
+        listed = {name: one.dist for name, one in published(registry.kind).items() if one.dist in here}
+        assert listed == brought, registry.kind
+
+
+def test_what_a_published_trainer_is_the_default_for_is_what_its_class_says() -> None:
+    for name, one in published("trainers").items():
+        found = registries().trainers.get(f"{one.dist}:{name}").target()
+        assert getattr(found, "default_for", ()) == one.default_for
 
 
 @pytest.mark.parametrize("name", ["", ":", "ppo:ppo", "rlcore-sft:ppo", "rlcore-ppo:", None, 3])

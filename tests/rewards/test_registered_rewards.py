@@ -11,8 +11,8 @@ from rlcore.components import Component
 from rlcore.config import config, option
 from rlcore.errors import ConfigError, PluginError, UnknownReward
 from rlcore.plugins import registry
+from rlcore.rewards import choose
 from rlcore.rewards.combine import Rewards
-from rlcore.training import choose
 
 
 @config

@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 from rich.console import Console
 
+from rlcore.components import Dropped
 from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.settings import ConsoleConfig
-from rlcore.plugins.observers import Observers
+from rlcore.plugins.fence import Fence
 from rlcore.settings import TrainConfig
 
 ESCAPE = "\x1b"
@@ -23,7 +24,10 @@ class SomeRun:
     step: int = 0
     total_steps: int | None = None
     config: TrainConfig = attrs.field(factory=TrainConfig)
-    observers: Observers = attrs.field(factory=Observers)
+    fence: Fence = attrs.field(factory=Fence)
+
+    def take_unreported(self) -> list[Dropped]:
+        return self.fence.take_unreported()
 
 
 @attrs.define

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import DataError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.causal import block_cache, packed
+from rlcore.models.decoding import block_cache, packed
 from rlcore.models.decoding.packed import PackedDecoder
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig

@@ -122,7 +122,7 @@ def test_advantages_are_asked_for_only_where_they_count() -> None:
 
 
 def test_a_policy_without_q_heads_cannot_be_steered() -> None:
-    with pytest.raises(ConfigError, match=r"gen.beta = 4: .*this policy has none; trainer 'ilql' gives"):
+    with pytest.raises(ConfigError, match=r"gen.beta = 4: .*this policy has none; leave beta at 0"):
         draw(Tables(STEERED.logits, num_q_heads=0), [0], beta=4.0)
     with pytest.raises(ModelError, match="asked for advantages and gave none"):
         draw(Tables(STEERED.logits), [0], beta=4.0)

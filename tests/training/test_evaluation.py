@@ -59,7 +59,7 @@ def test_every_combination_is_evaluated_and_named(make_trainer: Make) -> None:
 
 
 def test_a_policy_without_q_heads_cannot_be_swept_over_beta(make_trainer: Make) -> None:
-    with pytest.raises(ConfigError, match=r"eval.gen.beta = 4: .*trainer 'ilql' gives its policies Q-heads"):
+    with pytest.raises(ConfigError, match=r"eval.gen.beta = 4: .*choose a trainer that gives its policy Q-heads"):
         sft_run(make_trainer, eval={"gen": {"beta": [0, 4]}})
     with pytest.raises(ConfigError, match=r"^gen.beta = -1: .*this policy has none"):
         sft_run(make_trainer, gen={"beta": -1})

@@ -13,7 +13,7 @@ from string import Template
 
 from packaging.version import Version
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.cli.new_plugin.kinds import KINDS, Kind
 from rlcore.cli.new_plugin.names import Names, read_name
 from rlcore.errors import ScaffoldError

@@ -203,10 +203,7 @@ def _explain(run: Path, file: Path, query: Query, what: str) -> str:
     kept = _option(run)
     if kept in ("none", 0):
         return f"{run} keeps no rollouts, as run.rollouts = {kept} says: set it to a number for each step, or to all"
-    return (
-        f"{run} has no rollouts yet: no step has ended, or its trainer asks no reward function about what it samples "
-        "(as sft, which samples nothing)"
-    )
+    return f"{run} has no rollouts yet: no step has ended, or its trainer samples nothing that it scores"
 
 
 def _option(run: Path) -> Any:

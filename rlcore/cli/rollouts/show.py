@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from rich.text import Text
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.cli.rollouts.read import Listed, Row
 from rlcore.cli.screen import make_console, make_list
 from rlcore.loggers.tables import make_table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import os
 import tempfile
@@ -11,15 +12,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.components import describe_error
-from rlcore.loggers import LoggedRun, Loggers
-from rlcore.plugins.observers import Observers
+from rlcore.components import Dropped, describe_error
+from rlcore.loggers import Loggers
+from rlcore.protocols import RunView
 from rlcore.settings import TrainConfig
 from rlcore.testing.law import LawBroken, Subject, law, require
+
+if TYPE_CHECKING:
+    from rlcore.ranks import Ranks
 
 LOGGERS = "loggers"
 USUAL = {"loss/policy": 0.5, "kl/mean": 0.01, "reward/mean": -1.25, "time/step_s": 0.1}
@@ -35,29 +39,41 @@ GRACE_S = 5.0
 
 @attrs.define(slots=False)
 class StandIn:
-    """Stand for a run, with what `rlcore.loggers.LoggedRun` names and nothing else."""
+    """Stand for a run, with what `rlcore.protocols.RunView` names and nothing else."""
 
     dir: Path
     step: int = 0
     total_steps: int | None = 4
     config: TrainConfig = attrs.field(factory=TrainConfig)
-    observers: Observers = attrs.field(factory=Observers)
+    metrics: dict[str, float] = attrs.field(factory=dict)
+    dropped: tuple[Dropped, ...] = ()
     asked: list[str] = attrs.field(factory=list)
+
+    @functools.cached_property
+    def ranks(self) -> Ranks:
+        """Return this process as the only one."""
+        from rlcore.ranks import Ranks  # which needs torch
+
+        return Ranks()
+
+    def take_unreported(self) -> list[Dropped]:
+        """Return nothing: nothing was dropped."""
+        return []
 
     def __getattr__(self, name: str) -> Any:
         self.asked.append(name)
         raise AttributeError(
-            f"a logger may use what rlcore.loggers.LoggedRun names of a run, and '{name}' is not there"
+            f"a logger may use what rlcore.protocols.RunView names of a run, and '{name}' is not there"
         )
 
 
 @law(LOGGERS)
 def it_uses_only_what_a_run_promises(subject: Subject) -> None:
-    """Of the run a logger uses what `rlcore.loggers.LoggedRun` names: its folder, steps and configuration."""
+    """Of the run a logger uses what `rlcore.protocols.RunView` names: its folder, steps and configuration."""
     with _opened(subject) as (logger, run), contextlib.suppress(AttributeError):
         _log_usually(logger, run)
         logger.close(None)
-    require(not run.asked, f"it asks the run for {', '.join(run.asked)}; use what rlcore.loggers.LoggedRun names")
+    require(not run.asked, f"it asks the run for {', '.join(run.asked)}; use what rlcore.protocols.RunView names")
 
 
 @law(LOGGERS)
@@ -185,7 +201,7 @@ class _Poison:
     __float__ = __int__ = __repr__ = __str__ = __format__ = __lt__ = __gt__ = __len__ = __iter__ = _raise
 
 
-def _build(subject: Subject, run: LoggedRun) -> Any:
+def _build(subject: Subject, run: RunView) -> Any:
     return subject.it.target()(subject.config(), run)
 
 

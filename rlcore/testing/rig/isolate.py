@@ -20,6 +20,8 @@ from typing import Any
 from rlcore.testing.law import LawBroken
 
 TIMEOUT_S = 180.0
+TIME_LIMIT_S = 600.0
+"""No law comes near it; a trainer that never yields would go on for ever."""
 
 
 def call_anew(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
@@ -83,14 +85,6 @@ def main() -> None:
         Path(returned).write_text(json.dumps(result), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
-
-
-TIME_LIMIT_S = 600.0
-"""No law comes near it; a trainer that never yields would go on for ever."""
-
-
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Put the global generators back, and have float32 in between; what was not imported before, nobody has set."""
@@ -129,3 +123,7 @@ def bounded(limit_s: float = TIME_LIMIT_S) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+if __name__ == "__main__":
+    main()

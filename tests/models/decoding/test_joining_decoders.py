@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.causal import CausalDecoder, block_cache, packed
+from rlcore.models.decoding import block_cache, packed
+from rlcore.models.decoding.causal import CausalDecoder
 from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig

@@ -12,9 +12,9 @@ from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlcore.models.decoding import packed as packed_decoding
 from rlcore.models.decoding.block_cache import BlockCache
 from rlcore.models.decoding.causal import CausalDecoder
-from rlcore.models.decoding.causal import packed as packed_decoding
 from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.inputs import CausalReader

@@ -7,9 +7,9 @@ import numpy as np
 
 from rlcore.config import config, option
 from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import Sample, build_samples
+from rlcore.data.samples import build_samples
 from rlcore.errors import DataError
-from rlcore.types import Prompt
+from rlcore.types import Prompt, Sample
 
 
 @config

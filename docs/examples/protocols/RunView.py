@@ -1,0 +1,17 @@
+"""An observer that prints what a run shows it: where it is, how far it is, and what it measured last."""
+
+import rlcore
+from rlcore.testing.small import make_gpt2, make_tokenizer
+
+
+def summary(run):
+    loss = run.metrics.get("loss/total", float("nan"))
+    return f"{run.dir.name}: step {run.step} of {run.total_steps}, loss {loss:.2f}, rank {run.ranks.rank}"
+
+
+result = rlcore.train(
+    make_gpt2(), trainer="sft", tokenizer=make_tokenizer(), samples=["abc", "cba"], run={"steps": 2, "name": "shown"}
+)
+print(summary(result.run))
+assert result.run.step == result.run.total_steps == 2
+assert not result.run.dropped  # no observer, logger or wrapper raised

@@ -1,0 +1,102 @@
+"""Look up one component by name, with its options checked and what wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.components import Component
+from rlcore.config import structure
+from rlcore.errors import ConfigError, PluginError
+from rlcore.plugins.registry import Registry
+from rlcore.plugins.wrappers import Wrapping
+
+
+@attrs.frozen(eq=False)
+class Choice:
+    """A component, its options (None if it has none), and the plugins that wrap what it builds."""
+
+    component: Component[Any]
+    options: Any
+    wrapping: Wrapping
+
+    def wrapped(self, built: Any) -> Any:
+        """Return what the run uses in place of what the component built."""
+        return self.wrapping.wrapped(self.component, built)
+
+    def made(self) -> Any:
+        """Return a sampler, pipeline or reward: the target, or what the target returns for its options."""
+        target = self.component.target()
+        return self.wrapped(target if self.options is None else target(self.options))
+
+    def maker(self) -> Callable[[], Any]:
+        """Return a function that makes a store, from its options if it has any."""
+        target: Callable[..., Any] = self.component.target()
+        return lambda: self.wrapped(target() if self.options is None else target(self.options))
+
+
+@attrs.frozen
+class Chooser:
+    """Look up names.
+
+    Attributes:
+        where: file or call in which the names were written, for errors.
+        wrapping: asks plugins what they wrap.
+    """
+
+    where: str
+    wrapping: Wrapping
+
+    def named(self, registry: Registry[Any], entry: Any, path: str) -> Choice:
+        """Look up what `entry` names: a name, or a mapping with `name` and options.
+
+        Args:
+            registry: the components of one kind.
+            entry: what the user wrote.
+            path: dotted path of `entry`, for errors.
+        """
+        section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+        if not isinstance(section.get("name"), str):
+            raise ConfigError(f"{self.where}: {path} = {entry!r}: must be a name, or a mapping with `name` and options")
+        return self.choice(registry.get(section["name"]), section, path, skip=("name",))
+
+    def choice(
+        self, component: Component[Any], section: Mapping[str, Any], path: str, *, skip: tuple[str, ...] = ()
+    ) -> Choice:
+        """Structure a component's options.
+
+        Args:
+            component: the component.
+            section: its options, and keys that the core reads itself.
+            path: dotted path of `section`, for errors.
+            skip: the keys of `section` that the core reads itself.
+
+        Raises:
+            ConfigError: an option is unknown, of the wrong type or out of range.
+            PluginError: an option has the name of a key in `skip`.
+        """
+        self.wrapping.layers(component)
+        values = {name: value for name, value in section.items() if name not in skip}
+        cls = component.config_class()
+        check_keys(component, cls, skip)
+        if cls is not None:
+            return Choice(component, structure(cls, values, where=self.where, path=path), self.wrapping)
+        if values:
+            raise ConfigError(f"{self.where}: {path}.{next(iter(values))}: '{component.name}' has no options")
+        return Choice(component, None, self.wrapping)
+
+
+def check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:
+    """Refuse a class of options with a field that no user could set, because the core reads its key itself.
+
+    Raises:
+        PluginError: a field of `cls` has one of the names in `own`.
+    """
+    taken = [] if cls is None else [field.name for field in attrs.fields(cls) if field.name in own]
+    if taken:
+        raise PluginError(
+            f"{component} has an option '{taken[0]}', which nobody could set: beside a component's options that key "
+            f"is the core's own (as {', '.join(own)}); its author must call it something else"
+        )

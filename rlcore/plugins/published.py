@@ -1,0 +1,35 @@
+"""Components of published plugins, which errors name when one of them is not installed.
+
+The names are data (`published.json`, written at each release), so the core itself knows no plugin.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import attrs
+
+
+@attrs.frozen
+class Published:
+    """A component of a published plugin.
+
+    Attributes:
+        dist: the dist that brings it.
+        default_for: of a trainer, the inputs for which it is the default.
+    """
+
+    dist: str
+    default_for: tuple[str, ...] = ()
+
+
+@functools.cache
+def published(kind: str) -> dict[str, Published]:
+    """Return the published components of one kind (such as `trainers`) by their short names."""
+    table = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return {
+        name: Published(entry["dist"], tuple(entry.get("default_for", ())))
+        for name, entry in table.get(kind, {}).items()
+    }

@@ -1,0 +1,70 @@
+"""Look up registered rewards by name, and take the user's own functions as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from rlcore.errors import DataError
+from rlcore.plugins.choose import Choice, Chooser, check_keys
+from rlcore.plugins.registry import registries
+from rlcore.plugins.wrappers import Wrapping
+from rlcore.rewards.forms import OWN_KEYS, RewardForm, read_forms, resolve
+
+
+@attrs.frozen(eq=False)
+class ChosenReward:
+    """One reward function before it is loaded.
+
+    Attributes:
+        name: its name in metrics.
+        weight: its factor in the total.
+        load: returns the function.
+        choice: the registered reward; None for a function of the user's own.
+    """
+
+    name: str
+    weight: float
+    load: Callable[[], Callable[..., Any]]
+    choice: Choice | None = None
+
+
+def choose_rewards(reward_fn: Any, chooser: Chooser | None = None, path: str = "reward_fn") -> tuple[ChosenReward, ...]:
+    """Read any form of `reward_fn`.
+
+    Args:
+        reward_fn: what the user gave.
+        chooser: looks up registered rewards; one without a file name in its errors by default.
+        path: the option that `reward_fn` was given in, for errors.
+
+    Raises:
+        DataError: it has none of the forms, or a weight is not a finite number.
+        UnknownReward: nobody registered a reward of that name.
+        ConfigError: an option of a registered reward is unknown, of the wrong type or out of range.
+    """
+    chooser = chooser or Chooser("", Wrapping())
+    return tuple(_choose(form, chooser) for form in read_forms(reward_fn, path))
+
+
+def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
+    known, fn = registries().rewards, form.fn
+    if isinstance(fn, str) and (fn in known or not _names_module(fn)):
+        component = known.get(fn)
+        check_keys(component, component.config_class(), OWN_KEYS)
+        choice = chooser.choice(component, form.options, form.path)
+        return ChosenReward(form.name or fn, form.weight, choice.made, choice)
+    if form.options:
+        raise DataError(
+            f"{form.path}: {', '.join(map(repr, form.options))}: only a registered reward may have options; beside "
+            "'fn' there may be 'weight' and 'name', nothing else"
+        )
+    name, load = resolve(fn, "reward_fn")
+    return ChosenReward(form.name or name, form.weight, load)
+
+
+def _names_module(reference: str) -> bool:
+    """Return whether a reference may be `module:function`; the name of a dist often cannot be a module's."""
+    module, colon, _ = reference.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in module.split("."))
