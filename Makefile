@@ -22,6 +22,7 @@ test: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(INSTALLED)
 	$(BIN)/mypy -p rlcore $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
