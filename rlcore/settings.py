@@ -8,11 +8,6 @@ from typing import Any, Literal
 from rlcore.config import config, option, structure
 
 INFINITE = float("inf")
-MICRO_BATCH_TOKENS = (
-    "tokens of one forward pass on a rank, prompts included, counted as its sequences times the longest of them; what "
-    "is longer has a pass of its own; changes memory, never the gradient; 0 sets no bound"
-)
-"""What trainers say of their option `micro_batch_tokens`."""
 
 
 @config
@@ -76,6 +71,22 @@ class OptimizerConfig:
     scheduler: str = option("constant", "registered course of the learning rate")
     warmup_steps: int = option(0, "optimizer steps in which the learning rate rises from 0", ge=0, unit="steps")
     scheduler_options: Mapping[str, Any] = option({}, "what only this schedule takes, likewise")
+
+
+@config
+class BatchOptions:
+    """Options of every trainer that learns by `Updater.accumulate`: a trainer's own options class derives from it."""
+
+    micro_batch_size: int = option(
+        0, "sequences of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0,
+        unit="sequences",
+    )  # fmt: skip
+    micro_batch_tokens: int = option(
+        0, "tokens of one forward pass on a rank, prompts included, counted as its sequences times the longest of "
+        "them; a longer sequence has a pass of its own; changes memory, never the gradient; 0 sets no bound",
+        ge=0, unit="tokens",
+    )  # fmt: skip
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "optimizer, learning-rate schedule, bound on gradients")
 
 
 @config

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rlcore.config import config, option
-from rlcore.config.workload import Workload
-from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
+from rlcore.config.workload import Workload, default_workload
+from rlcore.settings import BatchOptions, OptimizerConfig
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"
 KOSTRIKOV = "Kostrikov et al. 2021, arXiv:2110.06169"
@@ -13,14 +15,10 @@ NAIR = "Nair et al. 2020, arXiv:2006.09359"
 
 
 @config
-class ILQLConfig:
+class ILQLConfig(BatchOptions):
     """Implicit language Q-learning: learn from rewarded samples which tokens lead to reward, to steer by that."""
 
     batch_size: int = option(32, "samples of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    micro_batch_size: int = option(
-        0, "samples of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
-    )
-    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW of policy, V and Q together")
     dropout: bool = option(
         False, "drop out as the model's configuration says; noise in Q and V is then taken for spread in the data"
@@ -54,13 +52,6 @@ class ILQLConfig:
     )
 
 
-def workload(config: ILQLConfig, num_prompts: int) -> Workload:  # noqa: ARG001  (as rlcore asks)
-    """Say what a run with these options will ask for, for `rlcore plan`."""
-    return Workload(
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        micro_batch_tokens=config.micro_batch_tokens,
-        value_head=True,
-        q_heads=config.num_q_heads,
-        dropout=config.dropout,
-    )
+def workload(config: ILQLConfig, num_prompts: int) -> Workload:
+    """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
+    return attrs.evolve(default_workload(config, num_prompts), value_head=True, q_heads=config.num_q_heads)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import attrs
+
 from rlcore.config import config, option
-from rlcore.config.workload import Workload
+from rlcore.config.workload import Workload, default_workload
 from rlcore.errors import ConfigError
-from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
+from rlcore.settings import BatchOptions
 
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
@@ -15,17 +17,12 @@ HUANG = "Huang et al. 2024, arXiv:2403.17031"
 
 
 @config
-class PPOConfig:
+class PPOConfig(BatchOptions):
     """Proximal policy optimisation of a language model against a reward, with a penalty for leaving the reference."""
 
     rollouts: int = option(128, "responses sampled in a round, on all ranks together", ge=1, unit="sequences")
     epochs: int = option(4, "passes over a round's responses", ge=1, source=SCHULMAN)
     batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    micro_batch_size: int = option(
-        0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
-    )
-    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
-    optimizer: OptimizerConfig = option(OptimizerConfig(lr=3e-5), "AdamW of policy and value function together")
 
     gamma: float = option(1.0, "discount per chosen token", ge=0, le=1)
     lam: float = option(0.95, "weight of later TD errors in the advantages", ge=0, le=1, source="arXiv:1506.02438")
@@ -91,14 +88,10 @@ def check(config: PPOConfig, world: int) -> None:
         )
 
 
-def workload(config: PPOConfig, num_prompts: int) -> Workload:  # noqa: ARG001  (as rlcore asks)
-    """Say what a run with these options will ask for, for `rlcore plan`."""
-    return Workload(
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        micro_batch_tokens=config.micro_batch_tokens,
-        num_sampled=config.rollouts,
-        num_held=config.rollouts,
+def workload(config: PPOConfig, num_prompts: int) -> Workload:
+    """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
+    return attrs.evolve(
+        default_workload(config, num_prompts),
         num_scored=config.micro_batch_size or (config.rollouts if config.micro_batch_tokens else config.batch_size),
         value_head=True,
         reference=config.kl_coef > 0,

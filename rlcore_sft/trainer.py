@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from rlcore.config.workload import default_workload
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
 from rlcore.models.loading import disable_dropout
@@ -15,7 +16,7 @@ from rlcore.protocols import Policy
 from rlcore.training.run import Run
 from rlcore.training.validate import validate
 from rlcore.types import Metrics, Trajectories
-from rlcore_sft.config import SFTConfig, workload
+from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll
 
 
@@ -25,7 +26,7 @@ class SFTTrainer:
     needs = ("samples",)
     default_for = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    workload = staticmethod(workload)
+    workload = staticmethod(default_workload)
 
     def __init__(self, config: SFTConfig, run: Run) -> None:
         self.config, self.run = config, run

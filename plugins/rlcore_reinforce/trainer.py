@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from rlcore.config.workload import default_workload
 from rlcore.data.order import Order
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
@@ -16,7 +17,7 @@ from rlcore.protocols import Policy
 from rlcore.training.rollout_metrics import rollout_metrics
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
-from rlcore_reinforce.config import ReinforceConfig, workload
+from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
 
 
@@ -25,7 +26,7 @@ class ReinforceTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    workload = staticmethod(workload)
+    workload = staticmethod(default_workload)
 
     def __init__(self, config: ReinforceConfig, run: Run) -> None:
         if config.rollouts < run.ranks.world:

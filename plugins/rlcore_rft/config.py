@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rlcore.config import config, option
-from rlcore.config.workload import Workload
+from rlcore.config.workload import Workload, default_workload
 from rlcore.errors import ConfigError
-from rlcore.settings import MICRO_BATCH_TOKENS, OptimizerConfig
+from rlcore.settings import BatchOptions, OptimizerConfig
 
 REST = "Gulcehre et al. 2023, arXiv:2308.08998"
 
 
 @config
-class RFTConfig:
+class RFTConfig(BatchOptions):
     """Reward-ranked fine-tuning: imitate the responses that scored best among those to the same prompt."""
 
     generations: int = option(32, "responses to each prompt of a round", ge=1, unit="sequences", source="trlX")
@@ -27,10 +29,6 @@ class RFTConfig:
         0.95, "share of a prompt's responses that the last improve step leaves out", ge=0, le=1, source="trlX"
     )
     batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    micro_batch_size: int = option(
-        0, "responses of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0
-    )
-    micro_batch_tokens: int = option(0, MICRO_BATCH_TOKENS, ge=0, unit="tokens")
     optimizer: OptimizerConfig = option(
         OptimizerConfig(lr=5e-5), "AdamW; a schedule falls by as much in each improve step"
     )
@@ -61,13 +59,7 @@ def check(config: RFTConfig, num_prompts: int, world: int) -> None:
 
 
 def workload(config: RFTConfig, num_prompts: int) -> Workload:
-    """Say what a run with these options will ask for, for `rlcore plan`."""
+    """Return the batch sizes of a run with these options, for `rlcore plan`."""
     num_sampled = min(config.prompts or num_prompts, num_prompts or config.prompts) * config.generations
-    return Workload(
-        batch_size=config.batch_size,
-        micro_batch_size=config.micro_batch_size,
-        micro_batch_tokens=config.micro_batch_tokens,
-        num_sampled=num_sampled,
-        num_held=num_sampled * config.history,
-        dropout=config.dropout,
-    )
+    default = default_workload(config, num_prompts)
+    return attrs.evolve(default, num_sampled=num_sampled, num_held=num_sampled * config.history)

@@ -45,8 +45,15 @@ def option(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type[C]) -> type[C]:
-    """Make a frozen, keyword-only attrs class of options; out of range is an error however it is built."""
-    return attrs.frozen(kw_only=True)(cls)
+    """Make a frozen, keyword-only attrs class of options; out of range is an error however it is built.
+
+    A class may derive from another one of options; its own options are listed first, the inherited ones after them.
+    """
+    return attrs.frozen(kw_only=True, field_transformer=_own_first)(cls)
+
+
+def _own_first(_cls: type, fields: list[Any]) -> list[Any]:
+    return sorted(fields, key=lambda field: field.inherited)
 
 
 def evolve(instance: C, **changes: Any) -> C:

@@ -1,16 +1,18 @@
-"""What a trainer will ask of the machine, as it says itself before it is built; light."""
+"""The batch sizes and model heads that a trainer will use, known before it is built; light."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import attrs
 
 
 @attrs.frozen(kw_only=True)
 class Workload:
-    """Say how large the pieces are that a trainer works on, and what it wants of its policy.
+    """Hold the batch sizes and model heads that a trainer will use; input to `rlcore plan`.
 
-    A trainer says so by a static method, which is given its options and the number of its prompts (0 where that is not
-    known):
+    A trainer states them in a static method, called with its options and the number of its prompts (0 where that is
+    unknown):
 
         @staticmethod
         def workload(config: MyConfig, num_prompts: int) -> Workload: ...
@@ -22,11 +24,11 @@ class Workload:
         num_sampled: prompts continued in a round, on all ranks together; 0 where it learns from samples alone.
         num_held: sequences kept between sampling and learning, by every rank.
         num_scored: sequences of one forward pass without gradients on a rank; 0 where there are none.
-        value_head: the policy has a value function.
-        reference: the policy is compared with what it was.
-        q_heads: Q-heads the policy has.
-        entropy: the entropy of every chosen token's distribution takes part in the loss.
-        dropout: trains with the model's own dropout.
+        value_head: the policy has a value head.
+        reference: the policy has a frozen reference.
+        q_heads: number of Q-heads of the policy.
+        entropy: the loss contains the entropy of every chosen token's distribution.
+        dropout: training uses the model's own dropout.
     """
 
     batch_size: int
@@ -40,3 +42,25 @@ class Workload:
     q_heads: int = 0
     entropy: bool = False
     dropout: bool = False
+
+
+def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: ARG001  (the signature `Workload` shows)
+    """Return the workload that follows from options with the usual names.
+
+    `rollouts` is the number of responses of a round, `batch_size` that of sequences of one optimizer step, the whole
+    round where there is none; `dropout` says whether training uses it. A trainer whose options say more changes the
+    result with `attrs.evolve`.
+
+    Args:
+        config: options of a trainer, a `rlcore.settings.BatchOptions`.
+        num_prompts: ignored.
+    """
+    rollouts = getattr(config, "rollouts", 0)
+    return Workload(
+        batch_size=getattr(config, "batch_size", rollouts),
+        micro_batch_size=config.micro_batch_size,
+        micro_batch_tokens=config.micro_batch_tokens,
+        num_sampled=rollouts,
+        num_held=rollouts,
+        dropout=getattr(config, "dropout", False),
+    )

@@ -1,0 +1,45 @@
+"""Options that trainers share: where they are listed, and the workload that follows from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlcore.config import config, describe, option, structure
+from rlcore.config.workload import Workload, default_workload
+from rlcore.errors import ConfigError
+from rlcore.settings import BatchOptions, OptimizerConfig
+
+
+@config
+class Imitation(BatchOptions):
+    batch_size: int = option(8, "sequences of one optimizer step", ge=1)
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=0.5), "with a rate of its own")
+    dropout: bool = option(True, "as the model says")
+
+
+@config
+class Rounds(BatchOptions):
+    rollouts: int = option(64, "responses of a round", ge=1)
+
+
+def test_a_class_lists_its_own_options_first_and_the_inherited_ones_after_them() -> None:
+    names = list(dict.fromkeys(row.path.split(".")[0] for row in describe(Imitation)))
+    assert names == ["batch_size", "optimizer", "dropout", "micro_batch_size", "micro_batch_tokens"]
+
+
+def test_inherited_options_are_set_and_checked_like_others() -> None:
+    options = structure(Imitation, {"micro_batch_size": 2, "optimizer": {"eps": 1e-6}})
+    assert (options.micro_batch_size, options.optimizer.lr, options.optimizer.eps) == (2, 0.5, 1e-6)
+    with pytest.raises(ConfigError, match="micro_batch_tokens = -1: must be at least 0"):
+        structure(Imitation, {"micro_batch_tokens": -1})
+    with pytest.raises(ConfigError, match="micro_batch_siz = 1: no such option; did you mean 'micro_batch_size'"):
+        structure(Imitation, {"micro_batch_siz": 1})
+
+
+def test_the_workload_follows_from_options_with_the_usual_names() -> None:
+    assert default_workload(Imitation(micro_batch_size=2), 100) == Workload(
+        batch_size=8, micro_batch_size=2, dropout=True
+    )
+    assert default_workload(Rounds(micro_batch_tokens=512), 100) == Workload(
+        batch_size=64, micro_batch_tokens=512, num_sampled=64, num_held=64
+    )
