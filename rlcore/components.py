@@ -22,6 +22,7 @@ KINDS = {
     "rewards": "reward",
     "optimizers": "optimizer",
     "schedulers": "scheduler",
+    "commands": "command",
 }
 """The registries, each with what one of its components is called."""
 
@@ -61,6 +62,11 @@ class Component(Generic[T]):
     def qualified(self) -> str:
         """Return the full name, `dist:name`, which never clashes."""
         return f"{self.dist}:{self.name}"
+
+    @property
+    def is_reserved(self) -> bool:
+        """Tell whether its short name stays its own, whoever else registers it: that of a command of the core."""
+        return self.kind == "commands" and self.dist == "rlcore"
 
     def target(self) -> T:
         """Return the component itself, importing it on first use.
@@ -127,6 +133,8 @@ def check_component(component: Component[Any]) -> None:
     known = config is None or (isinstance(config, type) and attrs.has(config))
     if not (known or (isinstance(config, str) and _REFERENCE.fullmatch(config))):
         raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
+    if component.kind == "commands" and config is not None:
+        raise PluginError(f"{what}: config is {config!r}; a command has none: its target adds arguments to a parser")
     summary: Any = component.summary
     if not isinstance(summary, str):
         raise PluginError(f"{what}: summary is {summary!r}; it must be text")

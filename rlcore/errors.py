@@ -90,6 +90,10 @@ class UnknownScheduler(UnknownComponent):
     """Report a learning-rate schedule nobody registered."""
 
 
+class UnknownCommand(UnknownComponent):
+    """Report a subcommand of `rlcore` nobody registered."""
+
+
 class AmbiguousComponent(RLCoreError, LookupError):
     """Report a short name that several dists registered, with each full name."""
 

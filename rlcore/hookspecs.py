@@ -142,6 +142,19 @@ def register_schedulers(register: Register) -> None:
 
 
 @hookspec
+def register_commands(register: Register) -> None:
+    """Register subcommands of `rlcore`, such as `rlcore report`.
+
+    `rlcore --help` lists the name and the summary. The target is imported when its command is given, not before. A
+    command of the core keeps its name: a plugin's of the same name is a conflict, and runs under its full name
+    (`rlcore acme-report:train`).
+
+    Args:
+        register: takes a name, which a user types, and a `rlcore.protocols.Command`; `config` must stay None.
+    """
+
+
+@hookspec
 def on_run_start(run: RunView) -> None:
     """Hear that a run begins: all is built and, where it goes on from a checkpoint, restored; no step is done yet.
 

@@ -16,6 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from rlcore.types import Metrics, PolicyOutputs, Prompt, Trajectories
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.components import Dropped
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "Command",
     "DecodeStep",
     "Decoder",
     "Logger",
@@ -567,5 +570,26 @@ class SchedulerBuilder(Protocol):
 
         Raises:
             ValueError: options do not go together; the run is refused with what it says.
+        """
+        ...
+
+
+class Command(Protocol):
+    """A subcommand of `rlcore`: a function that adds arguments to a parser and returns the function that runs.
+
+    `rlcore NAME --help` and shell completion call it too, so it and its module import nothing heavy; the function it
+    returns imports what the work takes. An argument called `overrides` with `nargs="*"` takes words such as
+    `trainer.clip=0.1` wherever they stand among options, as in `rlcore train`.
+    """
+
+    def __call__(self, parser: ArgumentParser) -> Callable[[Namespace], int]:
+        """Add arguments, and set `parser.description` where the summary is too short.
+
+        Args:
+            parser: an empty one, called `rlcore NAME`. Its `error` prints one line about wrong usage and exits with 2.
+
+        Returns:
+            What runs the command: called with the parsed arguments, it returns the exit code, 0 for success. An
+            `RLCoreError` that it raises is printed as one line, and the exit code is then 1.
         """
         ...

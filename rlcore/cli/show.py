@@ -27,12 +27,21 @@ _WIDEST = max(map(len, KINDS)) + 2
 
 @attrs.frozen
 class Options:
-    """Hold what `rlcore show` prints of one component or section; `config` is None where there are no options."""
+    """Hold what `rlcore show` prints of one component or section.
+
+    Attributes:
+        name: full name of the component, or the section's.
+        what: kind, name and dist.
+        summary: one line for a reader.
+        config: the class of the options, or None.
+        instead: what is printed where there are none.
+    """
 
     name: str
     what: str
     summary: str
     config: type | None
+    instead: str = "it has no options"
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
@@ -99,7 +108,7 @@ def find_options(name: str) -> list[Options]:
     if name in sections:
         return [sections[name]]
     return [
-        Options(component.qualified, str(component), component.summary, component.config_class())
+        Options(component.qualified, str(component), component.summary, component.config_class(), _instead(component))
         for component in _find_components(name, sections)
     ]
 
@@ -134,7 +143,7 @@ def print_options(options: Options) -> None:
     console = make_console()
     console.print(Text(options.what, style="bold") + Text(f": {options.summary}" if options.summary else ""))
     if options.config is None:
-        console.print("it has no options")
+        console.print(options.instead)
         return
     table = make_list("option", "type", "default", "range", "unit", "meaning", "source")
     for row in describe(options.config):
@@ -168,7 +177,8 @@ def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
         AmbiguousComponent: several dists brought a component of one kind by that name.
     """
     everything = [component for registry in all_registries() for component in registry]
-    asked = everything if name is None else _find_components(name, ())
+    found = everything if name is None else _find_components(name, ())
+    asked = [component for component in found if component.kind != "commands"]  # a command is part of no run
     return [(component, ask(component, all_registries().discovery.hooks)) for component in asked]
 
 
@@ -203,6 +213,11 @@ def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
         for component, layers in found
     ]
     return json.dumps({"schema": SCHEMA, "rlcore": __version__, "wrapped": wrapped}, indent=2)
+
+
+def _instead(component: Component[Any]) -> str:
+    is_command = component.kind == "commands"
+    return f"rlcore {component.name} --help prints its arguments" if is_command else "it has no options"
 
 
 def _sections() -> dict[str, Options]:

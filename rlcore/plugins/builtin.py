@@ -63,6 +63,29 @@ _SCHEDULERS = (
 )
 """The built-in schedules, likewise."""
 
+COMMANDS = (
+    ("train", "rlcore.cli.train:command", "train as a YAML file says"),
+    (
+        "list-plugins",
+        "rlcore.cli.list_plugins:command",
+        "list installed plugins, what they bring, and what is wrong with them",
+    ),
+    ("show", "rlcore.cli.show:command", "print the options of a component or a section, or what plugins wrap"),
+    (
+        "plan",
+        "rlcore.planning.command:command",
+        "estimate the memory a run takes of each device, and what to turn down where it does not fit",
+    ),
+    ("rollouts", "rlcore.cli.rollouts.command:command", "print what a run sampled, in training or at evaluations"),
+    ("doctor", "rlcore.cli.doctor:command", "print what a bug report needs: versions, machine, plugins, and problems"),
+    (
+        "new-plugin",
+        "rlcore.cli.new_plugin.command:command",
+        "write a new package that works, to make your own plugin of",
+    ),
+)
+"""The core's commands: name, target, summary. The command line reads this table, so that no plugin can hide them."""
+
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
@@ -126,3 +149,10 @@ def register_schedulers(register: Register) -> None:
     for name, target, options, summary in _SCHEDULERS:
         config = options and f"rlcore.optim.options:{options}Options"
         register(name, target, config=config, summary=summary)
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register the core's commands, so that a plugin's of the same name is a conflict."""
+    for name, target, summary in COMMANDS:
+        register(name, target, summary=summary)

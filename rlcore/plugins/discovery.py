@@ -240,7 +240,7 @@ def _mark_conflicts(plugins: Sequence[Plugin]) -> list[Plugin]:
         reasons = []
         for component in plugin.components:
             others = [other for other in owners[component.kind, component.name] if other is not plugin]
-            if others:
+            if others and not component.is_reserved:
                 names = " and ".join(map(str, others))
                 what = f"{KINDS[component.kind]} '{component.name}'"
                 reasons.append(f"{names} brings a {what} too: say '{component.qualified}'")

@@ -19,6 +19,7 @@ from rlcore.plugins.switches import is_on, selection
 if TYPE_CHECKING:
     from rlcore.protocols import (
         Architecture,
+        Command,
         Logger,
         OptimizerBuilder,
         RolloutStore,
@@ -40,6 +41,7 @@ _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "rewards": errors.UnknownReward,
     "optimizers": errors.UnknownOptimizer,
     "schedulers": errors.UnknownScheduler,
+    "commands": errors.UnknownCommand,
 }
 
 
@@ -82,7 +84,9 @@ class Registry(Generic[T]):
         """Return every component that `name`, short or full, may stand for."""
         dist, colon, short = str(name).rpartition(":")
         found = self._by_name.get(short, [])
-        return [component for component in found if component.dist == normalise(dist)] if colon else list(found)
+        if colon:
+            return [component for component in found if component.dist == normalise(dist)]
+        return [component for component in found if component.is_reserved] or list(found)
 
     def _explain(self, name: str) -> str:
         lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
@@ -135,6 +139,7 @@ class Registries:
     rewards: Registry[Callable[..., Any]]
     optimizers: Registry[OptimizerBuilder]
     schedulers: Registry[SchedulerBuilder]
+    commands: Registry[Command]
 
     def __iter__(self) -> Iterator[Registry[Any]]:
         return (getattr(self, kind) for kind in KINDS)

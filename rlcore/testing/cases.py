@@ -28,6 +28,7 @@ MODULES = {
     "rewards": "rlcore.testing.laws.rewards",
     "optimizers": "rlcore.testing.laws.optimizers",
     "schedulers": "rlcore.testing.laws.schedulers",
+    "commands": "rlcore.testing.laws.commands",
 }
 """Where the laws of each kind are written."""
 

@@ -13,7 +13,12 @@ from dists import GOOD, Site
 
 HOOKED = "from rlcore import hookimpl\n\n@hookimpl\n"
 SHOUT = "import sys\nsys.stderr.write('IMPORTED')\n"
-NEIGHBOUR = GOOD.format(name="good") + "\n@hookimpl\ndef on_step(run, metrics):\n    print('good heard')\n"
+NEIGHBOUR = (
+    GOOD.format(name="good")
+    + "\n@hookimpl\ndef on_step(run, metrics):\n    print('good heard')\n"
+    + "\n@hookimpl\ndef register_commands(register):\n    register('greet', 'neighbour_plugin:greet')\n"
+    + "\ndef greet(parser):\n    return lambda arguments: print('greetings') or 0\n"
+)
 HEAVY_REASON = (
     "imports torch when it is loaded, which slows every command: import it in functions, or name targets as "
     "'module:attribute'"
@@ -147,6 +152,8 @@ def answer(*arguments):
     return said.getvalue()
 print(answer("show", "{name}").splitlines()[0])
 print(json.dumps(json.loads(answer("doctor", "--json"))))
+if {works}:
+    print(answer("greet"), end="")
 main(["--help"])
 """
 USE = """
@@ -185,10 +192,16 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
     assert reason in (lines if case.state == "ok" else [lines[lines.index(row) + 1]])
     assert row.split()[3:] == (["trainers:", "bad"] if case.state in {"ok", "heavy", "conflict"} else [])
 
-    others = site.python("-c", COMMANDS.format(name=case.works or "causal_lm"), **strict)
+    others = site.python("-c", COMMANDS.format(name=case.works or "causal_lm", works=bool(case.works)), **strict)
     assert others.returncode == 0, others.stderr
-    shown, doctor, usage = others.stdout.splitlines()[:3]
+    shown, doctor, *greeting, usage = others.stdout.partition("\n\n")[0].splitlines()
+    assert greeting == ["greetings"] * bool(case.works)
     assert usage.startswith("usage: rlcore")
+    assert ("    greet       (neighbour 0.3)" in others.stdout.splitlines()) == bool(case.works)
+    is_unloaded = case.state in {"broken", "incompatible"} or bool(case.config)  # --help reads no configuration
+    assert (
+        f"Not loaded: acme {case.version}; see rlcore list-plugins." in " ".join(others.stdout.split())
+    ) == is_unloaded
     assert shown.startswith(("trainer 'good'", "trainer 'bad'", "architecture 'causal_lm'"))
     acme = next(plugin for plugin in json.loads(doctor)["plugins"] if plugin["dist"] == "acme")
     assert case.config or acme["state"] == case.state

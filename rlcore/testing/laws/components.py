@@ -32,6 +32,7 @@ TAKEN = {"architectures": MODEL_KEYS, "rewards": OWN_KEYS, **BESIDE_OPTIONS}
 GIVEN: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trainers": (("config", "run"), ()),
     "loggers": (("config", "run"), ()),
+    "commands": (("parser",), ()),
     "architectures": (("spec", "config"), ("tokenizer", "value_head", "reference")),
 }
 """Kind → what its components are given by position, and by name."""

@@ -141,3 +141,17 @@ def read_options(reference: str) -> dict[str, Any]:
     for part in attribute.split("."):
         found = getattr(found, part)
     return {"options": len(describe(found)), "heavy": _heavy()}
+
+
+def ask_help(command: str) -> dict[str, Any]:
+    """Give `rlcore COMMAND --help`; tell its exit code, what it printed and what heavy modules it brought."""
+    from rlcore.cli import main
+
+    printed = io.StringIO()
+    code: Any = None
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            code = main([command, "--help"])
+        except SystemExit as left:
+            code = left.code
+    return {"code": code, "printed": printed.getvalue(), "heavy": _heavy()}

@@ -1,0 +1,126 @@
+"""The parser of the command line: every command by name, and the arguments of the one that is given.
+
+The core's commands come from a table, without any plugin. Plugins are loaded where the first word is no command of the
+core, and where `--help` lists all commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from rlcore._version import __version__
+from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand
+from rlcore.plugins.builtin import COMMANDS
+
+if TYPE_CHECKING:
+    from rlcore.components import Component
+
+Run = Callable[[argparse.Namespace], Any]
+_OWN = {name: (target, summary) for name, target, summary in COMMANDS}
+
+
+def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
+    """Return the function that runs the given command, and its arguments.
+
+    argparse itself takes no key=value that follows a switch which follows another: such words are left over, and join
+    the argument `overrides`.
+
+    Raises:
+        PluginError: a plugin's command cannot be loaded, or cannot add its arguments.
+        SystemExit: with 2 where the words are wrong usage, with 0 after `--help` and `--version`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="rlcore",
+        description="Reinforcement-learning fine-tuning of language models, one plugin per algorithm.",
+        epilog="RLCORE_DEBUG=1 shows the traceback behind an error.",
+    )
+    parser.add_argument("--version", action="version", version=f"rlcore {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    own = {name: _add(commands, name, summary) for name, (_, summary) in _OWN.items()}
+    run: Run = _nothing
+    switches = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+    if any(word.startswith(("-h", "--h")) for word in switches):
+        for name, component in _plugin_commands():
+            _add(commands, name, component.summary, f"({component.dist} {component.version})")
+        parser.epilog = f"{parser.epilog} {_describe_unloaded()}"
+    elif len(words) > len(switches) and not any(word.startswith("--v") for word in switches):
+        name = words[len(switches)]
+        if name in _OWN:
+            module, _, attribute = _OWN[name][0].partition(":")
+            run = getattr(importlib.import_module(module), attribute)(own[name])
+        else:
+            component = _find(name, parser)
+            run = _fill(_add(commands, name, component.summary), component)
+    arguments, left = parser.parse_known_args(words)
+    if left and ("overrides" not in arguments or any(word.startswith("-") for word in left)):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        arguments.overrides += left
+    return run, arguments
+
+
+def _nothing(_: argparse.Namespace) -> int:  # argparse exits where no command is given
+    return 0
+
+
+def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
+    """Return a plugin's command, or exit with 2 and one line that says which are near, and which are not loaded."""
+    from rlcore.plugins.registry import all_registries
+
+    try:
+        return all_registries().commands.get(name)
+    except (UnknownCommand, AmbiguousComponent) as error:
+        parser.error(f"{str(error).splitlines()[0]} {_describe_unloaded()}".rstrip())
+
+
+def _plugin_commands() -> Iterator[tuple[str, Component[Any]]]:
+    """Yield the plugins' commands, each by its short name, or by its full one where the short one is not its own."""
+    from rlcore.plugins.registry import all_registries
+
+    commands = all_registries().commands
+    for component in commands:
+        if not component.is_reserved:
+            yield component.name if commands.matches(component.name) == [component] else component.qualified, component
+
+
+def _describe_unloaded() -> str:
+    """Name the plugins whose commands are missing, but for those that the user disabled; empty where there are none."""
+    from rlcore.plugins.discovery import State
+    from rlcore.plugins.registry import all_registries
+
+    plugins = all_registries().discovery.plugins
+    missing = [str(plugin) for plugin in plugins if not plugin.is_loaded and plugin.state is not State.DISABLED]
+    return f"Not loaded: {', '.join(missing)}; see rlcore list-plugins." if missing else ""
+
+
+def _fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Run:
+    """Add the arguments of a command to its parser; return what runs it.
+
+    Raises:
+        PluginError: its target cannot be imported, raises, or returns something else than a function.
+    """
+    from rlcore.components import describe_error
+    from rlcore.plugins.checks import guarded
+
+    with guarded():
+        target = component.target()
+        try:
+            run = target(parser)
+        except (KeyboardInterrupt, RLCoreError):
+            raise
+        except BaseException as error:
+            raise PluginError(f"{component}: cannot add its arguments: {describe_error(error)}") from error
+    if not callable(run):
+        raise PluginError(f"{component}: its target returned {run!r:.80}; it must return the function that runs it")
+    return cast("Run", run)
+
+
+def _add(commands: Any, name: str, summary: str, source: str = "") -> argparse.ArgumentParser:
+    described = f"{summary[:1].upper()}{summary[1:]}.".replace("%(prog)", "rlcore") if summary else None
+    shown = f"{summary} {source}".strip().replace("%", "%%")  # argparse fills these in
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=shown, description=described)
+    return parser

@@ -1,0 +1,217 @@
+"""A plugin's command is listed, parsed and run as one of the core's, and no plugin can hide or replace another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dists import GOOD, Site
+
+from rlcore.plugins.builtin import COMMANDS
+
+HOOK = "from rlcore import hookimpl\n\n@hookimpl\ndef register_commands(register):\n"
+REPORT = """
+from rlcore.errors import DataError
+
+def report(parser):
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("overrides", nargs="*", default=[])
+    parser.add_argument("--top", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+
+    def run(arguments):
+        if arguments.top < 0:
+            parser.error("argument --top: must not be negative")
+        if arguments.run == "absent":
+            raise DataError("absent: no such run")
+        print(arguments.run, arguments.top, arguments.json, *arguments.overrides)
+        return 5 if arguments.run == "empty" else 0
+
+    return run
+"""
+CORE = [name for name, _, _ in COMMANDS]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def registered(name: str, target: str, more: str = "") -> str:
+    return f"{HOOK}    register({name!r}, {target!r}{more})\n"
+
+
+@pytest.fixture
+def reporting(site: Site) -> Site:
+    site.install("acme", registered("report", "acme_report:report", ", summary='tabulate 100 % of a run'"))
+    (site.folder / "acme_report.py").write_text(REPORT)
+    return site
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "printed", "complaint"),
+    [
+        (["report", "mine", "--top", "2", "a=1", "--json", "b=2"], 0, "mine 2 True a=1 b=2\n", ""),
+        (["acme:report", "mine"], 0, "mine 3 False\n", ""),
+        (["report", "empty"], 5, "empty 3 False\n", ""),
+        (["report", "absent"], 1, "", "DataError: absent: no such run"),
+        (["report"], 2, "", "rlcore report: error: the following arguments are required: RUN"),
+        (["report", "mine", "--top", "-1"], 2, "", "rlcore report: error: argument --top: must not be negative"),
+        (["report", "mine", "--tpo"], 2, "", "rlcore: error: unrecognized arguments: --tpo"),
+        (["reprot"], 2, "", "rlcore: error: no command is called 'reprot'. Did you mean 'report' (acme 0.3)?"),
+    ],
+)
+def test_a_command_of_a_plugin_is_one_like_any_other(
+    words: list[str], code: int, printed: str, complaint: str, reporting: Site
+) -> None:
+    done = reporting.python("-m", "rlcore", *words)
+    assert (done.returncode, done.stdout) == (code, printed)
+    assert done.stderr.splitlines()[-1:] == [complaint] * bool(complaint)
+    assert "Traceback" not in done.stderr
+
+
+def test_help_lists_it_and_tells_its_arguments(reporting: Site) -> None:
+    listed = reporting.python("-m", "rlcore", "--help").stdout
+    assert all(f"\n    {name}" in listed for name in (*CORE, "report"))
+    assert "tabulate 100 % of a run (acme 0.3)" in listed
+    own = reporting.python("-m", "rlcore", "report", "--help").stdout
+    assert own.startswith("usage: rlcore report [-h] [--top TOP] [--json] RUN")
+    assert "Tabulate 100 % of a run." in own
+    shown = reporting.python("-m", "rlcore", "show", "report").stdout.splitlines()
+    assert shown[1] == "rlcore report --help prints its arguments"
+
+
+def test_plugins_are_loaded_only_where_the_core_has_no_such_command(reporting: Site) -> None:
+    code = (
+        "import sys\nfrom rlcore.cli import main\n"
+        "try: main({words!r})\nexcept SystemExit: pass\n"
+        "print(*({{'acme_plugin', 'acme_report'}} & set(sys.modules)))"
+    )
+    for words, imported in (
+        (["--version"], set()),
+        (["show", "--help"], set()),
+        (["train"], set()),
+        (["--help"], {"acme_plugin"}),
+        (["report", "--help"], {"acme_plugin", "acme_report"}),
+    ):
+        done = reporting.python("-c", code.format(words=words))
+        assert set(done.stdout.splitlines()[-1].split()) == imported, words
+
+
+BROKEN = {
+    "module missing": ("", "cannot load its target 'acme_report:report': ModuleNotFoundError"),
+    "module raises": ("raise OSError('no')", "cannot load its target 'acme_report:report': OSError: no"),
+    "no such function": ("x = 1", "cannot load its target 'acme_report:report': AttributeError"),
+    "raises": ("def report(parser): 1 / 0", "cannot add its arguments: ZeroDivisionError: division by zero"),
+    "exits": ("def report(parser): raise SystemExit(3)", "cannot add its arguments: SystemExit: 3"),
+    "takes no parser": ("def report(): pass", "cannot add its arguments: TypeError: report() takes 0"),
+    "adds one argument twice": (
+        "def report(parser): [parser.add_argument('--a') for _ in range(2)]", "cannot add its arguments: ArgumentError"
+    ),
+    "returns nothing": ("def report(parser): pass", "its target returned None; it must return the function"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "said"), BROKEN.values(), ids=BROKEN)
+def test_a_command_that_is_broken_is_one_line_and_hides_no_other(source: str, said: str, site: Site) -> None:
+    site.install("acme", registered("report", "acme_report:report"))
+    site.install("beta", registered("works", "beta_work:work"))
+    (site.folder / "beta_work.py").write_text("def work(parser):\n    return lambda arguments: 0\n")
+    if source:
+        (site.folder / "acme_report.py").write_text(source + "\n")
+    done = site.python("-m", "rlcore", "report")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"PluginError: command 'report' (acme 0.3): {said}")
+    assert site.python("-m", "rlcore", "works").returncode == 0
+    listed = site.python("-m", "rlcore", "--help").stdout
+    assert all(f"\n    {name}" in listed for name in (*CORE, "report", "works"))
+
+
+def test_a_command_that_returns_no_exit_code_is_an_error(site: Site) -> None:
+    site.install("acme", registered("report", "acme_report:report"))
+    (site.folder / "acme_report.py").write_text("def report(parser):\n    return lambda arguments: 'done'\n")
+    done = site.python("-m", "rlcore", "report")
+    assert (done.returncode, done.stderr) == (
+        1, "PluginError: the command returned 'done'; it must return an exit code, 0 for success\n",
+    )  # fmt: skip
+
+
+def test_what_a_command_prints_while_it_is_loaded_is_not_its_output(site: Site) -> None:
+    site.install("acme", registered("report", "acme_report:report"))
+    (site.folder / "acme_report.py").write_text(
+        "print('loaded')\ndef report(parser):\n    print('added')\n    return lambda arguments: print('ran') or 0\n"
+    )
+    done = site.python("-m", "rlcore", "report")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "loaded\nadded\n")
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None:
+    site.install("acme", registered(name, "acme_report:report"))
+    (site.folder / "acme_report.py").write_text(
+        "def report(parser):\n    return lambda arguments: print('mine') or 0\n"
+    )
+    plugins = site.plugins()
+    assert (plugins["acme"]["state"], plugins["acme"]["reason"]) == (
+        "conflict", f"rlcore 0.1.0 brings a command '{name}' too: say 'acme:{name}'",
+    )  # fmt: skip
+    assert plugins["rlcore"]["state"] == "ok"
+    assert site.python("-m", "rlcore", name, "--help").stdout.startswith(f"usage: rlcore {name} [-h]")
+    assert site.python("-m", "rlcore", f"acme:{name}").stdout == "mine\n"
+    listed = site.python("-m", "rlcore", "--help").stdout
+    assert f"\n    {name}" in listed
+    assert f"\n    acme:{name}" in listed
+
+
+def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> None:
+    for dist in ("acme", "beta"):
+        site.install(dist, registered("report", f"{dist}_plugin:report") + (
+            f"\ndef report(parser):\n    return lambda arguments: print('{dist}') or 0\n"
+        ))  # fmt: skip
+    plugins = site.plugins()
+    assert [plugins[dist]["state"] for dist in ("acme", "beta")] == ["conflict", "conflict"]
+    assert plugins["acme"]["reason"] == "beta 0.3 brings a command 'report' too: say 'acme:report'"
+    done = site.python("-m", "rlcore", "report")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "2 commands are called 'report': say 'acme:report' (acme 0.3) or 'beta:report' (beta 0.3)"
+    assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
+    assert site.python("-m", "rlcore", "beta:report").stdout == "beta\n"
+    listed = site.python("-m", "rlcore", "--help").stdout
+    assert "\n    acme:report" in listed
+    assert "\n    beta:report" in listed
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (HOOK + "    register('report', 'acme_report:report', config=int)\n",
+         "command 'report': config is <class 'int'>; it must be a config class, 'module:attribute' or None"),
+        (HOOK + "    register('report', 'acme_report:report', config='a:B')\n",
+         "command 'report': config is 'a:B'; a command has none: its target adds arguments to a parser"),
+        (HOOK + "    register('--report', 'acme_report:report')\n",
+         "command '--report': a name is letters, digits, '-', '_' and '.', such as 'my-algo'"),
+        (HOOK + "    register('report', 'acme:x')\n    register('report', 'acme:x')\n",
+         "it registers command 'report' twice"),
+        (HOOK + "    raise OSError('no')\n", "OSError: no"),
+    ],
+    ids=["config of no class", "config", "name", "twice", "raises"],
+)  # fmt: skip
+def test_a_registration_that_cannot_be_used_breaks_its_plugin_alone(source: str, reason: str, site: Site) -> None:
+    site.install("acme", source)
+    site.install("beta", GOOD.format(name="good"))
+    plugins = site.plugins()
+    assert (plugins["acme"]["state"], plugins["acme"]["reason"]) == ("broken", reason)
+    assert plugins["beta"]["state"] == "ok"
+    done = site.python("-m", "rlcore", "report")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "rlcore: error: no command is called 'report'. Not loaded: acme 0.3; see rlcore list-plugins."
+    )
+
+
+def test_nothing_wraps_a_command(reporting: Site) -> None:
+    reporting.install(
+        "beta", "from rlcore import hookimpl\n@hookimpl\ndef wrap_component(component): return lambda x: x\n"
+    )
+    assert "command" not in reporting.python("-m", "rlcore", "show", "--wrapped").stdout
