@@ -1,4 +1,4 @@
-"""`rlcore.train`: from what a user passes to a finished run."""
+"""`rlcore.train`: read the user's arguments, build the run, and train."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rlcore.types import Metrics
 
 @attrs.frozen(eq=False)
 class Result:
-    """Hold what a run left: the trained policy, the last metrics, and the folder with everything else.
+    """The result of a run: the trained policy, the last metrics, and the run's folder.
 
     Attributes:
-        metrics: last value of every metric.
-        run_dir: the run's folder; its `model/` loads with `transformers`.
+        metrics: the last value of every metric.
+        run_dir: the run's folder; `transformers` loads its subfolder `model/`.
         policy: the trained policy, in memory.
     """
 
@@ -44,7 +44,7 @@ class Result:
         """Continue prompts with the trained policy.
 
         Args:
-            prompts: strings, conversations, or rows like those trained on; one string alone will do.
+            prompts: strings, conversations, or rows like the training prompts; or one string.
             **gen: options of `rlcore.settings.SamplingConfig` that differ from the run's.
 
         Returns:
@@ -65,7 +65,7 @@ class Result:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
-        Of several processes that call this, the first one writes.
+        If several processes call this, rank 0 writes.
         """
         if self.run.ranks.is_main:
             self.policy.export(Path(folder))
@@ -100,24 +100,24 @@ def train(
 
     Args:
         model: hub id, local folder, `PretrainedConfig` (random weights) or a model in memory, which is then trained in
-            place; or a mapping with `path` (any of these), `architecture` and its options.
+            place; or a mapping with `path` (one of these), `architecture` and its options.
         trainer: name of an installed trainer, a mapping with `name` and its options, or its config object. When left
             out, the installed trainer whose `default_for` names the inputs that are given.
-        reward_fn: function of `samples`, `prompts`, `outputs`, and columns of the prompts, called with what its
-            signature takes; or several.
+        reward_fn: function of `samples`, `prompts`, `outputs` and columns of the prompts, called with the arguments
+            that its signature names; or several functions.
         prompts: strings, mappings with `prompt` and columns, conversations, or a `datasets.Dataset`.
         samples: strings, `[prompt, output, ...]` lists, or conversations.
         rewards: one number for each sample.
-        eval_prompts: prompts of the evaluations; the first training prompts when left out.
-        eval_samples: demonstrations held out for the validation loss.
-        metric_fn: like `reward_fn`, returning named lists of numbers, reported at evaluations.
-        logit_mask: which token may come next: bool[V, V], row = the last token read; tensor, array, nested lists,
-            `module:function` or the path of a .json or .npy file.
+        eval_prompts: prompts of the evaluations; by default the first training prompts.
+        eval_samples: demonstrations for the validation loss.
+        metric_fn: called like `reward_fn`; returns lists of numbers by name, which evaluations report.
+        logit_mask: bool[V, V], True where the token of the column may follow the token of the row; a tensor, array,
+            nested lists, `module:function` or the path of a .json or .npy file.
         stop_sequences: strings that end a continuation.
-        tokenizer: object, folder or hub id, or a mapping with `path` and other options (`rlcore show tokenizer`); the
-            model's own when left out.
-        config: YAML file, mapping or `TrainConfig` that the other arguments are laid over.
-        data: mapping or `DataConfig` laid over that section of `config`.
+        tokenizer: object, folder or hub id, or a mapping with `path` and other options (`rlcore show tokenizer`); by
+            default the model's own.
+        config: YAML file, mapping or `TrainConfig`; the other arguments override it.
+        data: mapping or `DataConfig` that overrides that section of `config`.
         gen: mapping or `SamplingConfig`, likewise.
         eval: mapping or `EvalConfig`, likewise.
         checkpoint: mapping or `CheckpointConfig`, likewise.
@@ -125,10 +125,10 @@ def train(
         loggers: names, or mappings with `name` and options.
         sampler: name of the sampler, or a mapping with `name` and options.
         store: name of the rollout store, or a mapping with `name` and options.
-        plugins: mapping or `PluginsConfig` laid over that section of `config`.
+        plugins: mapping or `PluginsConfig` that overrides that section of `config`.
 
     Raises:
-        RLCoreError: an argument cannot be used; the subclass and the message say which and why.
+        RLCoreError: an argument cannot be used; the message names the argument and the reason.
     """
     base, where = _base(config)
     sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run, "plugins": plugins}
@@ -149,7 +149,7 @@ def train(
 
 
 def train_from_config(values: Mapping[str, Any], where: str) -> Result:
-    """Fine-tune as a configuration file says; `where` names it in errors."""
+    """Fine-tune with the values of a configuration file; `where` is its name in errors."""
     return _train(values, where, given={}, tokenizer=None)
 
 
@@ -162,7 +162,7 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
         tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
         **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
     )
-    # From here on, whoever asks for a component in this process, or in one that it starts, sees what the run sees.
+    # Within the block, this process and those it starts see the plugins that the run selects.
     with configured(settings.plugins.disable, settings.plugins.only):
         parts: Assembly = assemble(settings, inputs, where)
         try:
@@ -182,18 +182,18 @@ def _base(config: Any) -> tuple[dict[str, Any], str]:
 
 
 def _named(given: Any, key: str) -> dict[str, Any]:
-    """Turn a name or a mapping into a section with the name under `key`."""
+    """Return a section of a configuration from a mapping, or from a value that belongs under `key`."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {key: given}
 
 
 def _section_of(trainer: Any, base: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Turn what was given as the trainer into a section; of a config object, the trainer whose options it holds."""
+    """Return the section `trainer` from a name, a mapping, or an object of a trainer's options class."""
     if attrs.has(type(trainer)):
         section = plugins_section(base, where)
         with configured(section.disable, section.only):
-            known = all_registries()  # not the strict ones: processes compare their plugins before anything is refused
+            known = all_registries()  # not `registries`: ranks compare their plugins before one of them may refuse any
         for component in known.trainers:
             if _is_config_of(component, type(trainer)):
                 return {"name": component.qualified, **unstructure(trainer)}
@@ -203,5 +203,5 @@ def _section_of(trainer: Any, base: Mapping[str, Any], where: str) -> dict[str, 
 def _is_config_of(component: Component[Any], cls: type) -> bool:
     try:
         return component.config_class() is cls
-    except PluginError:  # another plugin's fault, told where that one is asked for
+    except PluginError:  # reported where that component is looked up
         return False

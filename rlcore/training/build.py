@@ -36,7 +36,7 @@ from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.choose import Chosen, choose
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.evaluate import check_evaluation
-from rlcore.training.inputs import DATA_INPUTS, Inputs, spell
+from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver, save_beside
 from rlcore.training.run import Run
 
@@ -169,9 +169,9 @@ def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConf
     shown: dict[str, Any] = {}
     for name in DATA_INPUTS:
         given = getattr(inputs, name)
-        shown[name] = spell(given, whole=given is getattr(settings.data, name))
-    words = {} if inputs.tokenizer is None else {"tokenizer": spell(inputs.tokenizer)}
-    model = {"path": spell(inputs.model), **words, "architecture": chosen.architecture.component.name}
+        shown[name] = describe_input(given, whole=given is getattr(settings.data, name))
+    words = {} if inputs.tokenizer is None else {"tokenizer": describe_input(inputs.tokenizer)}
+    model = {"path": describe_input(inputs.model), **words, "architecture": chosen.architecture.component.name}
     name = settings.trainer.get("name") or chosen.trainer.component.name
     return evolve(
         settings,

@@ -1,4 +1,4 @@
-"""Check that a stranger's trainer has the form the core relies on, before a run is paid for."""
+"""Check that a trainer has the form of `rlcore.protocols.Trainer` before its first step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BUDGETS = ("steps", "epochs", "time_s")
 
 
 def check_declared(component: Component[Any], trainer_type: Any) -> None:
-    """Check what a trainer says of itself: `needs` and `default_budget`.
+    """Check the class attributes of a trainer: `needs`, `default_for` and `default_budget`.
 
     Raises:
-        PluginError: one is missing, or is not of the form `rlcore.protocols.Trainer` gives.
+        PluginError: an attribute is missing or has another form than `rlcore.protocols.Trainer` describes.
     """
     needs = getattr(trainer_type, "needs", None)
     if not isinstance(needs, (tuple, list)) or any(name not in DATA_INPUTS for name in needs):
@@ -34,23 +34,23 @@ def check_declared(component: Component[Any], trainer_type: Any) -> None:
 
 
 def check_built(component: Component[Any], trainer: Any) -> None:
-    """Check that a trainer has the methods of `rlcore.protocols.Trainer`, and gives a policy.
+    """Check that a trainer has the methods of `rlcore.protocols.Trainer` and that `policy()` returns one.
 
     Raises:
-        PluginError: a method is missing, or `policy()` gives none.
+        PluginError: a method is missing, or `policy()` returned None.
     """
     missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
     if missing:
         raise PluginError(f"{component} has no method {missing[0]}(); a trainer has {', '.join(METHODS)}")
     if trainer.policy() is None:
-        raise PluginError(f"{component}: policy() returned None; return what run.build_policy() gave")
+        raise PluginError(f"{component}: policy() returned None; return the policy that run.build_policy() returned")
 
 
 def check_steps(name: str, steps: Any) -> Iterator[Any]:
-    """Return what `steps()` gave, once it is known to be an iterator.
+    """Return the result of `steps()` after checking that it is an iterator.
 
     Raises:
-        PluginError: it is something else, as of a function without a `yield`.
+        PluginError: it is not, as for a function without a `yield`.
     """
     if not isinstance(steps, Iterator):
         raise PluginError(
@@ -61,10 +61,10 @@ def check_steps(name: str, steps: Any) -> Iterator[Any]:
 
 
 def check_metrics(name: str, metrics: Any, step: int) -> None:
-    """Check what a step yielded.
+    """Check that a step yielded a dict.
 
     Raises:
-        PluginError: it is no dict.
+        PluginError: it yielded something else.
     """
     if not isinstance(metrics, dict):
         raise PluginError(
@@ -74,13 +74,13 @@ def check_metrics(name: str, metrics: Any, step: int) -> None:
 
 
 def check_state(name: str, state: Any) -> None:
-    """Check what `state_dict()` returned.
+    """Check that `state_dict()` returned a dict.
 
     Raises:
-        PluginError: it is no dict.
+        PluginError: it returned something else.
     """
     if not isinstance(state, dict):
         raise PluginError(
-            f"trainer '{name}': state_dict() returned {state!r:.80}; return a dict, which `load_state_dict` is given "
-            "when the run goes on"
+            f"trainer '{name}': state_dict() returned {state!r:.80}; return a dict; `load_state_dict` receives it "
+            "when the run is resumed"
         )

@@ -1,4 +1,4 @@
-"""Choose the components that a configuration names, each with its options checked."""
+"""Choose all components of a run from its configuration, each with its options checked."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlcore.training.inputs import Inputs, refuse_descriptions
 MODEL_KEYS = ("path", "architecture", "tokenizer")
 FILES = "jsonl"
 FILE_NAMES = (FILES, "rlcore:jsonl")
-"""The logger that writes metrics and completions to the run's folder, in every way it can be named."""
+"""Names of the logger that writes metrics and completions to the run's folder."""
 
 
 @attrs.frozen(eq=False)
 class Chosen:
-    """Hold every component of a run."""
+    """Every component of a run."""
 
     trainer: Choice
     architecture: Choice
@@ -36,27 +36,30 @@ class Chosen:
 
     @property
     def plugins(self) -> dict[str, str]:
-        """Return the version of every distribution that a component comes from."""
+        """Versions of the dists that the components come from."""
         one = (self.trainer, self.architecture, self.sampler, self.store, self.prompts, self.samples)
         rewards = [reward.choice for reward in self.rewards if reward.choice is not None]
         return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers, *rewards)}
 
 
 def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping) -> Chosen:
-    """Look up every component that `settings` names, or that fits `inputs`, and ask what wraps it.
+    """Look up every component that `settings` names or that fits `inputs`, and collect the plugins that wrap it.
 
     Raises:
-        UnknownComponent: nobody registered a name.
-        ConfigError: an option of one is unknown, of the wrong type or out of range.
-        DataError: `reward_fn` is none of the forms it may have.
+        UnknownComponent: no plugin registered a name.
+        InputsError: no trainer is named, and none fits the inputs.
+        ConfigError: an option of a component is unknown, of the wrong type or out of range.
+        DataError: `reward_fn` has none of the accepted forms.
     """
     known = registries()
     named = settings.trainer.get("name")
     trainer = default_trainer(inputs.given, known.trainers) if named is None else known.trainers.get(named)
-    architecture = known.architectures.get(settings.model.get("architecture") or _fitting(settings, inputs))
+    architecture = known.architectures.get(
+        settings.model.get("architecture") or _default_architecture(settings, inputs)
+    )
     chooser = Chooser(where, wrapping)
     data = settings.data
-    # What goes to disk comes first, whatever else was asked for.
+    # The logger of the run's folder is always first.
     loggers = (FILES, *(entry for entry in settings.loggers if _name(entry) not in FILE_NAMES))
     refuse_descriptions(inputs.reward_fn, "data.reward_fn")
     return Chosen(
@@ -73,7 +76,7 @@ def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping
     )
 
 
-def _fitting(settings: TrainConfig, inputs: Inputs) -> str:
+def _default_architecture(settings: TrainConfig, inputs: Inputs) -> str:
     from rlcore.models.kind import fitting_architecture  # which needs transformers
 
     revision = settings.model.get("revision")

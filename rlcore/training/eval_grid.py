@@ -1,4 +1,4 @@
-"""The ways of sampling that an evaluation goes through, what their metrics are called, and which of them counts."""
+"""The grid of sampling options that an evaluation sweeps, and the metric suffix of each combination."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Metrics
 
 LISTS = ("stop_sequences", "eos_token_ids")
-"""Options that are lists themselves: a list of lists sweeps one."""
-UNSWEPT = {"batch_size": "it changes no draw (eval.batch_size says how many prompts are continued at once)"}
-"""Options of which several values make no sense, and why."""
+"""Options whose value is a list; a list of lists sweeps them."""
+UNSWEPT = {"batch_size": "it does not change the samples (eval.batch_size is the number of prompts sampled at once)"}
+"""Options that cannot be swept, each with the reason."""
 
 
 def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator[tuple[str, SamplingConfig]]:
-    """Yield each way of sampling that an evaluation uses, with the suffix its metrics carry.
+    """Yield the sampling options of each combination that an evaluation uses, with the suffix of its metrics.
 
-    Any option of `changes` may be a list (of lists, for an option that is one itself), and every combination is
+    Any option of `changes` may be a list of values (a list of lists where one value is a list). All combinations are
     yielded: `{"beta": [0, 4], "temperature": [0.5, 1]}` gives `@beta=0@temperature=0.5`, `@beta=0@temperature=1` and so
-    on, options in the order they are written in. An option with one value is in no suffix.
+    on, with the options in the order of `changes`. An option with one value is not part of the suffix.
 
     Args:
-        base: options for what `changes` leaves out.
+        base: the options that `changes` does not contain.
         changes: options by name, each with its value or a list of values.
 
     Raises:
-        ConfigError: an unknown or misfitting option, an empty list, a value twice, or a list for an option of UNSWEPT.
+        ConfigError: an option is unknown, a value cannot be used, a list is empty or repeats a value, or an option of
+            UNSWEPT has a list.
     """
     swept = {name: value for name, value in changes.items() if _is_sweep(name, value)}
     for name, values in swept.items():
@@ -43,32 +44,32 @@ def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator
 
 
 def refuse_sweeps(gen: Any, where: str) -> None:
-    """Refuse a list of values in `gen`, where older libraries had it, and say where it belongs.
+    """Refuse a list of values in `gen`; only `eval.gen` takes one.
 
     Raises:
-        ConfigError: an option that takes one value is given a list.
+        ConfigError: an option that takes one value has a list.
     """
     given = gen if isinstance(gen, Mapping) else {}
     for name in unstructure(SamplingConfig()):
         value = given.get(name)
         if name not in LISTS and isinstance(value, (list, tuple)):
             raise ConfigError(
-                f"{where}: gen.{name} = {list(value)}: training samples in one way; a list sweeps evaluations: set "
-                f"eval.gen.{name} to it, and gen.{name} to one value or to none"
+                f"{where}: gen.{name} = {list(value)}: training uses one value, and only evaluations sweep a list: set "
+                f"eval.gen.{name} to the list, and gen.{name} to one value or leave it out"
             )
 
 
 def find_score(metrics: Metrics, metric: str, suffixes: Sequence[str], mode: Literal["max", "min"]) -> float | None:
-    """Return what the metric that tells the best checkpoint says; of a sweep, the best of its values.
+    """Return the value of the metric that ranks checkpoints; of a sweep, the best of its values.
 
     Args:
-        metrics: of one evaluation.
-        metric: a name, with or without the suffix of a combination.
-        suffixes: those of `eval_samplings`.
-        mode: which of a sweep's values is the best.
+        metrics: the metrics of one evaluation.
+        metric: its name, with or without the suffix of a combination.
+        suffixes: the suffixes that `eval_samplings` yields.
+        mode: whether the largest or the smallest value is the best.
 
     Returns:
-        None where no metric has that name; nan where none of its values is a finite number.
+        None if no metric has that name; nan if none of its values is finite.
     """
     if metric in metrics:
         return metrics[metric]

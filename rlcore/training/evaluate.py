@@ -1,4 +1,4 @@
-"""Evaluate a policy: continue the evaluation prompts, score them as in training, and keep every completion."""
+"""Evaluate a policy: continue the evaluation prompts and score the completions as in training."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = get_logger("evaluation")
 
 
 def check_evaluation(run: Run) -> None:
-    """Read all that sampling and evaluations need, so that a mistake in it ends a run before its first step.
+    """Load everything that sampling and evaluations need, so that a mistake ends the run before its first step.
 
     Raises:
         RLCoreError: evaluation data, a reward or metric function, the logit mask, or an option of `gen` or `eval.gen`
-            cannot be used, or no evaluation will yield the metric that tells the best checkpoint.
+            cannot be used, or no evaluation will yield the metric that ranks checkpoints.
     """
     samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
     if run.policy is None:
@@ -37,16 +37,16 @@ def check_evaluation(run: Run) -> None:
     has_beta = any(sampling.beta for sampling in (run.config.gen, *(sampling for _, sampling in samplings)))
     if run.logit_mask is not None or has_beta:
         with torch.no_grad(), eval_mode(run.policy.module):
-            asked = {"advantages": True} if has_beta else {}
-            said = run.policy.decoder([[0]], max_new_tokens=1, **asked).start()
-        _check_logit_mask(run, said.logits.shape[1])
+            options = {"advantages": True} if has_beta else {}
+            first = run.policy.decoder([[0]], max_new_tokens=1, **options).start()
+        _check_logit_mask(run, first.logits.shape[1])
     _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
     if run.config.checkpoint.keep_best:
         _check_metric(run, [suffix for suffix, _ in samplings])
 
 
 def _check_logit_mask(run: Run, vocabulary: int) -> None:
-    """Check that the mask fits the policy and that the sampler takes one."""
+    """Check that the logit mask fits the policy and that the sampler takes one."""
     mask, policy = run.logit_mask, run.policy
     if mask is None or policy is None:
         return
@@ -56,35 +56,37 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
             "(sampler: default); its author gives it a keyword argument logit_mask"
         )
     check_vocabulary(mask, vocabulary)
-    given = run.config.gen.eos_token_ids
-    ending = [token for token in (policy.eos_token_ids if given is None else given) if 0 <= token < vocabulary]
+    eos_token_ids = policy.eos_token_ids if run.config.gen.eos_token_ids is None else run.config.gen.eos_token_ids
+    ending = [token for token in eos_token_ids if 0 <= token < vocabulary]
     if not bool(mask[:, ending].any()):
-        log.warning("logit_mask lets EOS follow no token: sequences end by stop sequences and limits only")
+        log.warning("logit_mask allows EOS after no token: sequences end only at stop sequences and length limits")
     for i, prompt in enumerate(run.eval_prompts):
         if not bool(mask[prompt.tokens[-1]].any()):
             raise DataError(
-                f"logit_mask[{prompt.tokens[-1]}]: lets nothing follow the last token of evaluation prompt {i}, "
-                f"{prompt.text[-60:]!r}; let some token follow, or leave the prompt out"
+                f"logit_mask[{prompt.tokens[-1]}]: allows no token after the last token of evaluation prompt {i}, "
+                f"{prompt.text[-60:]!r}; allow some token there, or leave the prompt out"
             )
     dead_ends = mask.any(0) & ~mask.any(1)
     dead_ends[ending] = False
     if bool(dead_ends.any()):
         log.warning(
-            "logit_mask lets tokens come that nothing may follow: a sequence that goes on after one is an error",
+            "logit_mask allows tokens after which it allows none: sampling fails if a sequence continues after one",
             tokens=dead_ends.nonzero()[:8, 0].tolist(), count=int(dead_ends.sum()),
         )  # fmt: skip
 
 
 def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
-    """Check the name of the metric that tells the best checkpoint, as far as names are known before evaluating."""
+    """Check the name of the metric that ranks checkpoints, as far as names are known before an evaluation."""
     keep = run.config.checkpoint
     if not run.eval_prompts and not run.evaluations:
         raise ConfigError(
-            f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated that could tell which are best; give "
+            f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated, so the best cannot be chosen; give "
             "eval_prompts or eval_samples"
         )
     has_more = bool(run.evaluations) or run.metric_fn is not None
-    if has_more and keep.metric.startswith("eval/"):  # what these functions yield is known once they are called
+    if has_more and keep.metric.startswith(
+        "eval/"
+    ):  # the names that these functions return are known once they have been called
         return
     names = ["eval/time_s"]
     if run.eval_prompts:
@@ -103,10 +105,10 @@ def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
 
 
 def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
-    """Return the metrics of the policy as it is now, keys under `eval/`, and all completions, on every rank.
+    """Return the metrics of the current policy, with keys under `eval/`, and all completions, on every rank.
 
-    The random numbers are the same at every evaluation and are not those of training, so neither how often a run is
-    evaluated nor on what changes what it learns.
+    Every evaluation uses the same random numbers, separate from those of training, so evaluations do not change what a
+    run learns.
     """
     metrics: Metrics = {}
     for evaluation in run.evaluations:
@@ -114,14 +116,14 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     rows: list[Row] = []
     if run.eval_prompts:
         for suffix, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
-            found = _complete(run, sampling)
-            metrics |= {f"eval/{name}{suffix}": value for name, value in _summarise(found).items()}
-            rows += [{"sampling": suffix[1:], **row} if suffix else row for row in found]
+            completed = _complete(run, sampling)
+            metrics |= {f"eval/{name}{suffix}": value for name, value in _summarise(completed).items()}
+            rows += [{"sampling": suffix[1:], **row} if suffix else row for row in completed]
     return metrics, rows
 
 
 def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
-    """Continue and score this rank's share of the prompts, and gather the rows of all ranks in the prompts' order."""
+    """Sample and score completions of this rank's prompts, and gather the rows of all ranks in the order of prompts."""
     prompts = [prompt for prompt in run.eval_prompts for _ in range(run.config.eval.samples)]
     mine = run.ranks.share(len(prompts))
     generator = torch.Generator().manual_seed(run.config.run.seed * 1009 + 500 + run.ranks.rank)
@@ -148,10 +150,12 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
     if len(scored.by_name) > 1:
         columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
     if run.metric_fn is not None:
-        measured = call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
-        if taken := sorted((rows[0].keys() | columns.keys()) & measured.keys()):
-            raise RewardError(f"the metric function ({where}) named a metric '{taken[0]}', which is taken; rename it")
-        columns |= measured
+        values_by_name = call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
+        if clash := sorted((rows[0].keys() | columns.keys()) & values_by_name.keys()):
+            raise RewardError(
+                f"the metric function ({where}) returned a metric '{clash[0]}', a name that is in use; rename it"
+            )
+        columns |= values_by_name
     for name, values in columns.items():
         for row, value in zip(rows, values, strict=True):
             row[name] = value
@@ -159,7 +163,7 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
 
 
 def _summarise(rows: Sequence[Row]) -> Metrics:
-    """Average every numeric column; the reward's spread besides."""
+    """Return the mean of every numeric column, and the standard deviation of the reward."""
     metrics: Metrics = {}
     for name in rows[0]:
         if name in ("prompt", "output"):

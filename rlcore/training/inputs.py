@@ -1,4 +1,4 @@
-"""What the user brought: model, data and functions, not yet turned into anything."""
+"""The user's model, data and functions, before anything is loaded, and how config.yaml shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA_INPUTS = (
 
 @attrs.define(kw_only=True)
 class Inputs:
-    """Hold the user's arguments as they were given; None stands for what was not."""
+    """The user's arguments, None for each that was not given."""
 
     model: Any = None
     tokenizer: Any = None
@@ -36,17 +36,17 @@ class Inputs:
 
     @property
     def given(self) -> list[str]:
-        """Name the inputs that were given, the model and its tokenizer aside."""
+        """Names of the inputs that were given, other than the model and its tokenizer."""
         names = [field.name for field in attrs.fields(type(self)) if field.name not in ("model", "tokenizer")]
         return [name for name in names if getattr(self, name) is not None]
 
     def require(self, trainer: str, needs: tuple[str, ...], *, other: Callable[[], str | None] = lambda: None) -> None:
-        """Check that a trainer has all the inputs it needs, and no description in place of one.
+        """Check that a trainer has all the inputs it needs, and that none is a description of an object.
 
         Args:
             trainer: its name, for errors.
             needs: names of the inputs it cannot do without.
-            other: returns the name of another trainer that what was given fits, called where an input is missing.
+            other: returns the name of another trainer that fits the given inputs; called if one is missing.
 
         Raises:
             InputsError: it names what is missing.
@@ -60,11 +60,11 @@ class Inputs:
         for name in DATA_INPUTS:
             refuse_descriptions(getattr(self, name), f"data.{name}")
         if self.rewards is not None and "rewards" not in needs:
-            log.warning("rewards are of no use to this trainer", trainer=trainer, needs=", ".join(needs))
+            log.warning("rewards are not used by this trainer", trainer=trainer, needs=", ".join(needs))
         missing = [name for name in needs if getattr(self, name) is None]
         if missing:
             fitting = other()
-            hint = f", or name trainer '{fitting}', which learns from what is given" if fitting else ""
+            hint = f", or name trainer '{fitting}', which learns from the given inputs" if fitting else ""
             raise InputsError(
                 f"trainer '{trainer}' needs {' and '.join(needs)}; missing: {', '.join(missing)} "
                 f"(given: {', '.join(self.given) or 'nothing'}). Pass them to rlcore.train or set them under data: "
@@ -73,24 +73,24 @@ class Inputs:
 
 
 MAX_ROWS = 100
-"""Longer lists that came from Python are described, not written out."""
+"""Lists from Python that are longer are described instead of written out."""
 
 
-def spell(given: Any, *, whole: bool = False) -> Any:
-    """Return what config.yaml shows of an input: plain values and names as they are, objects as `<Dataset of 8>`.
+def describe_input(given: Any, *, whole: bool = False) -> Any:
+    """Return how config.yaml shows an input: plain values and names as they are, objects as `<Dataset of 8>`.
 
     Args:
-        given: anything a user may pass.
-        whole: write lists out however long they are, as for one that came from a file.
+        given: any value of an argument of `rlcore.train`.
+        whole: write lists out however long they are, as for a list from a file.
     """
     if given is None or isinstance(given, (str, int, float)):
         return given
     if isinstance(given, os.PathLike):
         return os.fspath(given)
     if isinstance(given, Mapping) and len(given) <= MAX_ROWS:
-        return {str(key): spell(value, whole=whole) for key, value in given.items()}
+        return {str(key): describe_input(value, whole=whole) for key, value in given.items()}
     if isinstance(given, (list, tuple)) and (whole or len(given) <= MAX_ROWS):
-        return [spell(value, whole=whole) for value in given]
+        return [describe_input(value, whole=whole) for value in given]
     if callable(given) and not isinstance(given, type) and hasattr(given, "__qualname__"):
         reference = f"{given.__module__}:{given.__qualname__}"
         return reference if _names(reference, given) else f"<{reference}>"
@@ -99,23 +99,24 @@ def spell(given: Any, *, whole: bool = False) -> Any:
 
 
 def refuse_descriptions(given: Any, option: str) -> None:
-    """Check that `given` is no description that `spell` wrote in place of an object.
+    """Check that `given` is not a description that `describe_input` wrote in place of an object.
 
     Raises:
-        InputsError: it is; only the program that had the object can pass it again.
+        InputsError: it is a description; only the program that has the object can pass it again.
     """
-    # Rows of data may well look like this; a source as a whole does not, nor does a function.
+    # A row of data may look like a description; a whole source or a function never does.
     for value in given if isinstance(given, (list, tuple)) and option.endswith("_fn") else [given]:
         text = value.get("fn") if isinstance(value, Mapping) else value
         if isinstance(text, str) and text.startswith("<") and text.endswith(">"):
             raise InputsError(
-                f"{option} = {text!r}: stands for what a program passed to rlcore.train and a file cannot hold; "
-                f"name a file or 'module:function' in its place, or pass {option.rpartition('.')[2]} from Python"
+                f"{option} = {text!r}: describes an object that a program passed to rlcore.train and that a "
+                "file cannot contain; name a file or 'module:function' instead, or pass "
+                f"{option.rpartition('.')[2]} from Python"
             )
 
 
 def _names(reference: str, function: Any) -> bool:
-    """Tell whether `module:attribute` leads to the very function, from another program too."""
+    """Return whether `module:attribute` refers to this function, in other programs too."""
     module, _, path = reference.partition(":")
     if module == "__main__" or "<" in path or module not in sys.modules:
         return False

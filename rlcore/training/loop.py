@@ -72,7 +72,7 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
         Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
     """
     begun = time.perf_counter()
-    saver.give_random_state_back()
+    saver.restore_random_state()
     with background("trainer"), counting() as tokens, _training_step(run):
         metrics = next(steps, _OVER)
     saver.note_random_state()

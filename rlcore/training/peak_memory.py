@@ -1,4 +1,4 @@
-"""The most memory that this process has held; light."""
+"""Peak memory of this process. Light: torch is imported only for a CUDA device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Return the most bytes the process has held on its device so far; None where the system does not say.
+    """Return the peak memory of the process on its device in bytes; None if the system does not report it.
 
-    On the CPU that is its resident set, on CUDA what torch's allocator has given out.
+    On the CPU this is the peak resident set size, on CUDA the peak that torch's allocator has handed out.
     """
     if device.type == "cuda":
         import torch
@@ -27,12 +27,12 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of memory the process holds now; 0 where the system does not say."""
+    """Return the resident set size of the process in bytes; 0 if the system does not report it."""
     return _status("VmRSS") or 0
 
 
 def _status(name: str) -> int | None:
-    """Read a size from Linux's own account of this process, which begins anew where a program is started."""
+    """Read a size from Linux's status file of this process, which `exec` resets."""
     try:
         lines = _STATUS.read_bytes().split(name.encode() + b":", 1)
         return int(lines[1].split(None, 1)[0]) * 1024

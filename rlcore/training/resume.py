@@ -1,4 +1,4 @@
-"""Put a run on disk and bring it back: what a checkpoint holds, and what the run's folder ends with."""
+"""Save and restore a run: the contents of a checkpoint, and the final model in the run's folder."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = get_logger("resume")
 
 
 class Saver:
-    """Write checkpoints of one run, all ranks together, and restore from them.
+    """Writes checkpoints of one run, on all ranks together, and restores from them.
 
     Attributes:
         saved_at: step of the last checkpoint, -1 before the first.
         evaluated_at: step of the last evaluation, -1 before the first.
-        score: what that evaluation said of the metric that tells the best.
-        rng: state of all random generators when the trainer last yielded.
+        score: value of the metric that ranks checkpoints, at that evaluation.
+        rng: states of all random generators at the trainer's last yield.
     """
 
     def __init__(self, run: Run, plugins: dict[str, str]) -> None:
@@ -44,25 +44,25 @@ class Saver:
         keep = run.config.checkpoint
         if keep.keep_best and not run.config.eval.every:
             raise ConfigError(
-                f"checkpoint.keep_best = {keep.keep_best}: no evaluation tells which are best; set eval.every"
+                f"checkpoint.keep_best = {keep.keep_best}: only evaluations can tell the best; set eval.every"
             )
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
 
     def note_random_state(self) -> None:
-        """Remember the random numbers the trainer goes on with, whatever is drawn before it does."""
+        """Record the states of the random generators, for the trainer's next step."""
         self.rng: dict[str, Any] = capture_rng({"run": self.run.generator})
 
-    def give_random_state_back(self) -> None:
-        """Undo what loggers, observers, evaluations and the user's metrics drew since the last yield."""
+    def restore_random_state(self) -> None:
+        """Reset the random generators to the last yield, whatever loggers, observers and evaluations drew since."""
         restore_rng(self.rng, {"run": self.run.generator})
 
     def note_evaluation(self, metrics: Metrics) -> None:
-        """Remember the metric that tells good checkpoints from better ones.
+        """Record the value of the metric that ranks checkpoints.
 
         Raises:
-            ConfigError: the best are to be kept by a metric that the evaluation does not yield.
+            ConfigError: `checkpoint.keep_best` is set and the evaluation yields no such metric.
         """
         config = self.run.config
         keep, suffixes = config.checkpoint, [suffix for suffix, _ in eval_samplings(config.gen, config.eval.gen)]
@@ -75,11 +75,11 @@ class Saver:
 
     @timed("checkpoint")
     def checkpoint(self, trainer: Trainer) -> Path:
-        """Write a checkpoint of the present step; return its folder.
+        """Write a checkpoint of the current step and return its folder.
 
         Raises:
-            CheckpointError: it could not be written; the earlier ones are untouched.
-            Diverged: a weight is not a finite number.
+            CheckpointError: it could not be written; earlier checkpoints are unchanged.
+            Diverged: a weight is not finite.
         """
         run = self.run
         self._check_finite(trainer)
@@ -112,7 +112,7 @@ class Saver:
         return outcome
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
-        """Take up the run where `checkpoint` left it."""
+        """Restore the trainer, the policy, the step and the random generators from `checkpoint`."""
         run, folder = self.run, checkpoint.path
         for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
@@ -129,35 +129,39 @@ class Saver:
         else:
             run.generator.manual_seed(run.generator.initial_seed() * 1_000_003 + run.step)
             self.note_random_state()
-            log.warning("another number of processes: random numbers start anew", then=len(states), now=run.ranks.world)
+            log.warning(
+                "the number of processes has changed: random generators are seeded anew",
+                then=len(states),
+                now=run.ranks.world,
+            )
         log.info("resumed", step=run.step, checkpoint=str(folder))
 
     def _check_finite(self, trainer: Trainer) -> None:
-        """Keep weights that are no numbers from replacing what was good."""
+        """Raise if a weight is not finite, so that it never replaces a good model."""
         for name, weight in trainer.policy().module.named_parameters():
             if not bool(weight.detach().isfinite().all()):
                 raise Diverged(
-                    f"step {self.run.step}: {name} holds weights that are not finite: training has diverged, and they "
-                    f"are not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
+                    f"step {self.run.step}: weights of {name} are not finite: training has diverged, and they are "
+                    f"not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
                 )
 
     @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
-        """Write the trained model to `model/` in the run's folder, replacing an earlier one only when it is whole.
+        """Write the trained model to `model/` in the run's folder; an earlier one is replaced when it is complete.
 
         Raises:
             CheckpointError: it could not be written.
-            Diverged: a weight is not a finite number.
+            Diverged: a weight is not finite.
         """
         self._check_finite(trainer)
         self.run.ranks.on_main(lambda: save_beside(trainer.policy().export, self.run.dir / "model"))
 
 
 def save_beside(save: Any, place: Path) -> None:
-    """Have `save(folder)` fill a folder beside `place`, and give it that name once it is whole.
+    """Call `save(folder)` on a temporary folder beside `place`, and rename it to `place` once it is complete.
 
     Raises:
-        CheckpointError: it could not be written; what was at `place` before is untouched.
+        CheckpointError: it could not be written; an earlier folder at `place` is unchanged.
     """
     beside, old = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
     try:

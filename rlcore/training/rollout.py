@@ -1,8 +1,8 @@
-"""Sample and score together, so that reward functions can work while the policy is still sampling.
+"""Sample and score a round, with reward functions running while the policy is still sampling.
 
-A sampler that tells of finished sub-batches has them scored in a thread of its own while it goes on. Functions that
-return at once run there one after another; what is to be awaited runs on the event loop of `rlcore.rewards.calls`, as
-many at a time as there are. The thread ends with the call.
+If the sampler reports finished sub-batches, a worker thread scores them while sampling continues. Plain functions run
+there one after another; coroutines run concurrently on the event loop of `rlcore.rewards.calls`. The thread ends with
+the call.
 """
 
 from __future__ import annotations
@@ -29,73 +29,79 @@ from rlcore.settings import TrainConfig
 from rlcore.types import Prompt, Trajectories
 
 PATIENCE_S = 1.0
-"""How long Ctrl-C waits for a reward function in progress, which nothing can interrupt in its thread."""
+"""How long Ctrl-C waits for a reward function in its thread, which cannot be interrupted."""
 
 
 def overlaps(config: TrainConfig, sampler: Callable[..., Trajectories]) -> bool:
-    """Tell whether rewards are to be asked for while sampling goes on; warn where that is wanted and cannot be."""
+    """Return whether rewards are computed while sampling continues; warn if `run.overlap_rewards` has no effect."""
     if not config.run.overlap_rewards:
         return False
-    told = takes_on_batch(sampler)
-    if not told or not config.gen.batch_size:
-        why = "gen.batch_size = 0 samples all at once" if told else "the sampler does not tell of finished sub-batches"
-        get_logger("collecting").warning("rewards wait for sampling in spite of run.overlap_rewards", reason=why)
-    return told
+    reports = takes_on_batch(sampler)
+    if not reports or not config.gen.batch_size:
+        why = (
+            "gen.batch_size = 0 samples all prompts at once"
+            if reports
+            else "the sampler reports no finished sub-batches"
+        )
+        get_logger("rollout").warning(
+            "run.overlap_rewards has no effect: rewards are computed after sampling", reason=why
+        )
+    return reports
 
 
 def collect(
     sample: Callable[..., Trajectories], scorer: Scorer, prompts: Sequence[Prompt], *, overlap: bool
 ) -> tuple[Trajectories, Scored]:
-    """Continue each prompt once, and score what came of it.
+    """Continue each prompt once and score the completions.
 
     Args:
-        sample: `sample(prompts)`; `sample(prompts, on_batch=...)` where it shall tell of sub-batches.
-        scorer: asks the reward functions.
+        sample: called as `sample(prompts)`, or as `sample(prompts, on_batch=...)` to report sub-batches.
+        scorer: calls the reward functions.
         prompts: B prompts.
-        overlap: score sub-batches while later ones are being sampled. Numbers and errors are those of scoring the whole
-            afterwards, as long as the functions judge each sample by itself.
+        overlap: score sub-batches while later ones are being sampled. Numbers and errors equal those of scoring the
+            whole batch afterwards, provided that the functions score each sample by itself.
 
     Raises:
-        RewardError: a reward function raised, or returned what cannot be used; sampling then stops early.
+        RewardError: a reward function raised or returned an unusable value; sampling then stops early.
         DataError: a sequence without a chosen token.
     """
     begun = time.perf_counter()
     if overlap and scorer.rewards is not None:
-        with _Overlap(scorer, scorer.rewards, prompts) as asked:
-            batch = sample(prompts, on_batch=asked.about)
+        with _Overlap(scorer, scorer.rewards, prompts) as overlapped:
+            batch = sample(prompts, on_batch=overlapped.begin)
             sampled = time.perf_counter()
-            said = asked.scored(batch)
+            result = overlapped.finish(batch)
     else:
         batch = sample(prompts)
         sampled = time.perf_counter()
-        said = scorer(prompts, batch)
+        result = scorer(prompts, batch)
     times = {"time/sample_s": sampled - begun, "time/score_s": time.perf_counter() - sampled}
-    return batch, attrs.evolve(said, times=times)
+    return batch, attrs.evolve(result, times=times)
 
 
 @attrs.define(eq=False)
 class _Part:
-    """Hold a sub-batch that the functions are asked about.
+    """A sub-batch that is being scored.
 
     Attributes:
-        rows: places of its samples in the batch.
+        rows: indices of its samples in the batch.
         outputs: their texts.
-        output_tokens: the ids behind each.
-        call: the functions, once they have been called.
-        said: their answers, once they have been read.
+        output_tokens: the token ids of each.
+        call: the pending calls of the reward functions.
+        rewards: their checked results, None before they are read.
     """
 
     rows: Sequence[int]
     outputs: Sequence[str]
     output_tokens: Sequence[Sequence[int]]
     call: Future[Call] = attrs.field(factory=Future)
-    said: RewardBatch | None = None
+    rewards: RewardBatch | None = None
 
 
 class _Overlap:
-    """Ask about sub-batches, in the order they come, in a thread that lives as long as the `with` block.
+    """Scores sub-batches in order of arrival, in a thread that lives as long as the `with` block.
 
-    What else belongs to a thread, it has from the caller: context variables, gradient mode and device.
+    The thread has the caller's context variables, gradient mode and device.
     """
 
     def __init__(self, scorer: Scorer, rewards: Rewards, prompts: Sequence[Prompt]) -> None:
@@ -114,7 +120,7 @@ class _Overlap:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for part in self._parts:
-            part.call.cancel()  # where its turn has not come
+            part.call.cancel()  # if it has not started
         self._waiting.put(None)
         self._thread.join(None if error is None or isinstance(error, Exception) else PATIENCE_S)
         for part in self._parts:
@@ -122,15 +128,15 @@ class _Overlap:
                 part.call.result().cancel()
 
     @timed("reward")
-    def about(self, rows: Sequence[int], batch: Trajectories) -> None:
-        """Have the samples at `rows` scored; the thread comes to them when it is done with those before.
+    def begin(self, rows: Sequence[int], batch: Trajectories) -> None:
+        """Queue the samples at `rows` for scoring.
 
         Args:
-            rows: K places in the batch.
+            rows: K indices in the batch.
             batch: K trajectories.
 
         Raises:
-            RewardError: a function failed at samples before.
+            RewardError: a function failed on earlier samples.
             DataError: a sequence without a chosen token.
         """
         outputs = self._scorer.spell(self._prompts, batch, rows)
@@ -139,25 +145,25 @@ class _Overlap:
         self._parts.append(part)
         self._waiting.put(part)
         for earlier in self._parts:
-            if earlier.said is None and earlier.call.done() and earlier.call.result().is_done:
-                earlier.said = self._rewards.read(earlier.call.result())
+            if earlier.rewards is None and earlier.call.done() and earlier.call.result().is_done:
+                earlier.rewards = self._rewards.read(earlier.call.result())
 
     @timed("reward")
-    def scored(self, batch: Trajectories) -> Scored:
-        """Wait for all answers; samples the sampler has not told of are asked about now."""
-        told = {row for part in self._parts for row in part.rows}
-        left = [row for row in range(len(batch)) if row not in told]
+    def finish(self, batch: Trajectories) -> Scored:
+        """Score the samples that the sampler has not reported, and wait for all results."""
+        reported = {row for part in self._parts for row in part.rows}
+        left = [row for row in range(len(batch)) if row not in reported]
         if left:
-            self.about(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))
+            self.begin(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))
         outputs = [""] * len(batch)
-        said: list[tuple[Sequence[int], RewardBatch]] = []
+        results: list[tuple[Sequence[int], RewardBatch]] = []
         for part in self._parts:
             with phase("awaiting"):
                 call = part.call.result()
-            said.append((part.rows, self._rewards.read(call) if part.said is None else part.said))
+            results.append((part.rows, self._rewards.read(call) if part.rewards is None else part.rewards))
             for row, output in zip(part.rows, part.outputs, strict=True):
                 outputs[row] = output
-        return scored(batch, outputs, RewardBatch.together(said, batch.num_actions.tolist()))
+        return scored(batch, outputs, RewardBatch.together(results, batch.num_actions.tolist()))
 
     def _work(self, grad: bool) -> None:
         torch.set_grad_enabled(grad)
@@ -171,7 +177,7 @@ class _Overlap:
                     self._prompts, part.outputs, tokenizer=self._scorer.tokenizer, output_tokens=part.output_tokens,
                     where=self._scorer.where, rows=part.rows,
                 )  # fmt: skip
-            except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+            except BaseException as error:  # noqa: BLE001  raised again where the result is awaited
                 part.call.set_exception(error)
             else:
                 part.call.set_result(call)

@@ -1,4 +1,4 @@
-"""Keep what training samples: rollouts.jsonl in the run's folder, one line a continuation."""
+"""The log of sampled completions: rollouts.jsonl in the run's folder, one line for each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Row = dict[str, Any]
 
 
 class Rollouts:
-    """Collect what is scored between two yields of the trainer, and write it once every rank has come to the yield.
+    """Collects completions that are scored between two yields of the trainer, and writes them at the yield.
 
-    Ranks meet at yields and perhaps nowhere else, so a trainer may score as often as it likes on each of them. Lines
-    are in the order of the calls and, where `Ranks.share` dealt the prompts of a call, in the prompts' order, whatever
-    the number of processes.
+    Ranks are only known to meet at yields, so each of them may score any number of batches in between. Lines are in
+    the order of the calls. If `Ranks.share` split the prompts of a call among ranks, its lines are in the order of the
+    prompts, whatever the number of processes.
 
     Args:
-        keep: `run.rollouts`: how many of a step, the first ones; or none, or all.
+        keep: `run.rollouts`: the number of completions to keep of each step (the first ones), or none, or all.
         ranks: this process's place among the others.
         folder: the run's folder.
     """
@@ -37,7 +37,7 @@ class Rollouts:
         self._num_calls, self._is_paused = 0, False
 
     def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored) -> None:
-        """Collect a batch of this rank's that was sampled to learn from."""
+        """Collect a batch that this rank sampled for training."""
         if self._is_paused:
             return
         self._num_calls += 1
@@ -53,13 +53,13 @@ class Rollouts:
         for i, prompt in enumerate(prompts[:room]):
             row: Row = {"prompt": prompt.text, "output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
             row |= {name: values[i] for name, values in columns.items()}
-            if brought := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
-                row["columns"] = brought
+            if columns_of_prompt := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
+                row["columns"] = columns_of_prompt
             self._rows.append(((self._num_calls, i, self._ranks.rank), row))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Collect nothing in the block: what an evaluation samples is in completions.jsonl."""
+        """Collect nothing within the block: completions of evaluations are in completions.jsonl."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -67,7 +67,7 @@ class Rollouts:
             self._is_paused = before
 
     def write(self, step: int) -> None:
-        """Write what all ranks have collected since the last call; all of them call this together."""
+        """Write the completions that all ranks have collected since the last call; all ranks call this together."""
         mine, self._rows, self._num_calls = self._rows, [], 0
         if self._limit == 0:
             return
@@ -76,22 +76,22 @@ class Rollouts:
             self._lines.add(step, [row for _, row in rows[: self._limit]])
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing: this stands among the loggers to be closed with them."""
+        """Do nothing: this object is among the loggers only to be closed with them."""
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Do nothing, likewise."""
+        """Do nothing, as `metrics`."""
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002 (a logger's signature)
-        """Write what there was no room for.
+        """Write the lines that could not be written before.
 
         Raises:
-            OSError: there still is none.
+            OSError: they still cannot be written.
         """
         self._lines.flush()
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether JSON has a form for `value` that says all of it."""
+    """Return whether JSON represents `value` without loss."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):

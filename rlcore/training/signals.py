@@ -1,4 +1,4 @@
-"""Turn Ctrl-C and SIGTERM into a wish to stop after the current step."""
+"""Ctrl-C and SIGTERM stop a run after its current step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ECHO_S = 1.0
-"""torchrun passes Ctrl-C on to processes that the terminal has already sent it to: one press, two signals."""
+"""torchrun forwards Ctrl-C to processes that have received it from the terminal already: one press, two signals."""
 
 
 class StopRequest:
-    """Note the first SIGINT or SIGTERM in `requested`, and let the second end the program with KeyboardInterrupt.
+    """Sets `requested` at the first SIGINT or SIGTERM, and raises KeyboardInterrupt at the second.
 
-    Handlers are installed for the length of the `with` block, and only in the main thread (Python allows no other); a
-    signal that the parent process had us ignore stays ignored.
+    Handlers are installed within the `with` block, and only in the main thread (Python allows no other). A signal that
+    was ignored before stays ignored.
 
     Args:
         step: returns the number of the step in progress, for the message.
@@ -32,7 +32,7 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
 
     def request(self) -> None:
-        """Ask for the stop without a signal."""
+        """Request the stop without a signal."""
         self.requested = True
 
     def __enter__(self) -> Self:
@@ -53,10 +53,10 @@ class StopRequest:
         name, now = signal.Signals(number).name, time.monotonic()
         if self._signalled_at is None:
             self.requested, self._signalled_at = True, now
-            _say(f"{name}: finishing step {self._step()}, then saving; press again to stop at once")
+            _print(f"{name}: finishing step {self._step()}, then saving; press again to stop at once")
         elif "TORCHELASTIC_RUN_ID" not in os.environ or now - self._signalled_at > ECHO_S:
             self._restore()
-            _say(f"{name} again: stopping at once")
+            _print(f"{name} again: stopping at once")
             raise KeyboardInterrupt
 
     def _restore(self) -> None:
@@ -65,8 +65,8 @@ class StopRequest:
             signal.signal(number, previous)
 
 
-def _say(line: str) -> None:
-    """Write straight to file descriptor 2: a handler may run while sys.stderr is in the middle of a write."""
+def _print(line: str) -> None:
+    """Write to file descriptor 2 directly: a signal handler may interrupt a write to sys.stderr."""
     if os.environ.get("RANK", "0") in {"", "0"}:
         try:
             os.write(2, f"\n{line}\n".encode())

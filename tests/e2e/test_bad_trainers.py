@@ -42,7 +42,7 @@ WRONG = {
     "    del default_budget": r"default_budget = None: must be a mapping",
     "    default_budget = {'step': 3}": r"default_budget = \{'step': 3\}: .* among steps, epochs, time_s",
     "    del state_dict": r"has no method state_dict\(\)",
-    "    def policy(self): return None": r"policy\(\) returned None; return what run\.build_policy\(\) gave",
+    "    def policy(self): return None": r"policy\(\) returned None; return the policy that run\.build_policy",
     "    def steps(self): return {'loss': 1.0}": r"steps\(\) returned dict; it must be a generator",
     "    def steps(self): yield": r"steps\(\) yielded None at step 1; yield a dict of metrics",
     "    def state_dict(self): return None": r"state_dict\(\) returned None; return a dict",

@@ -133,7 +133,7 @@ def test_a_metric_may_not_take_the_name_of_another(tiny_gpt2: Any, char_tokenize
     def metric_fn(outputs: list[str]) -> dict[str, list[float]]:
         return {"reward": [9.0] * len(outputs)}
 
-    with pytest.raises(RewardError, match="'reward', which is taken"):
+    with pytest.raises(RewardError, match="'reward', a name that is in use"):
         ppo(tiny_gpt2, char_tokenizer, tmp_path, metric_fn=metric_fn)
 
 

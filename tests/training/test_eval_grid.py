@@ -63,7 +63,7 @@ def test_an_option_that_is_a_list_is_swept_by_a_list_of_lists() -> None:
         ({"beta": [1, 2, 1]}, r"eval.gen.beta = \[1, 2, 1\]: holds 1 twice"),
         ({"temperature": [0.5, -1]}, r"temperature = -1: must "),
         ({"temperature": [0.5, "1"]}, r"temperature = '1': must be a number"),
-        ({"batch_size": [1, 2]}, r"eval.gen.batch_size = \[1, 2\]: cannot be a list: it changes no draw"),
+        ({"batch_size": [1, 2]}, r"eval.gen.batch_size = \[1, 2\]: cannot be a list: it does not change the samples"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -135,19 +135,19 @@ def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest
     mask[5] = mask[7] = 0.0
     sft_run(make_trainer, inputs={"logit_mask": mask})
     said = capsys.readouterr().err
-    assert "tokens come that nothing may follow" in said
+    assert "allows tokens after which it allows none" in said
     assert "count=2" in said
     assert "tokens=[5, 7]" in said
     assert "EOS" not in said
     mask[:, EOS] = 0.0
     sft_run(make_trainer, inputs={"logit_mask": mask})
-    assert "lets EOS follow no token" in capsys.readouterr().err
+    assert "allows EOS after no token" in capsys.readouterr().err
 
 
 def test_a_prompt_that_nothing_may_follow_is_known_before_the_first_step(make_trainer: Make) -> None:
     mask = torch.ones(32, 32)
     mask[2] = 0.0  # c, with which the second prompt ends
-    with pytest.raises(DataError, match=r"logit_mask\[2\]: lets nothing follow .* evaluation prompt 1, 'bc'"):
+    with pytest.raises(DataError, match=r"logit_mask\[2\]: allows no token after .* evaluation prompt 1, 'bc'"):
         sft_run(make_trainer, inputs={"logit_mask": mask})
 
 

@@ -75,8 +75,8 @@ def test_a_stop_in_the_middle_of_a_round_finishes_the_step(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("tells", "size", "said"),
     [
-        (False, 5, "the sampler does not tell of finished sub-batches"),
-        (True, 0, "gen.batch_size = 0 samples all at once"),
+        (False, 5, "the sampler reports no finished sub-batches"),
+        (True, 0, "gen.batch_size = 0 samples all prompts at once"),
     ],
 )
 def test_what_cannot_be_overlapped_is_scored_afterwards_with_a_warning(
