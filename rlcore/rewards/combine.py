@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import decimal
 import math
-import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
-import torch
 
 from rlcore.profiling import timed
 from rlcore.rewards.calls import Call, Occasion, UserFunction
 from rlcore.rewards.choose import ChosenReward, choose_rewards
-from rlcore.rewards.forms import resolve, shorten
+from rlcore.rewards.forms import resolve
+from rlcore.rewards.values import read_metrics, read_rewards
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:
@@ -169,7 +166,7 @@ class Rewards:
         any_dense = False
         by_name: dict[str, list[float | None]] = {}
         for function, answer in zip(self.functions, answers, strict=True):
-            values = _read_rewards(answer, function, occasion, num_actions)
+            values = read_rewards(answer, function, occasion, num_actions)
             by_name[function.name] = [math.fsum(value) if isinstance(value, list) else value for value in values]
             for i, value in enumerate(values):
                 if isinstance(value, list):
@@ -202,69 +199,4 @@ def call_metric(
     function = UserFunction("metric", name, load())
     occasion = Occasion.of(prompts, outputs, tokenizer, where)
     (answer,) = Call.of([function], occasion).answers()
-    if not isinstance(answer, Mapping):
-        occasion.fail(function, f"returned {shorten(answer)}; return a dict from names to {occasion.size} numbers each")
-    metrics: dict[str, list[float | None]] = {}
-    for key, value in answer.items():
-        if not isinstance(key, str):
-            occasion.fail(function, f"named a metric {key!r} ({type(key).__name__}); names must be strings")
-        labelled = attrs.evolve(function, name=f"{name}', metric '{key}")
-        items = zip(occasion.numbers, _items(value, labelled, occasion), strict=True)
-        metrics[key] = [_number(item, f"sample {i}", labelled, occasion) for i, item in items]
-    return metrics
-
-
-def _read_rewards(
-    answer: Any, function: UserFunction, occasion: Occasion, num_actions: Sequence[int]
-) -> list[float | list[float] | None]:
-    values: list[float | list[float] | None] = []
-    for i, item, count in zip(occasion.numbers, _items(answer, function, occasion), num_actions, strict=True):
-        row = _as_row(item)
-        if row is None:
-            values.append(_number(item, f"sample {i}", function, occasion))
-            continue
-        if len(row) != count:
-            occasion.fail(
-                function,
-                f"gave sample {i} {len(row)} dense rewards, but the policy chose {count} tokens there; return one "
-                "number a sample, or one for each of its output_tokens, EOS included",
-            )
-        dense = [_number(value, f"sample {i}, token {t}", function, occasion) for t, value in enumerate(row)]
-        values.append([0.0 if value is None else value for value in dense])
-    return values
-
-
-def _items(answer: Any, function: UserFunction, occasion: Occasion) -> list[Any]:
-    """Split what a function returned into one entry a sample."""
-    what_to_do = f"return {occasion.size} numbers, one a sample in the samples' order"
-    if isinstance(answer, (torch.Tensor, np.ndarray)):
-        answer = answer.tolist()
-    if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
-        occasion.fail(function, f"returned {shorten(answer)} ({type(answer).__name__}); {what_to_do}")
-    items = list(answer)
-    if len(items) != occasion.size:
-        occasion.fail(function, f"returned {len(items)} values for {occasion.size} samples; {what_to_do}")
-    return items
-
-
-def _as_row(item: Any) -> list[Any] | None:
-    if isinstance(item, (torch.Tensor, np.ndarray)):
-        item = item.tolist()
-    return list(item) if isinstance(item, (list, tuple)) else None
-
-
-def _number(value: Any, where: str, function: UserFunction, occasion: Occasion) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.ndim(value) == 0:
-        value = value.item()
-    is_number = isinstance(value, (numbers.Real, decimal.Decimal))
-    try:
-        number = float(value) if is_number else math.nan
-    except (OverflowError, ValueError):  # an integer too large for a float, a signalling NaN
-        number = math.nan
-    if not abs(number) <= torch.finfo(torch.float32).max:
-        kind = "not a finite number" if is_number else f"a {type(value).__name__}, not a number"
-        advice = "return numbers, or None for a sample to say nothing of it"
-        occasion.fail(function, f"gave {where} {shorten(value)}, which is {kind}; {advice}")
-    return number
+    return read_metrics(answer, function, occasion)
