@@ -55,7 +55,7 @@ def _unavailable(manifest: Mapping[str, Any], plugins: Sequence[Plugin]) -> list
 
 
 @contextmanager
-def advised(run: RunConfig) -> Iterator[None]:
+def explain_missing_plugins(run: RunConfig) -> Iterator[None]:
     """Have an error about a name or input say which plugins the checkpoint to be resumed needs and does not find.
 
     Raises:

@@ -16,27 +16,27 @@ class Order:
     """
 
     def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.dealt = count, seed, 0
+        self.count, self.seed, self.position = count, seed, 0
         self._pass, self._shuffled = -1, torch.empty(0, dtype=torch.long)
 
     @property
     def epoch(self) -> float:
         """Count the passes, with the part of the present one."""
-        return self.dealt / self.count
+        return self.position / self.count
 
     def take(self, num: int) -> list[int]:
         """Deal the next `num` indices, going on into the next pass where this one ends."""
         indices: list[int] = []
         while len(indices) < num:
-            number, place = divmod(self.dealt, self.count)
-            piece = self._permutation(number)[place : place + num - len(indices)]
+            number, start = divmod(self.position, self.count)
+            piece = self._permutation(number)[start : start + num - len(indices)]
             indices += piece.tolist()
-            self.dealt += len(piece)
+            self.position += len(piece)
         return indices
 
     def take_within_pass(self, num: int) -> list[int]:
         """Deal at most `num` indices, fewer where the pass ends."""
-        return self.take(min(num, self.count - self.dealt % self.count))
+        return self.take(min(num, self.count - self.position % self.count))
 
     def _permutation(self, number: int) -> torch.Tensor:
         if number != self._pass:
@@ -46,7 +46,7 @@ class Order:
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many have been dealt, of how many."""
-        return {"dealt": self.dealt, "count": self.count, "seed": self.seed}
+        return {"position": self.position, "count": self.count, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the indices dealt before; the seed of then is kept, so that the order is.
@@ -59,4 +59,4 @@ class Order:
                 f"the checkpoint was written with {state['count']} prompts or samples, now there are {self.count}: "
                 "resume with the data it was trained on, or start a new run from its model folder"
             )
-        self.dealt, self.seed, self._pass = state["dealt"], state["seed"], -1
+        self.position, self.seed, self._pass = state["position"], state["seed"], -1

@@ -23,7 +23,7 @@ def learned(subject: Subject) -> Trajectories:
         return rollouts(subject, subject.share(subject.workload.batch_size))
     samples = subject.lengths.samples
     order, batches = Order(len(samples), subject.settings.run.seed), []
-    while order.dealt < len(samples):
+    while order.position < len(samples):
         dealt = order.take_within_pass(subject.workload.batch_size)
         batches.append([samples[i] for i in dealt[:: subject.world]])
     return stack_samples(max(batches, key=lambda batch: sum(len(each.tokens) for each in batch)))

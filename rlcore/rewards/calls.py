@@ -45,26 +45,26 @@ class UserFunction:
 
 
 @attrs.frozen(eq=False)
-class Occasion:
+class CallInputs:
     """Hold what functions are asked about, and where that happens.
 
     Attributes:
-        given: everything a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`, `tokenizer`,
-            and the columns.
-        numbers: what each sample is called in messages: its place in the batch.
-        whole: number of samples in the batch, of which these may be a part.
+        arguments: every argument a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`,
+            `tokenizer`, and the columns.
+        indices: the index of each sample in the batch, for messages.
+        batch_size: number of samples in the whole batch; the call may cover only some of them.
         where: "step 3", for messages.
     """
 
-    given: Mapping[str, Any]
-    numbers: Sequence[int]
-    whole: int
+    arguments: Mapping[str, Any]
+    indices: Sequence[int]
+    batch_size: int
     where: str
 
     @property
     def size(self) -> int:
         """Count the samples."""
-        return len(self.numbers)
+        return len(self.indices)
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ class Occasion:
         *,
         output_tokens: Sequence[Sequence[int]] | None = None,
         rows: Sequence[int] | None = None,
-    ) -> Occasion:
+    ) -> CallInputs:
         """Put prompts and outputs side by side, and the chosen ids where they are known.
 
         Args:
@@ -92,29 +92,29 @@ class Occasion:
             DataError: a column of the prompts has a name that means something else to these functions.
         """
         names = list(dict.fromkeys(name for prompt in prompts for name in prompt.columns))
-        numbers, whole = range(len(prompts)) if rows is None else rows, len(prompts)
-        prompts = [prompts[row] for row in numbers]
+        indices, batch_size = range(len(prompts)) if rows is None else rows, len(prompts)
+        prompts = [prompts[row] for row in indices]
         for name in names:
             if name in RESERVED_COLUMNS:
                 raise DataError(
                     f"the prompts have a column '{name}', a name under which reward functions receive other things "
                     f"({', '.join(RESERVED_COLUMNS)}); rename the column"
                 )
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "samples": [prompt.text + output for prompt, output in zip(prompts, outputs, strict=True)],
             "prompts": [prompt.text for prompt in prompts],
             "outputs": list(outputs),
             "tokenizer": tokenizer,
         }
         if output_tokens is not None:
-            given["output_tokens"] = [list(tokens) for tokens in output_tokens]
-        given |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
-        return cls(given, numbers, whole, where)
+            arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
+        arguments |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
+        return cls(arguments, indices, batch_size, where)
 
     def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
         """Raise a RewardError that names the function and the batch."""
-        batch = f"batch of {self.whole}"
-        if self.size < self.whole:
+        batch = f"batch of {self.batch_size}"
+        if self.size < self.batch_size:
             batch = f"{self.size} of a {batch}"
         place = f"{self.where}, {batch}" if self.where else batch
         raise RewardError(f"{function} ({place}) {problem}") from cause
@@ -126,18 +126,18 @@ class Call:
 
     Attributes:
         functions: F of them.
-        occasion: what they were asked about.
+        inputs: what they were asked about.
         results: what each returned; where that is to be awaited, its answer is in `awaited` instead.
         awaited: the answers that are awaited, by the function's number; None where there are none.
     """
 
     functions: Sequence[UserFunction]
-    occasion: Occasion
+    inputs: CallInputs
     results: Sequence[Any]
     awaited: Future[dict[int, Any]] | None
 
     @classmethod
-    def of(cls, functions: Sequence[UserFunction], occasion: Occasion) -> Call:
+    def of(cls, functions: Sequence[UserFunction], inputs: CallInputs) -> Call:
         """Call each function; those that return something to await are awaited together, while none blocks another.
 
         They are awaited on an event loop that lives in a thread of its own as long as the process, so that clients keep
@@ -148,14 +148,14 @@ class Call:
         """
         results: list[Any] = []
         try:
-            results.extend(_call(function, occasion) for function in functions)
+            results.extend(_call(function, inputs) for function in functions)
         except BaseException:
             for result in results:
                 if inspect.iscoroutine(result):
                     result.close()
             raise
         late = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
-        return cls(functions, occasion, results, _awaiting(functions, late) if late else None)
+        return cls(functions, inputs, results, _awaiting(functions, late) if late else None)
 
     @property
     def is_done(self) -> bool:
@@ -183,43 +183,43 @@ class Call:
                 raise
             for i, answer in late.items():
                 if isinstance(answer, BaseException):
-                    _raised(self.functions[i], self.occasion, answer)
+                    _raised(self.functions[i], self.inputs, answer)
                 answers[i] = answer
         return answers
 
 
-def _call(function: UserFunction, occasion: Occasion) -> Any:
-    args, kwargs = _arguments(function, occasion)
+def _call(function: UserFunction, inputs: CallInputs) -> Any:
+    args, kwargs = _arguments(function, inputs)
     try:
         with phase(function.name):
             return function.call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-        _raised(function, occasion, error)
+        _raised(function, inputs, error)
 
 
-def _arguments(function: UserFunction, occasion: Occasion) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(function: UserFunction, inputs: CallInputs) -> tuple[list[Any], dict[str, Any]]:
     # Each function gets lists of its own, so that none can change what another reads.
-    given = {name: list(value) if isinstance(value, list) else value for name, value in occasion.given.items()}
+    arguments = {name: list(value) if isinstance(value, list) else value for name, value in inputs.arguments.items()}
     parameters = _parameters(function.call)
     if parameters is None:
-        return [given["samples"]], {}
+        return [arguments["samples"]], {}
     by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    args = [given[name] for name in _BY_POSITION[: len(by_position)]]
+    args = [arguments[name] for name in _BY_POSITION[: len(by_position)]]
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    lacking = [p for p in by_name if p.default is p.empty and p.name not in given]
+    lacking = [p for p in by_name if p.default is p.empty and p.name not in arguments]
     lacking += [p for p in by_position[len(_BY_POSITION) :] if p.default is p.empty]
     # A first parameter may bear any name that does not look like one of ours misspelt.
-    own_name = bool(lacking) and lacking == by_name[:1] and not by_position and not _near(lacking[0].name, given)
+    own_name = bool(lacking) and lacking == by_name[:1] and not by_position and not _near(lacking[0].name, arguments)
     if own_name and lacking[0].kind is lacking[0].POSITIONAL_OR_KEYWORD:
-        args, by_name, lacking = [given["samples"]], by_name[1:], []
+        args, by_name, lacking = [arguments["samples"]], by_name[1:], []
     if lacking:
         name = lacking[0].name
-        near = _near(name, given)
+        near = _near(name, arguments)
         hint = f"did you mean '{near}'? There" if near else "there"
-        occasion.fail(function, f"asks for '{name}', which is not there; {hint} are {', '.join(given)}")
+        inputs.fail(function, f"asks for '{name}', which is not there; {hint} are {', '.join(arguments)}")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return args, {name: value for name, value in given.items() if name not in {p.name for p in by_position}}
-    return args, {p.name: given[p.name] for p in by_name if p.name in given}
+        return args, {name: value for name, value in arguments.items() if name not in {p.name for p in by_position}}
+    return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
 
 
 def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
@@ -229,17 +229,17 @@ def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
         return None
 
 
-def _near(name: str, given: Mapping[str, Any]) -> str | None:
-    near = difflib.get_close_matches(name, list(given), n=1)
+def _near(name: str, arguments: Mapping[str, Any]) -> str | None:
+    near = difflib.get_close_matches(name, list(arguments), n=1)
     return _ALIASES.get(name) or (near[0] if near else None)
 
 
-def _raised(function: UserFunction, occasion: Occasion, error: BaseException) -> NoReturn:
+def _raised(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
     if not isinstance(error, (Exception, asyncio.CancelledError)):
         raise error
     frames = traceback.extract_tb(error.__traceback__)
     at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames and frames[-1].filename != __file__ else ""
-    occasion.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
+    inputs.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
 
 
 def _awaiting(functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:

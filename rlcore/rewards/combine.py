@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.profiling import timed
-from rlcore.rewards.calls import Call, Occasion, UserFunction
+from rlcore.rewards.calls import Call, CallInputs, UserFunction
 from rlcore.rewards.choose import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve
 from rlcore.rewards.values import read_metrics, read_rewards
@@ -149,8 +149,8 @@ class Rewards:
         Raises:
             RewardError: a function raised, or asks for what is not there.
         """
-        occasion = Occasion.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens, rows=rows)
-        return Call.of(self.functions, occasion)
+        inputs = CallInputs.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens, rows=rows)
+        return Call.of(self.functions, inputs)
 
     @timed("reward functions")
     def read(self, call: Call) -> RewardBatch:
@@ -159,14 +159,14 @@ class Rewards:
         Raises:
             RewardError: a coroutine function raised, or a function returned what cannot be used.
         """
-        answers, occasion = call.answers(), call.occasion
-        num_actions = [len(tokens) for tokens in occasion.given["output_tokens"]]
-        totals = [0.0] * occasion.size
+        answers, inputs = call.answers(), call.inputs
+        num_actions = [len(tokens) for tokens in inputs.arguments["output_tokens"]]
+        totals = [0.0] * inputs.size
         rows = [[0.0] * count for count in num_actions]
         any_dense = False
         by_name: dict[str, list[float | None]] = {}
         for function, answer in zip(self.functions, answers, strict=True):
-            values = read_rewards(answer, function, occasion, num_actions)
+            values = read_rewards(answer, function, inputs, num_actions)
             by_name[function.name] = [math.fsum(value) if isinstance(value, list) else value for value in values]
             for i, value in enumerate(values):
                 if isinstance(value, list):
@@ -197,6 +197,6 @@ def call_metric(
     """
     name, load = resolve(metric_fn, "metric_fn")
     function = UserFunction("metric", name, load())
-    occasion = Occasion.of(prompts, outputs, tokenizer, where)
-    (answer,) = Call.of([function], occasion).answers()
-    return read_metrics(answer, function, occasion)
+    inputs = CallInputs.of(prompts, outputs, tokenizer, where)
+    (answer,) = Call.of([function], inputs).answers()
+    return read_metrics(answer, function, inputs)

@@ -63,7 +63,7 @@ class Scorer:
             RewardError: a reward function raised, or returned what cannot be used.
             DataError: a sequence without a chosen token.
         """
-        outputs = self.spell(prompts, batch)
+        outputs = self.decode(prompts, batch)
         if self.rewards is None:
             return Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
         given = self.rewards(
@@ -71,7 +71,7 @@ class Scorer:
         )
         return scored(batch, outputs, given)
 
-    def spell(self, prompts: Sequence[Prompt], batch: Trajectories, rows: Sequence[int] | None = None) -> list[str]:
+    def decode(self, prompts: Sequence[Prompt], batch: Trajectories, rows: Sequence[int] | None = None) -> list[str]:
         """Spell out what prompts, or those at `rows`, were continued by.
 
         Raises:

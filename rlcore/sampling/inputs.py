@@ -86,7 +86,7 @@ def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
         )
 
 
-def tokenized(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
+def as_prompts(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
     """Return prompts as they are, and strings as prompts for the policy's tokenizer.
 
     Raises:
@@ -100,7 +100,7 @@ def tokenized(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list
     return build_prompts(list(prompts), policy.tokenizer, DataConfig(), max_length=0)
 
 
-def limits_of(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
+def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
     """Count the tokens each prompt may be continued by.
 
     Raises:
@@ -122,12 +122,12 @@ def limits_of(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -
     return [min(max_new_tokens, max_length - len(prompt.tokens)) for prompt in prompts]
 
 
-def order_of(prompts: Sequence[Prompt], size: int) -> deque[int]:
+def decoding_order(prompts: Sequence[Prompt], size: int) -> deque[int]:
     """Order the places of prompts as they are to be continued, `size` at once, 0 for all.
 
     Prompts of about the same length go together, the longest first: what has room for them has it for all.
     """
-    places = range(len(prompts))
+    indices = range(len(prompts))
     if not size or size >= len(prompts):
-        return deque(places)
-    return deque(sorted(places, key=lambda place: -len(prompts[place].tokens)))
+        return deque(indices)
+    return deque(sorted(indices, key=lambda index: -len(prompts[index].tokens)))

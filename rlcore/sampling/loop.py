@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Decoder, DecodeStep, Policy, joins
-from rlcore.sampling.inputs import check_options, limits_of, order_of, takes_waiting, tokenized
-from rlcore.sampling.next_token import Chooser
+from rlcore.sampling.inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
+from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
 from rlcore.sampling.running import Running
 from rlcore.settings import SamplingConfig
@@ -22,7 +22,7 @@ from rlcore.types import Prompt, Trajectories, sent, tensor_on
 LEAVE_SHARE = 8
 """Finished sequences leave the running batch once they are one in so many of it: copying what stays then pays."""
 READ_EVERY = {"cpu": 1, "cuda": 8}
-"""Tokens after which a device is asked which sequences go on; the program waits for an accelerator each time."""
+"""Tokens after which a device is options which sequences go on; the program waits for an accelerator each time."""
 JOIN_SHARE = 4
 """Prompts that wait join once one place in so many is free: reading them takes a pass of its own."""
 
@@ -56,8 +56,8 @@ def sample(
         sampling: how tokens are drawn.
         generator: source of the random numbers; torch's own if left out.
         logit_mask: bool[V, V], in row i True where a token may come next after token i; all may if left out.
-        on_batch: called with places in `prompts` and their finished trajectories, as soon as a group of about
-            `batch_size` of them is finished; every place comes once. The policy is in evaluation mode then.
+        on_batch: called with indices in `prompts` and their finished trajectories, as soon as a group of about
+            `batch_size` of them is finished; every index comes once. The policy is in evaluation mode then.
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
@@ -71,8 +71,8 @@ def sample(
             without Q-heads.
     """
     check_options(policy, sampling)
-    ready = tokenized(policy, prompts)
-    limits = limits_of(ready, sampling.max_new_tokens, policy.max_length)
+    ready = as_prompts(policy, prompts)
+    limits = token_limits(ready, sampling.max_new_tokens, policy.max_length)
     longest = max(limits, default=0)
     uniforms = None
     if sampling.temperature > 0:
@@ -84,15 +84,15 @@ def sample(
     pad_id = policy.tokenizer.pad_token_id
     pad_id = pad_id if isinstance(pad_id, int) else 0
 
-    def tell(places: list[int]) -> None:
+    def report(indices: list[int]) -> None:
         if on_batch is not None:
-            rows = torch.tensor(places, device=policy.device)
-            on_batch(places, record.trajectories([ready[place] for place in places], pad_id, rows))
+            rows = torch.tensor(indices, device=policy.device)
+            on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
 
     mask = None if logit_mask is None else sent(logit_mask, policy.device)
-    chooser = Chooser(policy, sampling, ready, uniforms, mask, record)
+    chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record)
     size = sampling.batch_size or len(ready)
-    loop = _Loop(policy, ready, limits, chooser, size, order_of(ready, size), tell)
+    loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report)
     with torch.no_grad(), eval_mode(policy.module):
         loop.run()
     return record.trajectories(ready, pad_id)
@@ -108,81 +108,81 @@ class _Loop:
         limits: tokens each may be continued by.
         chooser: draws tokens and records them.
         size: how many sequences run at once.
-        waiting: places of the prompts that have not begun, the longest first.
-        tell: is called with places of prompts that are finished.
+        waiting: indices of the prompts that have not begun, the longest first.
+        report: is called with indices of prompts that are finished.
     """
 
     policy: Policy
     prompts: Sequence[Prompt]
     limits: Sequence[int]
-    chooser: Chooser
+    chooser: TokenChooser
     size: int
     waiting: deque[int]
-    tell: Callable[[list[int]], None]
+    report: Callable[[list[int]], None]
     _finished: list[int] = attrs.field(factory=list, init=False)
 
     def run(self) -> None:
         """Continue all prompts."""
-        asked: dict[str, Any] = {"advantages": True} if self.chooser.sampling.beta else {}
-        tells = takes_waiting(self.policy)
+        options: dict[str, Any] = {"advantages": True} if self.chooser.sampling.beta else {}
+        passes_waiting = takes_waiting(self.policy)
         while self.waiting:
             running = self._next(self.size)
-            room = max(self.limits[place] for place in running.places)
-            if tells:
-                asked["waiting"] = len(self.waiting)
-            decoder = self.policy.decoder(self._tokens(running), max_new_tokens=room, **asked)
-            said = decoder.start()
-            self.chooser.check(said)
-            self._run_out(decoder, running, said)
+            room = max(self.limits[index] for index in running.indices)
+            if passes_waiting:
+                options["waiting"] = len(self.waiting)
+            decoder = self.policy.decoder(self._tokens(running), max_new_tokens=room, **options)
+            outputs = decoder.start()
+            self.chooser.check(outputs)
+            self._run_out(decoder, running, outputs)
         self._leave([])
 
-    def _run_out(self, decoder: Decoder, running: Running, said: DecodeStep) -> None:
+    def _run_out(self, decoder: Decoder, running: Running, outputs: DecodeStep) -> None:
         """Draw tokens until every sequence of the decoder has ended or been cut, and all that join on the way."""
         device, joining = self.policy.device, joins(decoder)
         every = READ_EVERY.get(device.type, READ_EVERY["cuda"])
         while True:
-            self.chooser.advance(said, running)
+            self.chooser.advance(outputs, running)
             if running.is_over:
                 break
             if running.is_cut or running.passes % every == 0:
                 going = running.going()
                 if not going:
                     break
-                num_finished = len(running.places) - len(going)
+                num_finished = len(running.indices) - len(going)
                 # Those that are cut leave at once: their contexts may have no room for even one more token.
-                if num_finished * LEAVE_SHARE >= len(running.places) or (num_finished and running.is_cut):
+                if num_finished * LEAVE_SHARE >= len(running.indices) or (num_finished and running.is_cut):
                     kept = tensor_on(device, going)
                     decoder.keep(kept)
                     self._leave(running.keep(going, kept))
-            said = decoder.step(running.tokens)
-            free = self.size - len(running.places)
+            outputs = decoder.step(running.tokens)
+            free = self.size - len(running.indices)
             if joining is not None and self.waiting and free * JOIN_SHARE >= self.size:
                 others = self._next(free, running.passes)
-                said = _together(said, joining.join(self._tokens(others)))
+                outputs = _together(outputs, joining.join(self._tokens(others)))
                 running.join(others)
-        self._leave(running.places)
+        self._leave(running.indices)
 
     def _next(self, number: int, passes: int = 0) -> Running:
         """Begin with the next prompts that wait, so many at most."""
-        places = [self.waiting.popleft() for _ in range(min(number, len(self.waiting)))]
-        limits, last = [self.limits[place] for place in places], [self.prompts[place].tokens[-1] for place in places]
-        return Running.begin(places, limits, last, self.policy.device, passes)
+        indices = [self.waiting.popleft() for _ in range(min(number, len(self.waiting)))]
+        limits, last = [self.limits[index] for index in indices], [self.prompts[index].tokens[-1] for index in indices]
+        return Running.begin(indices, limits, last, self.policy.device, passes)
 
     def _tokens(self, running: Running) -> list[tuple[int, ...]]:
-        return [self.prompts[place].tokens for place in running.places]
+        return [self.prompts[index].tokens for index in running.indices]
 
-    def _leave(self, places: list[int]) -> None:
+    def _leave(self, indices: list[int]) -> None:
         """Tell of finished sequences once there are as many as run at once, or none to come."""
-        self._finished += places
-        if self._finished and (len(self._finished) >= self.size or not places):
-            self.tell(sorted(self._finished))
+        self._finished += indices
+        if self._finished and (len(self._finished) >= self.size or not indices):
+            self.report(sorted(self._finished))
             self._finished = []
 
 
-def _together(said: DecodeStep, more: DecodeStep) -> DecodeStep:
+def _together(outputs: DecodeStep, more: DecodeStep) -> DecodeStep:
     """Return what is said of some sequences, and of others behind them."""
     values, advantages = (
         None if before is None or behind is None else torch.cat([before, behind])
-        for before, behind in ((said.values, more.values), (said.advantages, more.advantages))
+        for before, behind in ((outputs.values, more.values), (outputs.advantages, more.advantages))
     )
-    return DecodeStep(torch.cat([said.logits, more.logits]), values, advantages, said.is_exact and more.is_exact)
+    return DecodeStep(torch.cat([outputs.logits, more.logits]), values, advantages, outputs.is_exact and more.is_exact)

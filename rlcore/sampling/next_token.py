@@ -13,7 +13,7 @@ from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.protocols import DecodeStep, Policy
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
 from rlcore.sampling.inputs import check_vocabulary
-from rlcore.sampling.record import Choice, Record
+from rlcore.sampling.record import Record, SampledTokens
 from rlcore.sampling.running import Running
 from rlcore.sampling.stop_sequences import StopSequences
 from rlcore.settings import SamplingConfig
@@ -24,7 +24,7 @@ CONTEXT = 4
 
 
 @attrs.define(eq=False)
-class Chooser:
+class TokenChooser:
     """Choose tokens as the options of sampling have it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Chooser:
         if self.sampling.stop_sequences:
             self.stops = StopSequences(self.policy.tokenizer, self.sampling.stop_sequences)
 
-    def check(self, said: DecodeStep) -> None:
+    def check(self, outputs: DecodeStep) -> None:
         """Check what was given against the vocabulary, which is known from the first logits only.
 
         Raises:
@@ -62,7 +62,7 @@ class Chooser:
             DataError: the mask is of another size than the vocabulary.
             ModelError: the decoder says nothing of advantages.
         """
-        vocabulary = said.logits.shape[1]
+        vocabulary = outputs.logits.shape[1]
         given = self.sampling.eos_token_ids or ()
         if wrong := [token for token in given if not 0 <= token < vocabulary]:
             raise ConfigError(
@@ -70,10 +70,10 @@ class Chooser:
             )
         if self.logit_mask is not None:
             check_vocabulary(self.logit_mask, vocabulary)
-        if self.sampling.beta and said.advantages is None:
+        if self.sampling.beta and outputs.advantages is None:
             raise ModelError("gen.beta: the policy's decoder was asked for advantages and gave none")
 
-    def advance(self, said: DecodeStep, running: Running) -> None:
+    def advance(self, outputs: DecodeStep, running: Running) -> None:
         """Draw the next token of every sequence, record it, and take down who ends with it.
 
         Raises:
@@ -81,48 +81,48 @@ class Chooser:
         """
         at = running.at
         early = None
-        if running.passes - running.newest < self.sampling.min_new_tokens:
+        if running.passes - running.last_join < self.sampling.min_new_tokens:
             early = at < self.sampling.min_new_tokens
-        choice = self._choose(said, running, at, early)
+        sampled = self._choose(outputs, running, at, early)
         if self.logit_mask is not None:
-            self._check_dead_end(self.logit_mask, choice, running, early)
-        self.record.write(running.rows, running.live, at, choice)
-        ended = self._ended(choice.tokens, running.places, at) & running.live
+            self._check_dead_end(self.logit_mask, sampled, running, early)
+        self.record.write(running.rows, running.live, at, sampled)
+        ended = self._ended(sampled.tokens, running.indices, at) & running.live
         self.record.end(running.rows, ended)
-        running.advance(choice.tokens, ended)
+        running.advance(sampled.tokens, ended)
 
-    def _choose(self, said: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> Choice:
+    def _choose(self, outputs: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> SampledTokens:
         """Choose token number `at`, long[K], of the running sequences; those that are `early`, bool[K], draw no EOS."""
-        sampling, logits = self.sampling, said.logits.float()
-        columns = {} if said.values is None else {"values": said.values}
+        sampling, logits = self.sampling, outputs.logits.float()
+        columns = {} if outputs.values is None else {"values": outputs.values}
         if self.is_plain and self.uniforms is not None:
-            name = "logprobs" if said.is_exact else "sampling_logprobs"
+            name = "logprobs" if outputs.is_exact else "sampling_logprobs"
             tokens, columns[name] = draw(logits, self.uniforms[running.rows, at])
-            return Choice(tokens, columns)
-        wanted = logits
-        if sampling.beta and said.advantages is not None:
-            wanted = steer(logits, said.advantages, sampling.beta)
+            return SampledTokens(tokens, columns)
+        steered = logits
+        if sampling.beta and outputs.advantages is not None:
+            steered = steer(logits, outputs.advantages, sampling.beta)
         if early is not None and len(self.eos):
-            wanted = torch.where(early[:, None], restrict(wanted, forbidden=self.eos), wanted)
+            steered = torch.where(early[:, None], restrict(steered, forbidden=self.eos), steered)
         allowed = None if self.logit_mask is None else self.logit_mask[running.tokens]
         if self.uniforms is None:
-            tokens = restrict(wanted, allowed=allowed).argmax(1)
+            tokens = restrict(steered, allowed=allowed).argmax(1)
             columns["sampling_logprobs"] = torch.zeros_like(logits[:, 0])
         else:
             restricted = restrict(
-                wanted, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, allowed=allowed
+                steered, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, allowed=allowed
             )
             tokens, columns["sampling_logprobs"] = draw(restricted, self.uniforms[running.rows, at])
-        if said.is_exact:
+        if outputs.is_exact:
             columns["logprobs"] = chosen_logprobs(logits, tokens)
-        return Choice(tokens, columns)
+        return SampledTokens(tokens, columns)
 
-    def _check_dead_end(self, mask: Tensor, choice: Choice, running: Running, early: Tensor | None) -> None:
+    def _check_dead_end(self, mask: Tensor, sampled: SampledTokens, running: Running, early: Tensor | None) -> None:
         """Refuse what was chosen where there was nothing to choose from."""
         last = running.tokens
-        wrong = ~mask[last, choice.tokens]
+        wrong = ~mask[last, sampled.tokens]
         if early is not None:
-            wrong |= early & (choice.tokens[:, None] == self.eos).any(1)
+            wrong |= early & (sampled.tokens[:, None] == self.eos).any(1)
         wrong &= running.live
         if bool(wrong.any()):
             token = int(last[wrong][0])
@@ -134,12 +134,12 @@ class Chooser:
                 "it; let EOS follow, which ends a sequence, or let no token lead to this one"
             )
 
-    def _ended(self, tokens: Tensor, places: Sequence[int], at: Tensor) -> Tensor:
+    def _ended(self, tokens: Tensor, indices: Sequence[int], at: Tensor) -> Tensor:
         """Tell which sequences end with their newest token, number `at`: bool[K]."""
         ended = (tokens[:, None] == self.eos).any(1)
         if self.stops is not None:
             tail, ends = self.stops.tail, (at + 1).tolist()
-            completed = self.stops.completed(tokens.tolist(), lambda i: self._window(places[i], ends[i], tail))
+            completed = self.stops.completed(tokens.tolist(), lambda i: self._window(indices[i], ends[i], tail))
             if completed:
                 ended[completed] = True
         return ended

@@ -15,7 +15,7 @@ SETTLE_EVERY = 64
 """Steps whose choices are kept as they came before they are put into their places together."""
 
 
-class Choice(NamedTuple):
+class SampledTokens(NamedTuple):
     """Hold one step's tokens of K sequences.
 
     Attributes:
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     columns: Mapping[str, Tensor]
 
 
-class _Written(NamedTuple):
+class _StepTokens(NamedTuple):
     """Hold one step's tokens of K sequences, and where they belong: `Record.write`."""
 
     rows: Tensor
@@ -52,19 +52,19 @@ class Record:
         self._tokens = torch.zeros(self._shape, dtype=torch.long, device=device)
         self._ended = torch.zeros(num_prompts, dtype=torch.bool, device=device)
         self._real = torch.zeros(self._shape, dtype=torch.bool, device=device)
-        self._unsettled: list[_Written] = []
+        self._unsettled: list[_StepTokens] = []
         self._endings: list[tuple[Tensor, Tensor]] = []
         self._columns: dict[str, Tensor] = {}
         for name in names:
             self._column(name)
 
-    def write(self, rows: Tensor, live: Tensor, at: Tensor, choice: Choice) -> None:
+    def write(self, rows: Tensor, live: Tensor, at: Tensor, sampled: SampledTokens) -> None:
         """Write tokens number `at` of the prompts at `rows`, long[K] each; those that are live, bool[K], count."""
-        if self._unsettled and self._unsettled[0].columns.keys() != choice.columns.keys():
+        if self._unsettled and self._unsettled[0].columns.keys() != sampled.columns.keys():
             self._settle()
         # A decoder may say the next step's where it said this one's.
-        columns = {name: column.to(torch.float32, copy=True) for name, column in choice.columns.items()}
-        self._unsettled.append(_Written(rows, live, at, choice.tokens, columns))
+        columns = {name: column.to(torch.float32, copy=True) for name, column in sampled.columns.items()}
+        self._unsettled.append(_StepTokens(rows, live, at, sampled.tokens, columns))
         if len(self._unsettled) == SETTLE_EVERY:
             self._settle()
 

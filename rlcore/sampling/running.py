@@ -19,50 +19,50 @@ class Running:
     device need be asked who is cut.
 
     Attributes:
-        places: their K places among all prompts.
+        indices: their K indices among all prompts.
         rows: long[K], the same on the device.
-        begun: long[K], the passes there were before the first token of each.
-        until: long[K], the pass after which each is cut.
+        started: long[K], the passes there were before the first token of each.
+        cut_at: long[K], the pass after which each is cut.
         tokens: long[K], the newest of each.
         live: bool[K], those that go on; the others are continued in vain until they leave.
         passes: tokens drawn so far for those that are here from the beginning.
-        newest: the passes there were before the last that joined began.
+        last_join: the passes there were before the last that joined began.
         cuts: passes after which some sequence is cut.
     """
 
-    places: list[int]
+    indices: list[int]
     rows: Tensor
-    begun: Tensor
-    until: Tensor
+    started: Tensor
+    cut_at: Tensor
     tokens: Tensor
     live: Tensor
     passes: int
-    newest: int
+    last_join: int
     cuts: set[int]
 
     @classmethod
     def begin(
-        cls, places: Sequence[int], limits: Sequence[int], tokens: Sequence[int], device: torch.device, passes: int = 0
+        cls, indices: Sequence[int], limits: Sequence[int], tokens: Sequence[int], device: torch.device, passes: int = 0
     ) -> Running:
         """Begin with sequences that all go on.
 
         Args:
-            places: K places among all prompts.
+            indices: K indices among all prompts.
             limits: tokens each may be continued by.
             tokens: the last of each prompt.
             device: where the decoder is.
             passes: how many there were before, with others.
         """
         cuts = [passes + limit for limit in limits]
-        rows, until, newest = (tensor_on(device, numbers) for numbers in (places, cuts, tokens))
-        begun = torch.full_like(rows, passes)
+        rows, cut_at, last = (tensor_on(device, numbers) for numbers in (indices, cuts, tokens))
+        started = torch.full_like(rows, passes)
         live = torch.ones_like(rows, dtype=torch.bool)
-        return cls(list(places), rows, begun, until, newest, live, passes, passes, set(cuts))
+        return cls(list(indices), rows, started, cut_at, last, live, passes, passes, set(cuts))
 
     @property
     def at(self) -> Tensor:
         """Count the tokens each has been continued by: long[K]."""
-        return self.passes - self.begun
+        return self.passes - self.started
 
     @property
     def is_cut(self) -> bool:
@@ -79,23 +79,23 @@ class Running:
         self.passes += 1
         self.tokens, self.live = tokens, self.live & ~ended
         if self.is_cut:
-            self.live = self.live & (self.until > self.passes)
+            self.live = self.live & (self.cut_at > self.passes)
 
     def going(self) -> list[int]:
         """List the indices of those that go on; the program waits for the device here."""
         return [index for index, goes in enumerate(self.live.tolist()) if goes]
 
-    def keep(self, going: Sequence[int], indices: Tensor) -> list[int]:
-        """Go on with those at `going` alone, `indices`, long[L], on the device; return the places of the others."""
-        left = set(self.places)
-        self.places = [self.places[index] for index in going]
-        for name in ("rows", "begun", "until", "tokens", "live"):
-            setattr(self, name, getattr(self, name)[indices])
-        return sorted(left.difference(self.places))
+    def keep(self, going: Sequence[int], rows: Tensor) -> list[int]:
+        """Go on with those at `going` alone, `rows`, long[L], on the device; return the indices of the others."""
+        left = set(self.indices)
+        self.indices = [self.indices[index] for index in going]
+        for name in ("rows", "started", "cut_at", "tokens", "live"):
+            setattr(self, name, getattr(self, name)[rows])
+        return sorted(left.difference(self.indices))
 
     def join(self, others: Running) -> None:
         """Go on with others too, behind those that are here."""
-        self.places += others.places
-        for name in ("rows", "begun", "until", "tokens", "live"):
+        self.indices += others.indices
+        for name in ("rows", "started", "cut_at", "tokens", "live"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))
-        self.newest, self.cuts = others.newest, self.cuts | others.cuts
+        self.last_join, self.cuts = others.last_join, self.cuts | others.cuts

@@ -13,7 +13,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim, claim
-from rlcore.checkpoints.provenance import advised, versions_of
+from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import Component
 from rlcore.config import evolve, unstructure
@@ -60,7 +60,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
     """
     ranks = Ranks(settings.run.mixed_precision)
     agree_on_plugins(ranks, all_registries().discovery)  # before a name is looked up that one rank might not find
-    with advised(settings.run):
+    with explain_missing_plugins(settings.run):
         return _assemble(settings, inputs, where, ranks)
 
 

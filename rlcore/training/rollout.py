@@ -139,7 +139,7 @@ class _Overlap:
             RewardError: a function failed on earlier samples.
             DataError: a sequence without a chosen token.
         """
-        outputs = self._scorer.spell(self._prompts, batch, rows)
+        outputs = self._scorer.decode(self._prompts, batch, rows)
         self._device = batch.tokens.device
         part = _Part(list(rows), outputs, batch.action_tokens)
         self._parts.append(part)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rlcore.sampling import record
-from rlcore.sampling.record import Choice, Record
+from rlcore.sampling.record import Record, SampledTokens
 from rlcore.types import Prompt
 
 PROMPTS = (Prompt("ab", (7, 8)), Prompt("c", (9,)))
@@ -34,7 +34,7 @@ def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> Non
     ]
     for at, (tokens, live, ended, logprobs) in enumerate(steps):
         said.copy_(torch.tensor(logprobs))  # where the step before was said, as a decoder with tensors of its own does
-        written.write(rows, torch.tensor(live), long(at, at), Choice(tokens, {"logprobs": said}))
+        written.write(rows, torch.tensor(live), long(at, at), SampledTokens(tokens, {"logprobs": said}))
         written.end(rows, torch.tensor(ended))
     assert written.chosen(0, 0, 3) == [3, 5, 1]
     batch = written.trajectories(PROMPTS, 0)
@@ -50,8 +50,8 @@ def test_what_only_some_steps_say_is_zero_in_the_others() -> None:
     written = Record(1, 3, torch.device("cpu"), ("logprobs",))
     live, row = torch.tensor([True]), long(0)
     for at, columns in enumerate([{"values": 4.0}, {"logprobs": -1.0, "values": 5.0}, {"logprobs": -2.0}]):
-        choice = Choice(long(at), {name: torch.tensor([said]) for name, said in columns.items()})
-        written.write(row, live, long(at), choice)
+        sampled = SampledTokens(long(at), {name: torch.tensor([said]) for name, said in columns.items()})
+        written.write(row, live, long(at), sampled)
     batch = written.trajectories(PROMPTS[1:], 0)
     assert batch["logprobs"].tolist() == [[0, 0, -1, -2]]
     assert batch["values"].tolist() == [[0, 4, 5, 0]]

@@ -6,7 +6,7 @@ import attrs
 
 
 @attrs.frozen
-class Kind:
+class PluginKind:
     """Hold what differs from one kind of plugin to the next, its files aside.
 
     Attributes:
@@ -29,7 +29,7 @@ class Kind:
 
 
 _ALL = (
-    Kind(
+    PluginKind(
         name="trainer",
         registry="trainers",
         noun="trainer",
@@ -39,7 +39,7 @@ _ALL = (
         "than the others of its round: REINFORCE with a baseline, one optimizer step a round.",
         uses_torch=True,
     ),
-    Kind(
+    PluginKind(
         name="logger",
         registry="loggers",
         noun="logger",
@@ -48,7 +48,7 @@ _ALL = (
         about="A logger for rlcore that writes the metrics of a run to a CSV file, one number a row, so that metrics "
         "may come and go.",
     ),
-    Kind(
+    PluginKind(
         name="pipeline",
         registry="pipelines",
         noun="pipeline",
@@ -56,7 +56,7 @@ _ALL = (
         summary="a template put around every prompt",
         about="A pipeline for rlcore that puts a template around every prompt before it is tokenised.",
     ),
-    Kind(
+    PluginKind(
         name="architecture",
         registry="architectures",
         noun="architecture",
@@ -65,7 +65,7 @@ _ALL = (
         about="An architecture for rlcore that builds any causal language model with embeddings that keep their "
         "values, and other parameters where wanted.",
     ),
-    Kind(
+    PluginKind(
         name="store",
         registry="rollout_stores",
         noun="rollout store",
@@ -74,7 +74,7 @@ _ALL = (
         about="A rollout store for rlcore that keeps the best-scored rollouts between sampling and learning, and drops "
         "the others.",
     ),
-    Kind(
+    PluginKind(
         name="sampler",
         registry="samplers",
         noun="sampler",
@@ -84,7 +84,7 @@ _ALL = (
         "their lengths.",
         uses_torch=True,
     ),
-    Kind(
+    PluginKind(
         name="reward",
         registry="rewards",
         noun="reward",

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 import attrs
 
-from rlcore.cli.new_plugin.kinds import Kind
+from rlcore.cli.new_plugin.kinds import PluginKind
 from rlcore.components import normalise
 from rlcore.errors import PluginNameError
 from rlcore.plugins.metadata import search_path
@@ -41,7 +41,7 @@ class Names:
     title: str
 
 
-def read_name(name: str, kind: Kind) -> Names:
+def read_name(name: str, kind: PluginKind) -> Names:
     """Derive every name of a plugin from the name of its dist.
 
     Raises:
@@ -78,7 +78,7 @@ def _check_form(name: str) -> None:
         raise PluginNameError(f"'{name}': what follows '{PREFIX}' is the component's name and begins with a letter")
 
 
-def _title(component: str, kind: Kind) -> str:
+def _title(component: str, kind: PluginKind) -> str:
     """Write a component's name in CamelCase, less the kind that its class ends with: MyLogger, not MyLoggerLogger."""
     title = "".join(part[:1].upper() + part[1:] for part in component.split("-"))
     return title.removesuffix(kind.target.removeprefix("{title}")) or title

@@ -14,7 +14,7 @@ from string import Template
 from packaging.version import Version
 
 from rlcore._version import __version__
-from rlcore.cli.new_plugin.kinds import KINDS, Kind
+from rlcore.cli.new_plugin.kinds import KINDS, PluginKind
 from rlcore.cli.new_plugin.names import Names, read_name
 from rlcore.errors import ScaffoldError
 
@@ -56,7 +56,7 @@ def next_commands(name: str, *, kind: str = "trainer", path: Path | None = None)
     return [f'cd {folder} && pip install -e ".[dev]"', "pytest", use]
 
 
-def render(names: Names, kind: Kind) -> dict[str, str]:
+def render(names: Names, kind: PluginKind) -> dict[str, str]:
     """Return the text of every file of the package, by its path in it."""
     values = {
         "name": names.dist,
