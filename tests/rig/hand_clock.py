@@ -1,21 +1,12 @@
-"""A clock fed by hand, a profile by it, steps of known lengths, and what every trace keeps to."""
+"""A clock that a test advances by hand."""
 
 from __future__ import annotations
-
-from collections import defaultdict
-from contextlib import AbstractContextManager
-from typing import Any
-
-import pytest
-
-from rlcore_profile.recorder import Profile
-from rlcore_profile.stretches import Row, Stretch
 
 MS = 1_000_000
 
 
 class Clock:
-    """Tell the milliseconds that a test lets pass, as nanoseconds."""
+    """Return, in nanoseconds, the milliseconds that a test lets pass."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -25,70 +16,3 @@ class Clock:
 
     def spend(self, ms: int) -> None:
         self.now += ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def profile(clock: Clock) -> Profile:
-    return Profile(clock=clock)
-
-
-def in_ms(rows: dict[Any, Row]) -> dict[Any, tuple[float, float, int]]:
-    """Show rows as (total, self, calls)."""
-    return {path: (row.total / MS, row.own / MS, row.calls) for path, row in rows.items()}
-
-
-def add_up(stretch: Stretch) -> int:
-    """Add what phases that lie in no other took to what none took."""
-    return sum(row.total for path, row in stretch.rows.items() if len(path) == 1) + stretch.other
-
-
-def take_turns(one: AbstractContextManager, other: AbstractContextManager, clock: Clock) -> None:
-    """Let pass, as coroutines may: 1 in the first, 2 in both, 4 in the second alone."""
-    one.__enter__()
-    clock.spend(1)
-    other.__enter__()
-    clock.spend(2)
-    one.__exit__(None, None, None)
-    clock.spend(4)
-    other.__exit__(None, None, None)
-
-
-def one_step(profile: Profile, clock: Clock) -> None:
-    """Let pass: generate 10 (score 3 of them), nothing 2, evaluate 20 (generate 5 + 4, of which score 1), nothing 1."""
-    with profile.phase("generate"):
-        clock.spend(6)
-        with profile.phase("score"):
-            clock.spend(3)
-            profile.count_tokens(12)
-        clock.spend(1)
-    clock.spend(2)
-    with profile.phase("evaluate"):
-        with profile.phase("generate"):
-            clock.spend(5)
-        clock.spend(11)
-        with profile.phase("generate"):
-            clock.spend(3)
-            with profile.phase("score"):
-                clock.spend(1)
-    clock.spend(1)
-
-
-def assert_nested(trace: dict[str, Any]) -> None:
-    """Check what viewers ask for: of two events on a track one lies within the other, or they do not meet."""
-    tracks: dict[Any, list[tuple[float, float]]] = defaultdict(list)
-    for event in trace["traceEvents"]:
-        if event["ph"] == "X":
-            tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    for spans in tracks.values():
-        assert spans == sorted(spans, key=lambda span: (span[0], -span[1]))
-        open_: list[float] = []
-        for begun, ended in spans:
-            while open_ and open_[-1] <= begun:
-                open_.pop()
-            assert not open_ or ended <= open_[-1]
-            open_.append(ended)

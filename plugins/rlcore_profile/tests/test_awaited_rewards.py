@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hand_clock import MS, Clock
+from hand_profile import MS, Clock
 
 from rlcore.profiling import running
 from rlcore.rewards.combine import Rewards

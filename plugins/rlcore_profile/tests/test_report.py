@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hand_clock import Clock, assert_nested, clock, one_step, profile
+from hand_profile import Clock, assert_nested, clock, one_step, profile
 
 from rlcore_profile.recorder import TRACED, Profile
 from rlcore_profile.report import as_json, as_trace, make_table

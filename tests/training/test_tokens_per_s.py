@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from hand_clock import Clock
 
 import rlcore
-from rlcore.profiling import StepTokens, counting, note_sampled, note_scored
 from rlcore.testing.rig.isolate import call_on_two_ranks
 from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training import loop
-from rlcore.types import Trajectories
 
 SAMPLES = [["ab", "cde"], ["a", "b"], ["abc", "d"], ["a", "bcdef"]]
 """Chosen: 3 + 1 + 1 + 5 letters, and EOS after each of 4 outputs."""
@@ -92,33 +88,6 @@ def test_a_step_that_samples_nothing_counts_what_it_learned_from(tmp_path: Path,
     assert max(learned) < 20
 
 
-@pytest.fixture
-def tokens() -> Iterator[StepTokens]:
-    with counting() as count:
-        yield count
-
-
-def test_what_is_scored_without_gradients_is_not_learned_from(tokens: StepTokens) -> None:
-    batch = Trajectories.stack([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
-    with torch.no_grad():
-        note_scored(batch.action_mask)
-    assert tokens.counts() == (0, 0)
-    note_scored(batch.action_mask)
-    note_scored(batch.action_mask)
-    assert tokens.counts() == (0, 6)
-    note_sampled(batch.action_mask)
-    assert tokens.counts() == (3, 6)
-
-
-def test_a_run_within_a_step_counts_for_itself(tokens: StepTokens) -> None:
-    chosen = torch.ones(2, 3, dtype=torch.bool)
-    note_sampled(chosen)
-    with counting() as inner:
-        note_sampled(chosen[:1])
-    note_sampled(chosen)
-    assert (int(tokens.sampled), int(inner.sampled)) == (12, 3)
-
-
 def in_company(folder: str) -> list[list[float]]:
     """Return the tokens of each step of runs of two processes, as the first one's clock has them."""
     samples = {"samples": [["ab", "cd"]] * 3}
@@ -135,8 +104,9 @@ def _numbers(output_tokens: list[list[int]]) -> list[float]:
     return [float(i) for i in range(len(output_tokens))]
 
 
-def test_tokens_of_all_processes_count(tmp_path: Path) -> None:
+def test_tokens_of_all_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # for the processes that import this file
     arguments = {"folder": str(tmp_path)}
-    sft, reinforce = call_on_two_ranks("test_throughput:in_company", arguments, what="counting on two ranks")
+    sft, reinforce = call_on_two_ranks("test_tokens_per_s:in_company", arguments, what="counting on two ranks")
     assert sft == pytest.approx([9.0] * 4)  # a prompt stands in where one process has a sample less
     assert reinforce == pytest.approx([20.0] * 4)

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from hand_clock import MS, Clock, add_up, assert_nested, clock, in_ms, one_step, profile, take_turns
+from hand_profile import MS, Clock, add_up, assert_nested, clock, in_ms, one_step, profile, take_turns
 
 from rlcore.profiling import phase
 from rlcore_profile.recorder import Profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from hand_clock import MS, Clock, add_up, assert_nested, clock, in_ms, profile, take_turns
+from hand_profile import MS, Clock, add_up, assert_nested, clock, in_ms, profile, take_turns
 
 from rlcore.profiling import awaited, background, begin_step, phase, running, timed, timed_each
 from rlcore_profile.recorder import Profile
