@@ -15,6 +15,7 @@ import pluggy
 if TYPE_CHECKING:
     from rlcore.components import Component
     from rlcore.protocols import RunView
+    from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
 PROJECT = "rlcore"
@@ -218,7 +219,7 @@ def on_run_end(run: RunView, error: BaseException | None) -> None:
 
 
 @hookspec
-def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
+def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
     """Put something around what a component builds: a clock around a sampler, a trace around a policy.
 
     Asked once a run about each component in use, before anything is built. The first plugin, in registration order
@@ -226,6 +227,7 @@ def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
 
     Args:
         component: its `kind` (such as `samplers`), `name`, `dist` and `version` tell what it is.
+        config: the run's configuration; None outside a run, as in `rlcore show --wrapped`.
 
     Returns:
         None to leave it alone; else a function from what the component built to what is used in its place, which must

@@ -15,13 +15,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-from rlcore.profiling import NOTHING
 from rlcore_profile.stretches import Event, Frame, Row, Stretch, Track
 
+NOTHING: AbstractContextManager[object] = nullcontext()
 TRACED = 6
 """Steps whose phases the trace shows one by one; the table has all of them."""
 
@@ -108,6 +108,11 @@ class Profile:
         """Note that `done` steps are done, and that what follows is part of none."""
         self._turn(done)
         self._number = 0
+
+    def close(self, done: int) -> None:
+        """End the profile after `done` steps, without the phases that are open, such as that of the calling hook."""
+        self._main.frames.clear()
+        self.end_steps(done)
 
     def enter(self, name: str, *, is_background: bool = False) -> Frame:
         """Open a phase on this thread."""

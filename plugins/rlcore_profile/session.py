@@ -1,23 +1,22 @@
-"""Profile a run: begin with it, and write down where its time went however it ends."""
+"""Record one run, and write its profile when it ends; torch's operators too, for `run.profile: torch`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from rlcore.logging import get_logger
-from rlcore.profiling import NOTHING, running
-from rlcore_profile.policies import stop_timing
-from rlcore_profile.recorder import Profile
+from rlcore.profiling import running
+from rlcore_profile.recorder import NOTHING, Profile
 from rlcore_profile.report import as_json, as_trace, make_table
 
 if TYPE_CHECKING:
-    from rlcore.training.run import Run
+    from rlcore.protocols import RunView
 
 log = get_logger("profile")
 FIRST, COUNT = 2, 2
@@ -25,33 +24,35 @@ FIRST, COUNT = 2, 2
 to look at."""
 
 
-@contextmanager
-def profiled(run: Run) -> Iterator[None]:
-    """Time what goes on in the block, where `run.profile` is set, and write it to `profile/` in the run's folder.
+class Session:
+    """The recording of one run on process 0, from its construction to `end`.
 
-    Process 0 does; what it waits for the others counts where it waits.
+    What process 0 waits for the other processes counts where it waits.
+
+    Args:
+        run: a run with `run.profile` set.
     """
-    wanted = run.config.run.profile
-    if not wanted or not run.ranks.is_main:
-        yield
-        return
-    folder = run.dir / "profile"
-    operators = TorchOperators(folder / "operators.json", run.ranks.device) if wanted == "torch" else None
-    profile = Profile(wait=_waiting(run.ranks.device), operators=operators)
-    try:
-        with running(profile):
-            yield
-    finally:
-        profile.end_steps(run.step)
-        for policy in run.timed_policies:
-            stop_timing(policy)
+
+    def __init__(self, run: RunView) -> None:
+        device, self._folder = run.ranks.device, run.dir / "profile"
+        self._operators = (
+            TorchOperators(self._folder / "operators.json", device) if run.config.run.profile == "torch" else None
+        )
+        self._profile = Profile(wait=_waiting(device), operators=self._operators)
+        self._running = running(self._profile)
+        self._running.__enter__()
+
+    def end(self, step: int) -> None:
+        """Stop recording after `step` steps, print the table, and write the profile to the run's folder."""
+        self._running.__exit__(None, None, None)
+        self._profile.close(step)
         try:
-            folder.mkdir(exist_ok=True)
-            if operators is not None:
-                operators.close()
-            _write(profile, folder)
-        except OSError as error:  # as on a full disk, and whatever the run raised must be heard
-            log.warning("the profile could not be written", folder=str(folder), reason=str(error))
+            self._folder.mkdir(exist_ok=True)
+            if self._operators is not None:
+                self._operators.close()
+            _write(self._profile, self._folder)
+        except OSError as error:  # such as a full disk; the error that the run raised must not be replaced
+            log.warning("the profile could not be written", folder=str(self._folder), reason=str(error))
 
 
 def _write(profile: Profile, folder: Path) -> None:

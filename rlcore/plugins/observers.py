@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,18 +67,23 @@ class Observers:
         self._tell("on_checkpoint", run=run, path=path)
 
     def on_run_end(self, run: RunView, error: BaseException | None) -> None:
-        """Tell that the run is over."""
-        self._tell("on_run_end", run=run, error=error)
+        """Tell every observer that the run is over, whatever the call of another one raises."""
+        with ExitStack() as calls:  # which makes the calls in reverse, and raises only after the last
+            for plugin, call in reversed(self._listeners["on_run_end"]):
+                calls.callback(self._call, plugin, call, "on_run_end", run=run, error=error)
 
     def _tell(self, hook: str, **arguments: Any) -> None:
         for plugin, call in list(self._listeners[hook]):
-            try:
-                with phase("hooks"), phase(plugin):
-                    call(**arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
-                run = arguments["run"]
-                self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")
-                self._forget(plugin)
+            self._call(plugin, call, hook, **arguments)
+
+    def _call(self, plugin: str, call: Callable[..., Any], hook: str, **arguments: Any) -> None:
+        try:
+            with phase("hooks"), phase(plugin):
+                call(**arguments)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
+            run = arguments["run"]
+            self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")
+            self._forget(plugin)
 
     def _forget(self, plugin: str) -> None:
         for listeners in self._listeners.values():

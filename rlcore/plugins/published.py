@@ -1,4 +1,4 @@
-"""Components of published plugins, which errors name when one of them is not installed.
+"""Components of published plugins, and options of the core that they carry out, for errors where one is not installed.
 
 The names are data (`published.json`, written at each release), so the core itself knows no plugin.
 """
@@ -14,7 +14,7 @@ import attrs
 
 @attrs.frozen
 class Published:
-    """A component of a published plugin.
+    """A component of a published plugin, or an option of the core that it carries out.
 
     Attributes:
         dist: the dist that brings it.
@@ -27,7 +27,7 @@ class Published:
 
 @functools.cache
 def published(kind: str) -> dict[str, Published]:
-    """Return the published components of one kind (such as `trainers`) by their short names."""
+    """Return the published components of one kind (such as `trainers`) by their short names, or `options` by path."""
     table = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {
         name: Published(entry["dist"], tuple(entry.get("default_for", ())))

@@ -113,16 +113,17 @@ class Registry(Generic[T]):
         if near and near[0] in here:
             said = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
         elif near:
-            said = f" Did you mean '{near[0]}'? It {self._say_source(elsewhere[near[0]])}"
-        return said + (f" '{name}' {self._say_source(elsewhere[exact])}" if exact in elsewhere else "")
+            said = f" Did you mean '{near[0]}'? It {_describe_source(elsewhere[near[0]], self._plugins)}"
+        return said + (f" '{name}' {_describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
 
-    def _say_source(self, dist: str) -> str:
-        plugin = next((plugin for plugin in self._plugins if plugin.dist == dist), None)
-        if plugin is None:
-            return f"comes with {dist}, which is not installed: pip install {dist}"
-        if plugin.is_loaded:
-            return f"comes with other versions of {dist} than {plugin.version}, which is installed"
-        return f"comes with {dist}, which is installed, but {plugin.state}"
+
+def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
+    plugin = next((plugin for plugin in plugins if plugin.dist == dist), None)
+    if plugin is None:
+        return f"comes with {dist}, which is not installed: pip install {dist}"
+    if plugin.is_loaded:
+        return f"comes with other versions of {dist} than {plugin.version}, which is installed"
+    return f"comes with {dist}, which is installed, but {plugin.state}"
 
 
 @attrs.frozen(eq=False)
@@ -188,3 +189,22 @@ def build_registries(discovery: Discovery) -> Registries:
         for kind in KINDS
     }
     return Registries(discovery=discovery, **by_kind)
+
+
+def require_provider(option: str, value: Any, where: str) -> None:
+    """Refuse a value of an option of the core that needs a plugin, where that plugin is not loaded.
+
+    Args:
+        option: an option of the core that a published plugin carries out, such as `run.profile`.
+        value: the value it has, for the message.
+        where: where that was written.
+
+    Raises:
+        ConfigError: the plugin is not installed, or disabled, or could not be loaded.
+    """
+    dist, plugins = published("options")[option].dist, registries().discovery.plugins
+    named = [plugin for plugin in plugins if plugin.dist == dist]
+    if any(plugin.is_loaded for plugin in named):
+        return
+    reason = f" ({named[0].reason})" if named and named[0].reason else ""
+    raise errors.ConfigError(f"{where}: {option} = {value!r}: {_describe_source(dist, plugins)}{reason}")

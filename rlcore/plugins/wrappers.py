@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
@@ -12,10 +12,23 @@ from rlcore.components import KINDS, Component
 from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
 
+if TYPE_CHECKING:
+    from rlcore.settings import TrainConfig
+
 HOOK = "wrap_component"
 METHODS = {
     "trainers": ("steps", "policy", "state_dict", "load_state_dict"),
-    "architectures": ("to", "score", "reference_score", "decoder", "save_pretrained", "load_pretrained", "export"),
+    "architectures": (
+        "to",
+        "use_forward",
+        "training_step",
+        "score",
+        "reference_score",
+        "decoder",
+        "save_pretrained",
+        "load_pretrained",
+        "export",
+    ),
     "rollout_stores": ("append", "take", "__len__", "state_dict", "load_state_dict"),
     "loggers": ("metrics", "completions", "close"),
 }
@@ -37,12 +50,18 @@ class Layer:
     error: BaseException | None = None
 
 
-def ask(component: Component[Any], hooks: pluggy.PluginManager) -> list[Layer]:
-    """Ask every plugin what it wraps `component` in; return the layers, innermost first. Nothing is built."""
+def ask(component: Component[Any], hooks: pluggy.PluginManager, config: TrainConfig | None = None) -> list[Layer]:
+    """Ask every plugin what it wraps `component` in; return the layers, innermost first. Nothing is built.
+
+    Args:
+        component: what is in use.
+        hooks: those of the plugins.
+        config: the configuration of the run it is used in, None outside a run.
+    """
     layers = []
     for plugin, call in one_by_one(hooks, HOOK):
         try:
-            for wrap in call(component=component):
+            for wrap in call(component=component, config=config):
                 if not callable(wrap):
                     raise TypeError(f"it returned {wrap!r}; it must return a function, or None to leave it alone")
                 layers.append(Layer(plugin, wrap))
@@ -57,14 +76,20 @@ class Wrapping:
     Args:
         hooks: those of the plugins of this process when left out.
         fence: keeps a list of who was dropped.
+        config: the run's configuration, which plugins may ask for; None outside a run.
 
     Raises:
         PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and a plugin raises.
     """
 
-    def __init__(self, hooks: pluggy.PluginManager | None = None, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        hooks: pluggy.PluginManager | None = None,
+        fence: Fence | None = None,
+        config: TrainConfig | None = None,
+    ) -> None:
         self._hooks = registries().discovery.hooks if hooks is None else hooks
-        self._fence = fence or Fence()
+        self._fence, self._config = fence or Fence(), config
         self._asked: dict[Component[Any], list[Layer]] = {}
         self._dropped: set[str] = set()
 
@@ -78,7 +103,7 @@ class Wrapping:
         """Ask once what `component` is wrapped in, innermost first."""
         if component not in self._asked:
             self._asked[component] = []
-            for layer in ask(component, self._hooks):
+            for layer in ask(component, self._hooks, self._config):
                 if layer.plugin in self._dropped:
                     continue
                 if layer.error is not None:

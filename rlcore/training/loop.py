@@ -34,7 +34,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
     to each yield together; what depends on a clock or a signal is decided once for all of them.
     """
     config = run.config
-    with _profiled(run), _told(run), StopRequest(lambda: run.step + 1) as stop:
+    with _told(run), StopRequest(lambda: run.step + 1) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -112,14 +112,6 @@ def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metr
     sampled, learned = ranks.sum(torch.tensor(tokens.counts(), dtype=torch.float64)).tolist()
     num_tokens = sampled or learned
     return {"perf/tokens_per_s": num_tokens / seconds} if num_tokens else {}
-
-
-def _profiled(run: Run) -> AbstractContextManager[None]:
-    if not run.config.run.profile:
-        return nullcontext()
-    from rlcore_profile.session import profiled
-
-    return profiled(run)
 
 
 def _name(run: Run) -> str:

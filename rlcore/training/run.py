@@ -54,7 +54,6 @@ class Run:
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
         metrics: the last value of every metric so far.
-        timed_policies: those whose scoring `run.profile` times, as long as the run lasts.
     """
 
     config: TrainConfig
@@ -77,7 +76,6 @@ class Run:
     policy: Policy | None = None
     metrics: Metrics = attrs.field(factory=dict)
     evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
-    timed_policies: list[Policy] = attrs.field(factory=list)
 
     @property
     def dropped(self) -> Sequence[Dropped]:
@@ -106,11 +104,6 @@ class Run:
         """
         policy = self.make_policy(value_head=value_head or q_heads > 0, reference=reference, q_heads=q_heads)
         policy.to(self.ranks.device)
-        if self.config.run.profile and self.ranks.is_main:
-            from rlcore_profile.policies import time_scoring
-
-            time_scoring(policy)
-            self.timed_policies.append(policy)
         self.policy = policy
         return policy
 

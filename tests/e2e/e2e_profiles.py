@@ -51,9 +51,9 @@ def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def in_company(folder: str) -> list[tuple[str, bool]]:
-    """Train with a profile; tell of each rank what it printed, and if its policy is of the class it was built of."""
+    """Train with a profile; return what each rank printed, and if its policy passes for the one that was built."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         result = train("ppo_plain", Path(folder), "run", {"run": {"steps": 3, "profile": True}})
     ranks: Ranks = result.run.ranks
-    return ranks.gather([(said.getvalue(), type(result.policy) is ModelPolicy)])
+    return ranks.gather([(said.getvalue(), isinstance(result.policy, ModelPolicy))])

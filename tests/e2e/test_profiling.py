@@ -10,13 +10,19 @@ from typing import Any
 
 import attrs
 import pytest
+import torch
 from e2e_plugins import TRAINER, Plugins, plugins
 from e2e_processes import assert_same_run, lines
 from e2e_profiles import check_trace, names, told
 from e2e_scenarios import save_model, scenario, train
 
 import rlcore
+from rlcore import profiling
 from rlcore.cli import main
+from rlcore.errors import ConfigError
+from rlcore.models.policy import ModelPolicy
+from rlcore.plugins import registry
+from rlcore.plugins.published import Published
 from rlcore.testing.rig.isolate import call_on_two_ranks
 
 __all__ = ["plugins"]  # a fixture
@@ -112,7 +118,7 @@ def test_a_profile_changes_nothing_but_what_is_printed_and_one_folder(
     assert on - off == {"profile"}
     assert {path.name for path in (tmp_path / "on/profile").iterdir()} == {"table.txt", "phases.json", "trace.json"}
     assert capsys.readouterr().out.startswith((tmp_path / "on/profile/table.txt").read_text())
-    assert "_untimed" not in vars(type(result.policy))
+    assert isinstance(result.policy, ModelPolicy)
     before = (tmp_path / "on/profile/table.txt").read_text()
     result.generate(["a"])
     assert (tmp_path / "on/profile/table.txt").read_text() == before
@@ -134,6 +140,48 @@ def test_a_run_that_fails_leaves_a_profile(tmp_path: Path) -> None:
     assert {"generate", "reward"} <= names(profile["around"])
     assert "update" not in names(profile["around"])
     assert check_trace(tmp_path / "run")["step 3"]
+
+
+def test_a_run_that_another_observer_ends_leaves_a_profile(
+    tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = "@hookimpl\ndef on_run_end(run): raise KeyboardInterrupt"
+    for dist in ("acme-a", "zeta-z"):  # on either side of the recorder
+        plugins.install(dist, end)
+    with pytest.raises(KeyboardInterrupt):
+        train("sft_plain", tmp_path, "run", ON)
+    assert told(tmp_path / "run")["steps"]["last_step"] == 5
+    assert {"hooks/acme-a:main", "hooks/zeta-z:main"} <= names(told(tmp_path / "run")["around"])
+    assert profiling.phase("a") is profiling.phase("b")
+
+
+def test_a_run_within_a_profiled_run_has_a_profile_of_its_own(tmp_path: Path) -> None:
+    inner = []
+
+    def judge(outputs: list[str]) -> list[float]:
+        if len(inner) < 1:
+            inner.append(1)
+            with torch.enable_grad():
+                train("sft_plain", tmp_path, "inner", {"run": {"steps": 2, "profile": True}})
+        return [float(len(output)) for output in outputs]
+
+    train("ppo_plain", tmp_path, "run", {**ON, "reward_fn": judge})
+    assert told(tmp_path / "inner")["steps"]["last_step"] == 2
+    assert told(tmp_path / "run")["steps"]["last_step"] == 5
+
+
+def test_a_run_is_not_profiled_without_the_plugin(
+    tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"run\.profile = True: comes with rlcore-profile, which is installed, but disabled \(.*plugins\.disable",
+    ):
+        train("sft_plain", tmp_path, "run", {**ON, "plugins": {"disable": ["rlcore-profile"]}})
+    monkeypatch.setattr(registry, "published", lambda kind: {"run.profile": Published("acme-profile")})
+    with pytest.raises(ConfigError, match="comes with acme-profile, which is not installed: pip install acme-profile"):
+        train("sft_plain", tmp_path, "run", ON)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_is_stopped_at_once_leaves_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +225,7 @@ def test_a_run_that_goes_on_profiles_what_it_does_anew(tmp_path: Path) -> None:
 
 @attrs.frozen
 class Company:
-    """A profiled run of two ranks, and of each what it printed and if its policy is as it was."""
+    """A profiled run of two ranks, and of each what it printed and if its policy passes for the one that was built."""
 
     folder: Path
     printed: tuple[str, ...]
@@ -197,7 +245,7 @@ def test_of_two_ranks_the_first_profiles(company: Company) -> None:
     check_trace(company.folder)
 
 
-def test_two_ranks_gather_within_a_phase_and_have_their_policies_back_as_they_were(company: Company) -> None:
+def test_two_ranks_gather_within_a_phase_and_their_policies_pass_for_what_they_were(company: Company) -> None:
     assert company.as_built == (True, True)
     assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(company.folder)["steps"])
     assert (company.folder / "profile/table.txt").read_text().startswith("where the time of steps 2 to 3 went")

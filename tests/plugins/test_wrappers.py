@@ -7,7 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pluggy
 import pytest
@@ -17,8 +17,9 @@ from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
 from rlcore.plugins.fence import Fence
-from rlcore.plugins.wrappers import METHODS, Wrapping
+from rlcore.plugins.wrappers import METHODS, Wrapping, ask
 from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
+from rlcore.settings import TrainConfig
 from rlcore.training.store import MemoryStore
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -87,6 +88,23 @@ def test_a_plugin_is_asked_once_about_a_component_however_often_that_builds() ->
     assert [wrapping.wrapped(SAMPLER, name) for name in "xy"] == ["t(x)", "t(y)"]
     assert wrapping.wrapped(REWARD, "z") == "z"
     assert timer.asked == ["acme:fast", "acme:kind"]
+
+
+def test_a_plugin_may_ask_for_the_configuration_of_the_run() -> None:
+    class Curious:
+        asked: ClassVar[list[Any]] = []
+
+        @hookimpl
+        def wrap_component(self, config: Any) -> None:
+            self.asked.append(config)
+
+    hooks = pluggy.PluginManager(hookspecs.PROJECT)
+    hooks.add_hookspecs(hookspecs)
+    hooks.register(Curious())
+    config = TrainConfig()
+    Wrapping(hooks, config=config).layers(SAMPLER)
+    ask(SAMPLER, hooks)
+    assert Curious.asked == [config, None]
 
 
 def fails(built: Any) -> Any:

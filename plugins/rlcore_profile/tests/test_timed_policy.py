@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 
 from rlcore.profiling import begin_step, running
 from rlcore.types import Trajectories
-from rlcore_profile.policies import stop_timing, time_scoring
 from rlcore_profile.recorder import Profile
+from rlcore_profile.timed_policy import TimedPolicy
 
 BATCH = Trajectories.stack([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
 
@@ -74,12 +75,20 @@ class StandIn:
         return getattr(self.inner, name)
 
 
-@pytest.mark.parametrize("make", [Plain, Slotted, Module, Given, StandIn])
+class Dynamic(SimpleNamespace):
+    """One whose methods are attributes of the object alone."""
+
+    def __init__(self) -> None:
+        super().__init__(weight=1)
+        self.score = lambda batch, *, entropy=False: (self.weight * len(batch), entropy)
+        self.reference_score = lambda batch: -len(batch)
+
+
+@pytest.mark.parametrize("make", [Plain, Slotted, Module, Given, StandIn, Dynamic])
 def test_any_policy_is_timed_and_otherwise_as_it_was(make: Any) -> None:
     profile = Profile()
-    policy = make()
-    cls = type(policy)
-    time_scoring(policy)
+    built = make()
+    policy: Any = TimedPolicy(built)
     with running(profile):
         begin_step(0)
         assert policy.score(BATCH, entropy=True) == (2, True)
@@ -92,26 +101,38 @@ def test_any_policy_is_timed_and_otherwise_as_it_was(make: Any) -> None:
         ("update",): (1, 5), ("update", "forward"): (1, 0), ("score",): (2, 10),
     }  # fmt: skip
     assert isinstance(policy, make)
-    assert (type(policy).__name__, type(policy).__module__) == (cls.__name__, cls.__module__)
-    stop_timing(policy)
-    assert type(policy) is cls
+    assert policy.__class__ is make
+    assert repr(policy) == repr(built)
     assert policy.score(BATCH) == (2, False)
-    stop_timing(policy)
-    assert type(policy) is cls
+    profile.end_steps(2)
+    assert rows is profile.first.rows
+    assert not profile.steps.rows  # nothing is recorded once the profile is no longer running
 
 
-def test_a_copy_of_a_timed_policy_scores_with_its_own_weights() -> None:
-    policy = Plain()
-    time_scoring(policy)
-    kept = copy.deepcopy(policy)
+def test_attributes_are_read_set_and_deleted_on_the_policy_itself() -> None:
+    built = Plain()
+    policy: Any = TimedPolicy(built)
+    policy.weight = 7
+    policy.note = "new"
+    assert (built.weight, vars(built)["note"], policy.note) == (7, "new", "new")
+    assert vars(policy) is vars(built)
+    assert dir(policy) == dir(built)
+    del policy.note
+    assert not hasattr(built, "note")
+    with pytest.raises(AttributeError, match="'Plain' object has no attribute 'nothing'"):
+        _ = policy.nothing
+
+
+def test_a_method_that_is_replaced_is_the_one_that_is_timed() -> None:
+    policy: Any = TimedPolicy(Plain())
+    policy.score = lambda batch: "replaced"
+    assert policy.score(BATCH) == "replaced"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
+def test_a_copy_of_a_timed_policy_scores_with_its_own_weights(copied: Any) -> None:
+    policy: Any = TimedPolicy(Plain())
+    kept = copied(policy)
     policy.weight = 7
     assert (policy.score(BATCH)[0], kept.score(BATCH)[0]) == (14, 2)
-
-
-def test_a_policy_that_cannot_be_timed_is_left_alone_and_named(capsys: pytest.CaptureFixture[str]) -> None:
-    policy = SimpleNamespace(score=lambda batch: batch)
-    time_scoring(policy)  # what it holds itself goes before what its class has
-    assert policy.score(2) == 2
-    whole = 3
-    time_scoring(whole)
-    assert "the policy's scoring cannot be timed" in capsys.readouterr().err
+    assert type(kept) is TimedPolicy

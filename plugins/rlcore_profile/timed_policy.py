@@ -1,0 +1,77 @@
+"""Time what a policy scores, whichever architecture built it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from rlcore.profiling import count_tokens, phase
+from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_profile.recorder import NOTHING
+
+
+class TimedPolicy:
+    """A policy whose calls of `score` and `reference_score` are marked as phases.
+
+    With gradients a call is the phase `forward` within `update`, which is the update in progress or one of its own;
+    without gradients it is `score`. The marks cost next to nothing once no profile is being recorded.
+
+    All attributes are those of the wrapped policy, whether they are read, set or deleted, and `isinstance` sees the
+    wrapped policy's class. A copy wraps a copy of the policy, so it scores with weights of its own.
+
+    Args:
+        policy: what an architecture built (`rlcore.protocols.Policy`).
+    """
+
+    __slots__ = ("__wrapped__",)
+
+    def __init__(self, policy: Any) -> None:
+        object.__setattr__(self, "__wrapped__", policy)
+
+    def score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
+        """Score as the policy does."""
+        has_gradients = torch.is_grad_enabled()
+        with phase("update" if has_gradients else "score"):
+            count_tokens(batch.mask)
+            with phase("forward") if has_gradients else NOTHING:
+                outputs: PolicyOutputs = self.__wrapped__.score(batch, **options)
+        return outputs
+
+    def reference_score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
+        """Score as the policy's reference does."""
+        with phase("score"):
+            count_tokens(batch.mask)
+            outputs: PolicyOutputs = self.__wrapped__.reference_score(batch, **options)
+        return outputs
+
+    @property  # type: ignore[misc]  # read-only, as in any proxy: it is there for `isinstance`
+    def __class__(self) -> Any:
+        return type(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # an object that is not initialised yet
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__wrapped__, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __copy__(self) -> TimedPolicy:
+        return TimedPolicy(copy.copy(self.__wrapped__))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimedPolicy:
+        return TimedPolicy(copy.deepcopy(self.__wrapped__, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TimedPolicy, (self.__wrapped__,)
