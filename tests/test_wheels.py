@@ -135,6 +135,7 @@ def test_a_plugin_says_which_core_it_needs(name: str, wheel: zipfile.ZipFile) ->
     assert needed == ([] if name == "rlcore" else ["rlcore<0.2,>=0.1"])
 
 
+@pytest.mark.slow
 def test_an_sdist_holds_its_own_files_and_builds_the_same_wheel(
     name: str, built: dict[str, Path], wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ for plugin in all_registries().discovery.plugins:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [None, *ALGORITHMS])
 def test_the_core_and_a_plugin_alone_are_whole(
     alone: str | None, built: dict[str, Path], others: Path, tmp_path: Path
@@ -226,6 +228,7 @@ print(json.dumps([rlcore.__file__, result.metrics["reward/mean"], (result.run_di
 """
 
 
+@pytest.mark.slow
 def test_all_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
     programs = install(list(DISTS), built, others, tmp_path)
     assert listed(programs, tmp_path) == dict.fromkeys(DISTS, "ok")

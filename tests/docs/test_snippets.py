@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sittings import CHECKS, ROOT, Sitting, Snippet, snippets_of
@@ -28,7 +29,16 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+IN_FRESH_INTERPRETERS = {"tutorial.md"}
+"""Pages whose commands all start a Python of their own, which takes half a minute."""
+
+
+def _case(page: Path) -> Any:
+    marks = [pytest.mark.slow] if page.name in IN_FRESH_INTERPRETERS else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [_case(page) for page in PAGES])
 def test_every_snippet_of_a_page_runs(page: Path, sitting: Sitting) -> None:
     for snippet in snippets_of(page):
         if snippet.language in PROSE and not snippet.needs:

@@ -25,6 +25,7 @@ def assert_near(one: Path, other: Path) -> None:
             torch.testing.assert_close(tensor, second[key], rtol=0, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     # 23 samples by 5 in micro-batches of 3: shares of 3 and 2, the last batch of 3 gives 2 and 1.
     changes = {"run": {"steps": 7}, "trainer": {"optimizer": {"lr": 1e-3}}}
@@ -38,6 +39,7 @@ def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> 
             assert abs(one.get(key, 0) - two.get(key, 0)) < 1e-4
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_from_a_store_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
     learn_from(tmp_path / "store", tmp_path, "one")
     done = torchrun("learn_from", "two", tmp_path / "store")
@@ -47,6 +49,7 @@ def test_two_ranks_learn_from_a_store_as_one_does(torchrun: Callable, tmp_path: 
     assert exchanges == updates > 1  # once an update, however many micro-batches it has
 
 
+@pytest.mark.slow
 def test_two_ranks_keep_the_rollouts_of_both_in_the_prompts_order(two_ranks: Callable, tmp_path: Path) -> None:
     # A step deals the same prompts to one process and to two, whatever the policy says to them.
     changes = {"run": {"steps": 2, "rollouts": 7}}
@@ -57,6 +60,7 @@ def test_two_ranks_keep_the_rollouts_of_both_in_the_prompts_order(two_ranks: Cal
     assert [row["step"] for row in one] == [1] * 7 + [2] * 7
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_the_same_whether_a_frozen_trunk_is_run_once_or_in_every_pass(
     two_ranks: Callable, tmp_path: Path
 ) -> None:
@@ -67,6 +71,7 @@ def test_two_ranks_learn_the_same_whether_a_frozen_trunk_is_run_once_or_in_every
     assert_near(tmp_path / "once" / "model", tmp_path / "each" / "model")
 
 
+@pytest.mark.slow
 def test_two_ranks_stop_together_and_go_on(torchrun: Callable, two_ranks: Callable, tmp_path: Path) -> None:
     stopped = torchrun("ppo_config", "run", {"run": {"steps": 4}, "eval": {"every": 1}}, "SIGTERM@3")
     assert newest_checkpoint(tmp_path / "run").name == "00000002", stopped.stderr

@@ -36,6 +36,7 @@ def rows_of(company: Path, learner: str) -> list[dict[str, float]]:
 
 # trlX #597, #581, #580: in plain data-parallel training attributes behind the wrapper were out of reach, safetensors
 # checkpoints did not load, and models made from a configuration crashed.
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", list(LEARNERS))
 def test_a_model_from_a_configuration_trains_and_comes_back_on_two_ranks(company: Path, learner: str) -> None:
     for seen in seen_by_both(company, learner):
@@ -62,6 +63,7 @@ def test_a_folder_of_several_safetensors_files_is_a_model(tmp_path: Path, learne
 
 
 # trlX gathered all samples on rank 0, asked for rewards there alone, and let the others wait until they timed out.
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [name for name, given in LEARNERS.items() if "reward_fn" in given])
 def test_every_rank_asks_for_the_rewards_of_its_own_samples(company: Path, learner: str) -> None:
     first, second = (seen["asked"] for seen in seen_by_both(company, learner))

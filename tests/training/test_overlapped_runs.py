@@ -109,6 +109,7 @@ def in_company(folder: str) -> None:
         train(Path(folder), name, overlap=overlap)
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_and_write_the_same(tmp_path: Path) -> None:
     call_on_two_ranks(
         "test_overlapped_runs:in_company", {"folder": str(tmp_path)}, what="overlapping rewards on two ranks"

@@ -75,6 +75,7 @@ def test_every_other_plugin_passes_its_own_tests(stranger: Workshop) -> None:
         assert re.search(rf"^acme-{kind}/tests/test_{kind}.py \.+", said, re.MULTILINE), said
 
 
+@pytest.mark.slow
 def test_every_plugin_is_listed_and_ok(stranger: Workshop) -> None:
     shown = json.loads(stranger.run("rlcore list-plugins --json"))["plugins"]
     ours = {plugin["dist"]: plugin for plugin in shown if plugin["dist"].startswith("acme-")}
@@ -117,6 +118,7 @@ def test_the_trainer_template_is_in_step_with_the_published_package(stranger: Wo
         assert mine == {key: published[key] for key in mine}
 
 
+@pytest.mark.slow
 def test_a_readme_says_what_the_options_are(stranger: Workshop) -> None:
     for kind in KINDS:
         readme = (stranger.folder / f"acme-{kind}" / "README.md").read_text()
@@ -130,6 +132,7 @@ def test_a_readme_says_what_the_options_are(stranger: Workshop) -> None:
         assert set(tabled) == set(known)
 
 
+@pytest.mark.slow
 def test_a_readme_shows_the_examples(stranger: Workshop) -> None:
     for kind in KINDS:
         folder = stranger.folder / f"acme-{kind}"
