@@ -71,11 +71,6 @@ COMMANDS = (
         "list installed plugins, what they bring, and what is wrong with them",
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or a section, or what plugins wrap"),
-    (
-        "plan",
-        "rlcore.planning.command:command",
-        "estimate the memory a run takes of each device, and what to turn down where it does not fit",
-    ),
     ("rollouts", "rlcore.cli.rollouts.command:command", "print what a run sampled, in training or at evaluations"),
     ("doctor", "rlcore.cli.doctor:command", "print what a bug report needs: versions, machine, plugins, and problems"),
     (

@@ -215,3 +215,10 @@ def test_nothing_wraps_a_command(reporting: Site) -> None:
         "beta", "from rlcore import hookimpl\n@hookimpl\ndef wrap_component(component): return lambda x: x\n"
     )
     assert "command" not in reporting.python("-m", "rlcore", "show", "--wrapped").stdout
+
+
+def test_a_command_of_a_published_plugin_that_takes_no_part_names_the_plugin(site: Site) -> None:
+    done = site.python("-m", "rlcore", "plan", "run.yaml", RLCORE_DISABLE_PLUGINS="rlcore-plan")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "no command is called 'plan'. 'plan' comes with rlcore-plan, which is installed, but disabled"
+    assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"

@@ -18,7 +18,6 @@ from rlcore.models.causal import build_causal_lm
 from rlcore.models.hub import WEIGHTS, check_reach
 from rlcore.models.loading import load_critic
 from rlcore.models.settings import CausalLMConfig
-from rlcore.planning.estimate import estimate
 
 NAME = "nobody/nothing"
 
@@ -42,11 +41,10 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: estimate({"model": {"path": NAME}, "trainer": {"name": "sft"}, "data": {"samples": ["a"]}}, "test"),
         lambda: rlcore.train(NAME, trainer="sft", samples=["a"]),
         lambda: build_causal_lm(NAME, CausalLMConfig()),
     ],
-    ids=["plan", "train", "build"],
+    ids=["train", "build"],
 )
 def test_a_hub_that_cannot_be_reached_is_asked_once(
     use: Callable[[], object],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rlcore.planning.advice import Advice
-from rlcore.planning.estimate import Estimate
-from rlcore.planning.sizes import write_size
+from rlcore_plan.advice import Advice
+from rlcore_plan.estimate import Estimate
+from rlcore_plan.sizes import write_size
 
 SCHEMA = 1
 GIVES_BACK = "MALLOC_MMAP_THRESHOLD_=131072"
-"""Keeps glibc's bound from rising (`rlcore.planning.heap`), so that it gives back what is freed."""
+"""Keeps glibc's bound from rising (`rlcore_plan.heap`), so that it gives back what is freed."""
 
 
 def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:

@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from rlcore.models.speed import fused_logprobs
 from rlcore.models.speed.logit_tiles import Tile, tiles
-from rlcore.planning.forms import Forms, call_of
-from rlcore.planning.heap import Heap
-from rlcore.planning.live import LiveBytes
+from rlcore_plan.forms import Forms, call_of
+from rlcore_plan.heap import Heap
+from rlcore_plan.live import LiveBytes
 
 _aten, _device_of = torch.ops.aten, torch.ops.prim.device.default
 _INDEXED = (

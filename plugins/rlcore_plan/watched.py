@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from rlcore.planning.live import LiveBytes, held
 from rlcore.protocols import Decoder, DecodeStep, Policy, joins
 from rlcore.sampling.inputs import takes_waiting
+from rlcore_plan.live import LiveBytes, held
 
 
 class Watched:

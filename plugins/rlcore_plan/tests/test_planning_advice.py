@@ -8,8 +8,8 @@ import pytest
 from planning_making import folders, imitation, ppo
 
 from rlcore.config import merge, parse_overrides
-from rlcore.planning.advice import FREE, SLOWER, advise
-from rlcore.planning.estimate import estimate
+from rlcore_plan.advice import FREE, SLOWER, advise
+from rlcore_plan.estimate import estimate
 
 __all__ = ["folders"]  # a fixture
 

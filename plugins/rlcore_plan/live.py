@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlcore.planning.heap import Heap
+from rlcore_plan.heap import Heap
 
 
 class LiveBytes(TorchDispatchMode):

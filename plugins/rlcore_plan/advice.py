@@ -13,8 +13,8 @@ import attrs
 from rlcore.config import merge, parse_overrides
 from rlcore.errors import RLCoreError
 from rlcore.logging import LEVEL
-from rlcore.planning.estimate import Estimate, estimate
-from rlcore.planning.phases import TRUNK
+from rlcore_plan.estimate import Estimate, estimate
+from rlcore_plan.phases import TRUNK
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
 """The option that bounds what a phase samples at once."""

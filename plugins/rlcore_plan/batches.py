@@ -7,8 +7,8 @@ import torch
 from rlcore.data.order import Order
 from rlcore.data.samples import stack_samples
 from rlcore.optim.batches import micro_batches
-from rlcore.planning.subject import Subject, vocabulary_of
 from rlcore.types import Prompt, Trajectories
+from rlcore_plan.subject import Subject, vocabulary_of
 
 
 def pieces(subject: Subject, batch: Trajectories, size: int) -> list[Trajectories]:

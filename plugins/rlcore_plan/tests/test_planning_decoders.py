@@ -12,10 +12,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlcore.config import merge
 from rlcore.models.policy import ModelPolicy
-from rlcore.planning.estimate import estimate
 from rlcore.protocols import Decoder
 from rlcore.testing.small import make_tokenizer
 from rlcore.training.api import train_from_config
+from rlcore_plan.estimate import estimate
 
 LENGTH = 20
 PROMPTS = [format(i, "06b").replace("0", "a").replace("1", "b") + "c" * (LENGTH - 6) for i in range(64)]

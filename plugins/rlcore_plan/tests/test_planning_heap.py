@@ -15,11 +15,11 @@ from planning_making import GPT, save
 from planning_making import imitation as small_imitation
 from transformers import GPT2Config
 
-from rlcore.planning import estimate, heap, subject
-from rlcore.planning.heap import Block, Heap
-from rlcore.planning.live import LiveBytes
-from rlcore.planning.phantoms import Phantoms, phantoms
 from rlcore.ranks import Ranks
+from rlcore_plan import estimate, heap, subject
+from rlcore_plan.heap import Block, Heap
+from rlcore_plan.live import LiveBytes
+from rlcore_plan.phantoms import Phantoms, phantoms
 
 MB = 10**6
 glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
@@ -27,7 +27,7 @@ glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
 BLOCKS = """
 import ctypes, json, os, sys
 from pathlib import Path
-from rlcore.planning.heap import Heap
+from rlcore_plan.heap import Heap
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

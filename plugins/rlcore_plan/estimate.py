@@ -13,15 +13,15 @@ import torch
 from rlcore.config import structure
 from rlcore.config.workload import Workload
 from rlcore.errors import ConfigError, ModelError, RLCoreError
-from rlcore.planning.draws import is_drawn_alike
-from rlcore.planning.heap import Heap
-from rlcore.planning.phantoms import Phantoms, phantoms
-from rlcore.planning.phases import Measured, measure
-from rlcore.planning.subject import Subject, build_subject, read_inputs
 from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
 from rlcore.training.peak_memory import resident_bytes
+from rlcore_plan.draws import is_drawn_alike
+from rlcore_plan.heap import Heap
+from rlcore_plan.phantoms import Phantoms, phantoms
+from rlcore_plan.phases import Measured, measure
+from rlcore_plan.subject import Subject, build_subject, read_inputs
 
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first

@@ -10,11 +10,11 @@ import attrs
 import torch
 
 from rlcore.optim.updater import Updater
-from rlcore.planning.batches import learned, pieces, rollouts
-from rlcore.planning.draws import Draws, draw
-from rlcore.planning.live import LiveBytes, held, parameters_of
-from rlcore.planning.subject import Subject
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_plan.batches import learned, pieces, rollouts
+from rlcore_plan.draws import Draws, draw
+from rlcore_plan.live import LiveBytes, held, parameters_of
+from rlcore_plan.subject import Subject
 
 MANY = 10**6
 """Updates of a run for its schedule, which takes no memory."""

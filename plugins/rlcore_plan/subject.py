@@ -20,7 +20,6 @@ from rlcore.models.kind import declared
 from rlcore.models.loading import weightless
 from rlcore.models.peft.inject import unwrapped
 from rlcore.optim.choose import Optimizers, sections
-from rlcore.planning.lengths import Lengths, find_lengths, find_tokenizer, stand_in
 from rlcore.plugins.choose import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Policy
@@ -29,6 +28,7 @@ from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training.check_trainer import check_declared
 from rlcore.training.choose import Chosen, choose
 from rlcore.training.inputs import DATA_INPUTS, Inputs
+from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import attrs
 
 from rlcore.config import evolve
-from rlcore.planning.batches import prompts
-from rlcore.planning.live import LiveBytes
-from rlcore.planning.subject import Subject
-from rlcore.planning.watched import Watched
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings
+from rlcore_plan.batches import prompts
+from rlcore_plan.live import LiveBytes
+from rlcore_plan.subject import Subject
+from rlcore_plan.watched import Watched
 
 NUM_EARLY, NUM_LATE = 2, 3
 """Tokens drawn to see what sampling takes: the first step of a decoder allocates its cache, the next finds it there."""

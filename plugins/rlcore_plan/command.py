@@ -29,16 +29,16 @@ def _plan(arguments: argparse.Namespace) -> int:
     import sys
 
     from rlcore.config import load_yaml, merge, parse_overrides
-    from rlcore.planning.sizes import parse_size
+    from rlcore_plan.sizes import parse_size
 
     given = None if arguments.device_memory is None else parse_size(arguments.device_memory)
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
-    from rlcore.planning.advice import advise
-    from rlcore.planning.device import device_memory
-    from rlcore.planning.estimate import estimate
-    from rlcore.planning.heap import Heap
-    from rlcore.planning.report import report_as_json, write_report
+    from rlcore_plan.advice import advise
+    from rlcore_plan.device import device_memory
+    from rlcore_plan.estimate import estimate
+    from rlcore_plan.heap import Heap
+    from rlcore_plan.report import report_as_json, write_report
 
     gc.freeze()  # garbage is looked for in each estimate, and there is none in all that has been imported
     heap = Heap()

@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.functional import layer_norm
 from torch.utils._pytree import tree_leaves
 
-from rlcore.planning.live import held
-from rlcore.planning.phantoms import phantoms
+from rlcore_plan.live import held
+from rlcore_plan.phantoms import phantoms
 
 Call = Callable[[Tensor, Tensor], Any]
 CALLS: dict[str, Call] = {

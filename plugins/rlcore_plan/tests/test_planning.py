@@ -18,12 +18,12 @@ from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError
 from rlcore.models.speed.fused_logprobs import score_tokens
-from rlcore.planning.estimate import estimate
-from rlcore.planning.live import LiveBytes
-from rlcore.planning.phantoms import phantoms
-from rlcore.planning.phases import Measured
-from rlcore.planning.sizes import parse_size, write_size
 from rlcore.training.api import train_from_config
+from rlcore_plan.estimate import estimate
+from rlcore_plan.live import LiveBytes
+from rlcore_plan.phantoms import phantoms
+from rlcore_plan.phases import Measured
+from rlcore_plan.sizes import parse_size, write_size
 from rlcore_ppo.trainer import PPOTrainer
 
 __all__ = ["folders"]  # a fixture
@@ -140,7 +140,7 @@ def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measur
 
 def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(num_tiles: int) -> int:
-        monkeypatch.setattr("rlcore.planning.phantoms.NUM_TILES", num_tiles)
+        monkeypatch.setattr("rlcore_plan.phantoms.NUM_TILES", num_tiles)
         with phantoms() as mode:
             hidden, weight = torch.zeros(64, 4, requires_grad=True), torch.zeros(512, 4, requires_grad=True)
             said = score_tokens(hidden, weight, None, torch.zeros(64, dtype=torch.long), tile=(32, 64))

@@ -1,0 +1,16 @@
+"""Bring the command `rlcore plan` to rlcore; light, for `rlcore --help` imports it."""
+
+from __future__ import annotations
+
+from rlcore import hookimpl
+from rlcore.hookspecs import Register
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register the command `plan`."""
+    register(
+        "plan",
+        "rlcore_plan.command:command",
+        summary="estimate the memory a run takes of each device, and what to turn down where it does not fit",
+    )

@@ -1,1 +1,0 @@
-"""Plan a run's memory before it is paid for; see `docs/memory.md`."""
