@@ -1,7 +1,8 @@
-"""The door: every hook a plugin may implement, on one screen.
+"""Every hook that a plugin may implement.
 
-A plugin is a light module (no torch) named in the entry-point group `rlcore`. Choose one by name: a register hook.
-Tell everyone: an observer. Stand around what another builds: `wrap_component`. Per token: none of these.
+A plugin is a module that imports no torch and is named in the entry-point group `rlcore`. A `register_*` hook adds
+components that users choose by name, an `on_*` hook observes a run, and `wrap_component` wraps what another component
+builds. No hook is called per token.
 """
 
 from __future__ import annotations
@@ -24,29 +25,32 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 def deprecated(hook: str, argument: str = "", *, since: str, goes: str, use: str) -> DeprecationWarning:
-    """Make what `warn_on_impl` and `warn_on_impl_args` of a hookspec take; `rlcore list-plugins` shows its text.
+    """Return the warning to pass to `hookspec` as `warn_on_impl` or in `warn_on_impl_args`.
+
+    `rlcore list-plugins` shows its text next to the plugins that implement the hook or take the argument.
 
     Args:
-        hook: the hook that goes, or that loses an argument.
-        argument: the argument that goes; nothing where the whole hook does.
-        since: version of rlcore from which this is said.
-        goes: version of rlcore in which it is gone, two minor versions later.
-        use: what takes its place.
+        hook: the deprecated hook, or the hook with the deprecated argument.
+        argument: the deprecated argument; empty if the whole hook is deprecated.
+        since: version of rlcore that deprecates it.
+        goes: version of rlcore that removes it, two minor versions later.
+        use: its replacement.
     """
     what = f"hook {hook}: argument '{argument}'" if argument else f"hook {hook}"
-    return DeprecationWarning(f"{what} is deprecated since rlcore {since} and goes in {goes}: use '{use}'")
+    return DeprecationWarning(f"{what} is deprecated since rlcore {since} and will be removed in {goes}: use '{use}'")
 
 
 class Register(Protocol):
-    """What a register hook calls, once for each component it brings."""
+    """The callback that a register hook receives; the hook calls it once per component."""
 
     def __call__(self, name: str, target: Any, *, config: Any = None, summary: str = "") -> None:
         """Register a component.
 
         Args:
-            name: what a user writes to choose it; `dist:name` in full.
-            target: the component, or `"module:attribute"`, imported on first use.
-            config: its `@rlcore.config.config` class, or `"module:attribute"`; None where it has no options.
+            name: the short name that users write in a configuration; its full name is `dist:name`.
+            target: the component, or its `"module:attribute"`, which is imported on first use.
+            config: the component's `@rlcore.config.config` class, or its `"module:attribute"`; None if it has no
+                options.
             summary: one line for `rlcore show`.
         """
         ...
@@ -54,91 +58,93 @@ class Register(Protocol):
 
 @hookspec
 def register_trainers(register: Register) -> None:
-    """Register algorithms, chosen by `trainer.name`.
+    """Register algorithms, selected by `trainer.name`.
 
-    A register hook is called once in every process, the first time a component is looked up there. One that raises
-    makes its plugin broken: nothing the plugin registered stays.
+    A register hook is called once per process, before the first component is looked up. If it raises, the plugin is
+    reported as broken and all of its components are discarded.
 
     Args:
-        register: takes a name and a target, called as `Trainer(config, run)`; see `rlcore.protocols.Trainer`.
+        register: takes a name and a target that is called as `Trainer(config, run)`; see `rlcore.protocols.Trainer`.
     """
 
 
 @hookspec
 def register_pipelines(register: Register) -> None:
-    """Register ways to turn text into tokens, chosen by `data.prompt_pipeline` and `data.sample_pipeline`.
+    """Register tokenisation pipelines, selected by `data.prompt_pipeline` and `data.sample_pipeline`.
 
     Args:
         register: takes a name and a `rlcore.protocols.PromptPipeline` or `SamplePipeline`; with `config`, a function
-            that returns one for an object of that class.
+            that takes an object of that class and returns the pipeline.
     """
 
 
 @hookspec
 def register_architectures(register: Register) -> None:
-    """Register ways to turn a model spec into a policy, chosen by `model.architecture`.
+    """Register functions that build a policy from a model spec, selected by `model.architecture`.
 
     Args:
-        register: takes a name and a `rlcore.protocols.Architecture`, which is given its options as an argument.
+        register: takes a name and a `rlcore.protocols.Architecture`, which receives its options as an argument.
     """
 
 
 @hookspec
 def register_rollout_stores(register: Register) -> None:
-    """Register places where trajectories wait between sampling and learning, chosen by `store`.
+    """Register rollout stores, which hold trajectories between sampling and training; selected by `store`.
 
     Args:
-        register: takes a name and a target, called as `Store()`, with `config` as `Store(config)`; see
+        register: takes a name and a target that is called as `Store()`, or with `config` as `Store(config)`; see
             `rlcore.protocols.RolloutStore`.
     """
 
 
 @hookspec
 def register_loggers(register: Register) -> None:
-    """Register places where metrics go, chosen in `loggers`.
+    """Register loggers of metrics and completions, selected in `loggers`.
 
     Args:
-        register: takes a name and a target, called as `Logger(config, run)` on rank 0; see `rlcore.protocols.Logger`.
+        register: takes a name and a target that is called as `Logger(config, run)` on rank 0; see
+            `rlcore.protocols.Logger`.
     """
 
 
 @hookspec
 def register_samplers(register: Register) -> None:
-    """Register ways to generate rollouts, chosen by `sampler`.
+    """Register samplers, which generate rollouts; selected by `sampler`.
 
     Args:
-        register: takes a name and a `rlcore.protocols.Sampler`; with `config`, a function that returns one for an
-            object of that class.
+        register: takes a name and a `rlcore.protocols.Sampler`; with `config`, a function that takes an object of that
+            class and returns the sampler.
     """
 
 
 @hookspec
 def register_rewards(register: Register) -> None:
-    """Register reward functions, chosen by name in `data.reward_fn`.
+    """Register reward functions, selected by name in `data.reward_fn`.
 
     Args:
-        register: takes a name and a function of `samples`, `prompts`, `outputs` or columns of the prompts, by name;
-            with `config`, a function that returns one for an object of that class.
+        register: takes a name and a reward function, whose parameters are any of `samples`, `prompts`, `outputs` and
+            the prompts' columns, passed by name; with `config`, a function that takes an object of that class and
+            returns the reward function.
     """
 
 
 @hookspec
 def register_optimizers(register: Register) -> None:
-    """Register optimizers, chosen by `trainer.optimizer.name`.
+    """Register optimizers, selected by `trainer.optimizer.name`.
 
     Args:
-        register: takes a name and a `torch.optim.Optimizer` class, or what else `rlcore.protocols.OptimizerBuilder`
-            allows; with `config`, options that it is given by name.
+        register: takes a name and a `torch.optim.Optimizer` class or other `rlcore.protocols.OptimizerBuilder`; with
+            `config`, the options of that class are passed to it by name.
     """
 
 
 @hookspec
 def register_schedulers(register: Register) -> None:
-    """Register courses of the learning rate, chosen by `trainer.optimizer.scheduler`.
+    """Register learning-rate schedules, selected by `trainer.optimizer.scheduler`.
 
     Args:
-        register: takes a name and a function from `transformers`, or what else `rlcore.protocols.SchedulerBuilder`
-            allows; with `config`, options that it is given by name.
+        register: takes a name and a schedule function of `transformers` or other `rlcore.protocols.SchedulerBuilder`;
+            with `config`, the options of that class are passed to it by name.
     """
 
 
@@ -146,92 +152,96 @@ def register_schedulers(register: Register) -> None:
 def register_commands(register: Register) -> None:
     """Register subcommands of `rlcore`, such as `rlcore report`.
 
-    `rlcore --help` lists the name and the summary. The target is imported when its command is given, not before. A
-    command of the core keeps its name: a plugin's of the same name is a conflict, and runs under its full name
+    `rlcore --help` lists the name and the summary; the target is imported only when the command runs. Commands of the
+    core take precedence: a plugin's command of the same name is reported as a conflict and runs under its full name
     (`rlcore acme-report:train`).
 
     Args:
-        register: takes a name, which a user types, and a `rlcore.protocols.Command`; `config` must stay None.
+        register: takes the command's name and a `rlcore.protocols.Command`; `config` must be None.
     """
 
 
 @hookspec
 def on_run_start(run: RunView) -> None:
-    """Hear that a run begins: all is built and, where it goes on from a checkpoint, restored; no step is done yet.
+    """Called once before the first step, after the model is built and any checkpoint is restored.
 
-    Observers read, and never change what they are given. They are called on every rank, in no promised order: ask
-    `run.ranks.is_main` before writing anything. What they return is ignored. One that raises is reported once and
-    called no more in that run, for no hook; with `RLCORE_STRICT_PLUGINS` the run ends with a `PluginError`.
+    Observers read their arguments and must not change them. They are called on every rank in an unspecified order, so
+    check `run.ranks.is_main` before writing files. Return values are ignored. If an observer raises, the error is
+    logged once and no hook of that plugin is called again in the run; with `RLCORE_STRICT_PLUGINS` set, the run ends
+    with a `PluginError`.
 
     Args:
-        run: the run; `run.config`, `run.dir` and `run.step` (more than 0 where it goes on) say which.
+        run: the run, with `run.config`, `run.dir` and `run.step` (greater than 0 after a resume).
     """
 
 
 @hookspec
 def on_rollout(run: RunView, batch: Trajectories) -> None:
-    """Hear of trajectories just sampled and rewarded; the algorithm tells it, if it samples and cares to.
+    """Called after trajectories are sampled and rewarded, by algorithms that report their rollouts.
 
     Args:
-        run: the run; `run.step` is still the number of steps done before.
-        batch: the sequences as the algorithm will learn from them; which columns it has is the algorithm's.
+        run: the run; `run.step` does not count the current step yet.
+        batch: the sequences that the algorithm will train on; the columns depend on the algorithm.
     """
 
 
 @hookspec
 def on_step(run: RunView, metrics: Mapping[str, float]) -> None:
-    """Hear of the metrics of a step, after every yield of the trainer and before an evaluation or checkpoint of it.
+    """Called after every step (yield of the trainer), before the step's evaluation or checkpoint.
 
     Args:
-        run: the run; `run.step` counts this step already.
-        metrics: what the trainer yielded on this rank, `time/step_s`, `perf/tokens_per_s` and `perf/peak_memory_gb`.
+        run: the run; `run.step` counts this step.
+        metrics: what the trainer yielded on this rank, plus `time/step_s`, `perf/tokens_per_s` and
+            `perf/peak_memory_gb`.
     """
 
 
 @hookspec
 def on_evaluate(run: RunView, metrics: Mapping[str, float]) -> None:
-    """Hear of the metrics of an evaluation, once its completions are written.
+    """Called after every evaluation, when its completions have been written.
 
     Args:
-        run: the run; `run.step` steps have been done, 0 for an evaluation before the first.
-        metrics: keys under `eval/`; the same on all ranks.
+        run: the run; `run.step` is 0 for an evaluation before the first step.
+        metrics: metrics named `eval/...`, equal on all ranks.
     """
 
 
 @hookspec
 def on_checkpoint(run: RunView, path: Path) -> None:
-    """Hear of a checkpoint that is whole and on disk.
+    """Called after every checkpoint, when it is complete on disk.
 
     Args:
         run: the run.
-        path: the checkpoint's folder, which later ones may push out: copy what is to stay.
+        path: the checkpoint's folder, which the run may delete after later checkpoints: copy what you want to keep.
     """
 
 
 @hookspec
 def on_run_end(run: RunView, error: BaseException | None) -> None:
-    """Hear that the run is over: the last hook of a run, called however it ended, before loggers are closed.
+    """Called once when the run ends, whether or not it failed: the last hook of a run, before loggers are closed.
 
     Args:
         run: the run; `run.metrics` has the last value of every metric.
-        error: what ended it, such as KeyboardInterrupt; None if it ended well or stopped as asked.
+        error: the exception that ended the run, such as KeyboardInterrupt; None if it finished or was stopped by a
+            signal.
     """
 
 
 @hookspec
 def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
-    """Put something around what a component builds: a clock around a sampler, a trace around a policy.
+    """Return a function that wraps what a component builds, such as a sampler that is to be timed, or None.
 
-    Asked once a run about each component in use, before anything is built. The first plugin, in registration order
-    (the core, then by dist), is innermost. `rlcore show --wrapped` prints who wraps what.
+    Called once per run for each component in use, before anything is built. The wrapper of the first plugin in
+    registration order (the core, then by dist) is innermost. `rlcore show --wrapped` lists the wrappers.
 
     Args:
-        component: its `kind` (such as `samplers`), `name`, `dist` and `version` tell what it is.
+        component: the component, with its `kind` (such as `samplers`), `name`, `dist` and `version`.
         config: the run's configuration; None outside a run, as in `rlcore show --wrapped`.
 
     Returns:
-        None to leave it alone; else a function from what the component built to what is used in its place, which must
-        stand in for it fully: every attribute that is read or set. Changing what it was given, and returning that, will
-        do. A trainer, policy, store or logger is given as an object; a sampler, pipeline or reward as the function it
-        is, whose signature counts (`functools.wraps` keeps it); of an optimizer or scheduler, what builds it.
+        None to leave the component alone; otherwise a function that takes what the component built and returns its
+        replacement. The replacement must have every attribute that is read or set on the original and the same
+        signature; changing the original in place and returning it is fine. The function receives an object for a
+        trainer, policy, store or logger, the callable itself for a sampler, pipeline or reward (`functools.wraps` keeps
+        its signature), and the builder for an optimizer or schedule.
     """

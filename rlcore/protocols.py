@@ -1,4 +1,4 @@
-"""What a component must offer to stand behind each registry; nothing here is a base class."""
+"""The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
 from __future__ import annotations
 
@@ -46,110 +46,112 @@ __all__ = [
 
 
 class Trainer(Protocol):
-    """An algorithm: a loop of its own, given to the core as a generator.
+    """An algorithm whose training loop is a generator.
 
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
-    registered with, None if it has none. It must call `run.build_policy` there. Every `yield` of `steps` is a promise:
-    `policy()` and `state_dict()` together hold all that is needed to go on.
+    registered with, or None if it has none. Its `__init__` must call `run.build_policy`. At every `yield` of `steps`,
+    `policy()` and `state_dict()` together must hold everything needed to resume.
 
-    One that learns from samples and makes them no likelier, as from preferences, tells the conformance kit which metric
-    falls instead by an attribute: `lowers = "loss/policy"`.
+    Three attributes are optional:
 
-    One that tells `rlcore plan` what it will ask for has a static method `workload(config, num_prompts)`, which returns
-    a `rlcore.config.workload.Workload`.
-
-    One that shall be chosen where the user names no trainer has an attribute `default_for`, the names of the inputs it
-    fits, such as `("reward_fn",)` or `("samples", "rewards")`. A reward function outweighs samples, several inputs
-    outweigh one of them, and two trainers that fit equally well are an error that names both.
+    * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
+      that learns from samples without making them more likely, for example from preferences.
+    * `workload`: a static method `workload(config, num_prompts)` that returns a `rlcore.config.workload.Workload`, the
+      batch sizes and model heads that `rlcore plan` reads.
+    * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
+      `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
+      over one of them; two trainers that fit equally well are an error that names both.
     """
 
     needs: tuple[str, ...]
-    """Names of the inputs the algorithm cannot do without, such as `("reward_fn", "prompts")`."""
+    """Names of the required inputs, such as `("reward_fn", "prompts")`."""
     default_budget: Mapping[str, float]
-    """What `run.steps` or `run.epochs` are when the user sets no budget at all."""
+    """`run.steps` or `run.epochs` to use when the user sets no budget."""
 
     def steps(self) -> Iterator[Metrics]:
         """Yield the metrics of one step after another, without end; the driver stops when a budget is spent.
 
-        Between two yields the driver logs, evaluates, writes checkpoints and tells the observers, and gives the random
-        numbers back that this took. All ranks must yield together. An error raised here ends the run; a metric under
-        `loss/` that is not finite does too, with `Diverged`.
+        Between two yields the driver logs, evaluates, writes checkpoints and calls observers, and then restores the
+        random number generators. All ranks must yield together. An exception ends the run; so does a metric under
+        `loss/` that is not finite, with `Diverged`.
         """
         ...
 
     def policy(self) -> Policy:
-        """Return what evaluation samples from and what gets saved; the same object every time."""
+        """Return the policy that is evaluated and saved; the same object on every call."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
+        """Return the training state that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
 
-        Called on every rank at a checkpoint; what rank 0 returns is saved.
+        Called on every rank at a checkpoint; rank 0's is saved.
         """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken, on every rank, before `steps` is called.
+        """Restore a state that `state_dict` returned; called on every rank, before `steps`.
 
         Args:
-            state: what `state_dict` returned, tensors on the CPU.
+            state: what `state_dict` returned, with tensors on the CPU.
         """
         ...
 
 
 class PromptPipeline(Protocol):
-    """A way to turn a source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`.
+    """A function that turns a data source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`.
 
-    One that reads rows of a form of its own shows some to the conformance kit in an attribute `example_rows`.
+    A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
+    `example_rows`.
     """
 
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
     ) -> list[Prompt]:
-        """Tokenise a source, the same on every rank.
+        """Tokenise a source; the result must be the same on every rank.
 
         Args:
-            source: what the user gave; `rlcore.data.sources.load_source` turns every form of it into rows.
-            tokenizer: the policy's.
+            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
+            tokenizer: the policy's tokenizer.
             data: the section `data` of the configuration: columns, limits, special tokens.
-            max_length: the policy's context in tokens, prompt and continuation together; 0 where it is unbounded.
-            what: the option the source was given in, for errors.
+            max_length: the policy's context length in tokens, prompt and continuation together; 0 if unbounded.
+            what: name of the option that holds the source, for error messages.
 
         Returns:
-            One `Prompt` for each row, in the rows' order.
+            One `Prompt` per row, in the order of the rows.
         """
         ...
 
 
 class SamplePipeline(Protocol):
-    """A way to turn a source into demonstrations; the built-in one is `rlcore.data.samples.build_samples`.
+    """A function that turns a data source into demonstrations; built-in: `rlcore.data.samples.build_samples`.
 
-    One that reads rows of a form of its own shows some to the conformance kit in an attribute `example_rows`.
+    A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
+    `example_rows`.
     """
 
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
     ) -> list[Sample]:
-        """Tokenise a source and mark the tokens to be learned, the same on every rank.
+        """Tokenise a source and mark the tokens to train on; the result must be the same on every rank.
 
         Args:
-            source: what the user gave; `rlcore.data.sources.load_source` turns every form of it into rows.
-            tokenizer: the policy's.
+            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
+            tokenizer: the policy's tokenizer.
             data: the section `data` of the configuration: columns, limits, special tokens.
-            max_length: the policy's context in tokens; 0 where it is unbounded.
-            what: the option the source was given in, for errors.
+            max_length: the policy's context length in tokens; 0 if unbounded.
+            what: name of the option that holds the source, for error messages.
 
         Returns:
-            One `Sample` for each row, in the rows' order.
+            One `Sample` per row, in the order of the rows.
         """
         ...
 
 
 class Sampler(Protocol):
-    """A way to generate rollouts; the built-in one is `rlcore.sampling.sample`.
+    """A function that generates rollouts; the built-in one is `rlcore.sampling.sample`.
 
-    One that draws from another distribution than the policy's on purpose tells the conformance kit so by an attribute
-    `draws_from_policy = False`.
+    A sampler that intentionally samples from another distribution than the policy's sets an attribute
+    `draws_from_policy = False`, which the conformance kit reads.
     """
 
     def __call__(
@@ -162,68 +164,68 @@ class Sampler(Protocol):
         logit_mask: torch.Tensor | None = None,
         on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
-        """Continue each prompt once, with the policy as it is now.
+        """Continue each prompt once with the current weights of the policy.
 
         Args:
-            policy: what draws; `policy.decoder` reads prompts and gives logits.
-            prompts: B prompts, those of this rank.
-            sampling: temperature, truncation, weight of advantages, limits and stop sequences.
-            generator: where every random number must come from, so that a run can be repeated; on the CPU.
-            logit_mask: bool[V, V] on the policy's device, in row i True where a token may come next after token i.
-                Given only in runs that have one, so a sampler may do without this argument; such a run then refuses it.
-            on_batch: to be called with places in `prompts` and their trajectories, complete as they are returned in the
-                end but for padding, whenever some are finished; every place once, on the thread of the call. A sampler
-                may do without this argument; what waits for finished sequences then waits for all.
+            policy: the policy to sample from; `policy.decoder` encodes prompts and returns logits.
+            prompts: the B prompts of this rank.
+            sampling: temperature, truncation, weight of the advantages, length limits and stop sequences.
+            generator: source of every random number, so that the run is reproducible; on the CPU.
+            logit_mask: bool[V, V] on the policy's device; entry [i, j] is True if token j may follow token i. Passed
+                only in runs with a logit mask; such runs refuse a sampler without this parameter.
+            on_batch: callback for finished sequences, called on the calling thread with their indices in `prompts` and
+                their trajectories, which equal the returned ones up to padding; every index is passed once. A sampler
+                may omit this parameter; rewards are then computed after all sequences are finished.
 
         Returns:
-            B sequences on the policy's device, row i belonging to prompt i. `ended` is True only where EOS or a stop
-            sequence was drawn. It may have the columns `logprobs` (of the untempered policy) and `values`; what is
-            missing the trainer computes.
+            B sequences on the policy's device; row i continues prompt i. `ended` is True only if EOS or a stop sequence
+            was sampled. The columns `logprobs` (of the policy at temperature 1) and `values` are optional; the trainer
+            computes missing ones.
         """
         ...
 
 
 class RolloutStore(Protocol):
-    """Where trajectories wait between sampling and learning; built as `Store()`, or `Store(config)` with options.
+    """A buffer of trajectories between sampling and training, built as `Store()`, or `Store(config)` with options.
 
-    Every rank has one of its own. A checkpoint may fall where it is not empty.
+    Every rank has its own. It may hold trajectories when a checkpoint is written.
     """
 
     def append(self, batch: Trajectories) -> None:
-        """Add a batch behind what is held.
+        """Append a batch.
 
         Args:
-            batch: any number of sequences; its columns are those of the batches before.
+            batch: any number of sequences, with the same columns as the batches before.
         """
         ...
 
     def take(self) -> Trajectories:
-        """Return everything as one batch, in the order it came, and forget it.
+        """Return all sequences as one batch, in the order they were appended, and empty the store.
 
         Raises:
-            EmptyStore: nothing has been added since the last time.
+            EmptyStore: nothing has been appended since the last call.
         """
         ...
 
     def __len__(self) -> int:
-        """Count the sequences held."""
+        """Return the number of sequences in the store."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is held, or where it lies: nested dicts, lists, numbers, strings and tensors."""
+        """Return the contents, or where they are kept: nested dicts, lists, numbers, strings and tensors."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken.
+        """Restore the contents.
 
         Args:
-            state: what `state_dict` returned, tensors on the CPU.
+            state: what `state_dict` returned, with tensors on the CPU.
         """
         ...
 
 
 class RunView(Protocol):
-    """A run as loggers and observers see it: they read it and change nothing."""
+    """A run, as loggers and observers see it; read-only."""
 
     @property
     def dir(self) -> Path:
@@ -237,178 +239,104 @@ class RunView(Protocol):
 
     @property
     def ranks(self) -> Ranks:
-        """This process's place among the processes of the run; `ranks.is_main` is true of the one that writes."""
+        """The processes of the run; `ranks.is_main` is True on rank 0, which writes files."""
         ...
 
     @property
     def step(self) -> int:
-        """Steps done so far."""
+        """Number of steps done."""
         ...
 
     @property
     def total_steps(self) -> int | None:
-        """Steps after which the run ends, None where only time bounds it."""
+        """Number of steps after which the run ends; None if only `run.time_s` limits it."""
         ...
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The last value of every metric so far."""
+        """The last value of every metric."""
         ...
 
     @property
     def dropped(self) -> Sequence[Dropped]:
-        """The observers, loggers and wrappers that raised in this run and were left out of the rest of it."""
+        """The observers, loggers and wrappers that raised and are disabled for the rest of the run."""
         ...
 
     def take_unreported(self) -> Sequence[Dropped]:
-        """Return those of `dropped` that no closing summary has listed yet, and count them as listed."""
+        """Return the entries of `dropped` that no closing summary has listed yet, and mark them as listed."""
         ...
 
 
 class Logger(Protocol):
-    """Where metrics go besides `metrics.jsonl`; built as `Logger(config, run)` on rank 0 only.
+    """A destination of metrics besides `metrics.jsonl`, built as `Logger(config, run)` on rank 0 only.
 
-    Of the run a logger may use what `rlcore.protocols.RunView` names. One that raises is reported once, closed, and not
-    called again in that run; with `RLCORE_STRICT_PLUGINS` the run ends with a `PluginError`.
+    `run` is a `rlcore.protocols.RunView`. If a logger raises, the error is logged once, and the logger is closed and
+    not called again in that run; with `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`.
     """
 
     def metrics(self, step: int, metrics: Metrics) -> None:
-        """Record the metrics of a training step or of an evaluation.
+        """Log the metrics of a training step or an evaluation.
 
         Args:
-            step: steps done, this one included; 0 for an evaluation before the first.
-            metrics: names to numbers, which may be nan or infinite; an evaluation's names begin with `eval/`.
+            step: number of steps done, this one included; 0 for an evaluation before the first.
+            metrics: numbers by name, which may be nan or infinite; an evaluation's names begin with `eval/`.
         """
         ...
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record evaluation samples.
+        """Log the completions of an evaluation.
 
         Args:
-            step: steps done.
-            rows: one for each sample: `prompt`, `output`, `length`, `ended`, and the scores it got.
+            step: number of steps done.
+            rows: one per completion: `prompt`, `output`, `length`, `ended`, and its scores.
         """
         ...
 
     def close(self, error: BaseException | None) -> None:
-        """Finish: called once, as the last, however the run ended.
+        """Close the logger; the last call, made whether or not the run failed.
 
         Args:
-            error: what ended the run, None if it ended well.
+            error: the exception that ended the run, or None.
         """
         ...
-
-
-@attrs.frozen(eq=False)
-class DecodeStep:
-    """Hold what a decoder says after reading a token.
-
-    Attributes:
-        logits: float[B, V], of the next token.
-        values: float[B] or None, V of everything read so far, where the policy has a value head on its trunk.
-        advantages: float[B, V] or None, Q less V of every token that could come next, where they were asked for.
-        is_exact: whether these are the policy's own logits; False where they come from a copy of it in a narrower type,
-            so that a sampler must not pass log-probs of them on as the policy's.
-    """
-
-    logits: Tensor
-    values: Tensor | None
-    advantages: Tensor | None = None
-    is_exact: bool = True
-
-    def rows(self, index: Tensor) -> DecodeStep:
-        """Return what is said of the sequences at `index`, long[K]."""
-        values, advantages = (None if x is None else x[index] for x in (self.values, self.advantages))
-        return DecodeStep(self.logits[index], values, advantages, self.is_exact)
-
-
-class Decoder(Protocol):
-    """A batch of sequences being continued token by token, with its cache."""
-
-    def start(self) -> DecodeStep:
-        """Read the prompts."""
-        ...
-
-    def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence.
-
-        Args:
-            tokens: long[B], the tokens drawn from the last step's logits.
-        """
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with some of the sequences only, as when the others have ended.
-
-        Args:
-            rows: long[K], their places among the present ones, ascending.
-        """
-        ...
-
-
-@runtime_checkable
-class JoiningDecoder(Decoder, Protocol):
-    """A decoder that takes further prompts in while it runs; whoever decodes asks `joins` whether one does.
-
-    A policy whose `decoder` has an argument `waiting` is told there how many prompts wait for a place.
-    """
-
-    @property
-    def joins(self) -> bool:
-        """Tell whether it does; known once it has read its first prompts."""
-        ...
-
-    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
-        """Read further prompts, whose sequences go behind the present ones; say what follows these prompts.
-
-        Args:
-            prompts: J sequences of ids, none longer than the longest of the first ones; nor may they be continued to
-                lengths that those were not announced to be continued to.
-        """
-        ...
-
-
-def joins(decoder: Decoder) -> JoiningDecoder | None:
-    """Return `decoder`, which has read its first prompts, if it takes further ones in."""
-    return decoder if isinstance(decoder, JoiningDecoder) and decoder.joins else None
 
 
 class Policy(Protocol):
-    """A language model as an algorithm sees it."""
+    """A language model, as an algorithm uses it."""
 
     tokenizer: PreTrainedTokenizerBase
-    """Turns text into the tokens the model reads; saved with the model."""
+    """The model's tokenizer; saved with the model."""
     eos_token_ids: tuple[int, ...]
-    """Tokens that end a sequence when they are drawn."""
+    """Tokens that end a sequence."""
     max_length: int
-    """Tokens a sequence may have, prompt and continuation together; 0 where there is no bound."""
+    """Longest sequence in tokens, prompt and continuation together; 0 if unbounded."""
     max_prompt_length: int
-    """Tokens a prompt may have that is to be continued by one at least; 0 where there is no bound."""
+    """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
     outputs_begin_text: bool
-    """Whether what it writes begins a text of its own, as with an encoder-decoder, and does not go on the prompt's."""
+    """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
     num_q_heads: int
-    """Q-heads the policy has; with any, it is a `QPolicy`."""
+    """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
 
     @property
     def module(self) -> torch.nn.Module:
-        """Hold every trainable parameter, heads included, and nothing of the reference."""
+        """Every trainable parameter, heads included, without the reference model."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Tell where the parameters are."""
+        """The device of the parameters."""
         ...
 
     def to(self, device: torch.device) -> None:
-        """Move everything, the reference included.
+        """Move the model and the reference model.
 
         Args:
-            device: where this process computes, `run.ranks.device`.
+            device: this process's device, `run.ranks.device`.
         """
         ...
 
     def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Take over what an updater made of `module`; until this is called, `score` calls `module` without autocast.
+        """Set the wrapped `module` and the precision of an updater; before, `score` calls `module` without autocast.
 
         Args:
             forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
@@ -426,17 +354,17 @@ class Policy(Protocol):
         ...
 
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy finds each chosen token, with gradients where they are enabled.
+        """Compute the log-prob of each chosen token, with gradients where they are enabled.
 
         Args:
             batch: B sequences, padded on either side, on the policy's device.
-            entropy: say the entropy of the distribution behind each chosen token too.
-            logits: give the logits behind each chosen token too, a tensor of N x V numbers.
+            entropy: also return the entropy of the distribution of each chosen token.
+            logits: also return the logits of each chosen token, float[N, V].
         """
         ...
 
     def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy found each chosen token before training began; never with gradients.
+        """Compute the log-prob of each chosen token under the policy as it was before training, without gradients.
 
         Args:
             batch: as for `score`.
@@ -445,42 +373,42 @@ class Policy(Protocol):
         ...
 
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
-        """Begin to continue prompts.
+        """Return a decoder of continuations of `prompts`.
 
         Args:
-            prompts: B sequences of ids, of any lengths >= 1.
-            max_new_tokens: how often `step` will be called at most, for a cache of that size.
-            advantages: give those too; asked only of a policy with Q-heads.
+            prompts: B sequences of token ids, of any lengths >= 1.
+            max_new_tokens: upper bound on the calls of `step`, which sets the size of the cache.
+            advantages: also return advantages at each step; only for a policy with Q-heads.
         """
         ...
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write all that `load_pretrained` needs, in the formats of `transformers` and `peft`; heads lie beside it.
+        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft` plus the heads.
 
         Args:
-            folder: does not exist yet, or is empty.
+            folder: a folder that does not exist yet or is empty.
         """
         ...
 
     def load_pretrained(self, folder: Path) -> None:
-        """Take the weights, heads included, in place: an optimizer may hold the parameters already.
+        """Load the weights, heads included, in place: an optimizer may already refer to the parameters.
 
         Args:
-            folder: one that `save_pretrained` wrote.
+            folder: a folder that `save_pretrained` wrote.
         """
         ...
 
     def export(self, folder: Path) -> None:
-        """Write what plain `transformers` loads with nothing else installed, as a run's last act.
+        """Write the model so that `transformers` alone can load it; called at the end of a run.
 
         Args:
-            folder: does not exist yet, or is empty.
+            folder: a folder that does not exist yet or is empty.
         """
         ...
 
 
 class QPolicy(Policy, Protocol):
-    """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns it; what it scores has `q_values` and so on."""
+    """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns; its outputs include `q_values` and the like."""
 
     def sync_targets(self, rate: float) -> None:
         """Move every target Q-head towards its Q-head: target <- rate * Q + (1 - rate) * target.
@@ -491,11 +419,85 @@ class QPolicy(Policy, Protocol):
         ...
 
 
-class Architecture(Protocol):
-    """A way to turn a model specification into a policy; the built-in one is `rlcore.models.causal.build_causal_lm`.
+class Decoder(Protocol):
+    """A batch of sequences that is decoded token by token, with its key-value cache."""
 
-    One that does not take GPT-2 and Llama (T5 and BART, if its options are those of `seq2seq_lm` or more) gives the
-    conformance kit a model it takes: an attribute `example_model`, a function that returns one.
+    def start(self) -> DecodeStep:
+        """Encode the prompts and return the outputs for the first new tokens."""
+        ...
+
+    def step(self, tokens: Tensor) -> DecodeStep:
+        """Append one token to every sequence and return the outputs for the next.
+
+        Args:
+            tokens: long[B], sampled from the logits of the previous step.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other sequences from the batch, for example those that have ended.
+
+        Args:
+            rows: long[K], ascending indices into the current batch.
+        """
+        ...
+
+
+@attrs.frozen(eq=False)
+class DecodeStep:
+    """A decoder's outputs after one token of each sequence.
+
+    Attributes:
+        logits: float[B, V], of the next token.
+        values: float[B] or None, V of the sequence so far; present if the policy has a value head on its trunk.
+        advantages: float[B, V] or None, Q - V of every possible next token; only if requested.
+        is_exact: whether the policy itself computed the logits; False for a low-precision copy of it, whose log-probs a
+            sampler must not return as the policy's.
+    """
+
+    logits: Tensor
+    values: Tensor | None
+    advantages: Tensor | None = None
+    is_exact: bool = True
+
+    def rows(self, index: Tensor) -> DecodeStep:
+        """Return the outputs of the sequences at `index`, long[K]."""
+        values, advantages = (None if x is None else x[index] for x in (self.values, self.advantages))
+        return DecodeStep(self.logits[index], values, advantages, self.is_exact)
+
+
+@runtime_checkable
+class JoiningDecoder(Decoder, Protocol):
+    """A decoder that may accept more prompts while it runs (continuous batching); `joins` returns whether it does.
+
+    A policy whose `decoder` has a parameter `waiting` receives there the number of prompts that wait for a free row.
+    """
+
+    @property
+    def joins(self) -> bool:
+        """Whether the decoder accepts more prompts; defined after `start`."""
+        ...
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Append prompts to the end of the batch and return the outputs for their first new tokens.
+
+        Args:
+            prompts: J sequences of token ids, none longer than the longest of the first prompts, each continued by at
+                most `max_new_tokens` tokens.
+        """
+        ...
+
+
+def joins(decoder: Decoder) -> JoiningDecoder | None:
+    """Return `decoder` if it accepts more prompts, else None; call it after `start`."""
+    return decoder if isinstance(decoder, JoiningDecoder) and decoder.joins else None
+
+
+class Architecture(Protocol):
+    """A function that builds a policy from a model spec; the built-in one is `rlcore.models.causal.build_causal_lm`.
+
+    The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
+    `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one.
     """
 
     def __call__(
@@ -511,65 +513,65 @@ class Architecture(Protocol):
         """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
 
         Args:
-            spec: what the user passed as the model.
-            config: an object of the class the architecture was registered with, None if it has none.
-            tokenizer: object, folder or hub id; the model's own when left out.
-            value_head: give the policy a value function.
-            reference: keep the policy as it is now, for `reference_score`.
-            q_heads: how many Q-heads to give the policy, each with a target copy; only a builder that takes this
-                argument is asked for any, and then for a value function too.
+            spec: the model that the user passed.
+            config: an object of the class the architecture was registered with, or None if it has none.
+            tokenizer: a tokenizer object, folder or hub id; the model's own if omitted.
+            value_head: add a value head.
+            reference: keep a copy of the initial weights for `reference_score`.
+            q_heads: number of Q-heads, each with a target copy. Passed only to builders that have this parameter, and
+                always together with a value head.
         """
         ...
 
 
 class OptimizerBuilder(Protocol):
-    """A way to build an optimizer: any class of `torch.optim` as it is, or a function.
+    """A function that builds an optimizer: any class of `torch.optim`, or a function of the same form.
 
-    Everything but the groups is given by name: `lr`, and every option of the class that it was registered with, which
-    therefore has none called `lr`, `betas`, `eps` or `weight_decay`. The last three are given where the user set them.
-    One that was set and is not in the signature is an error before the run begins; one that was not keeps the default
-    of the signature.
+    All arguments but the groups are passed by name: `lr`, and every option of the class that it was registered with
+    (which must not define `lr`, `betas`, `eps` or `weight_decay`). `betas`, `eps` and `weight_decay` are passed if the
+    user set them; otherwise the defaults of the signature apply. Setting one that is not in the signature is an error
+    before the run begins.
     """
 
     def __call__(self, groups: list[dict[str, Any]], *, lr: float, **options: Any) -> Optimizer:
-        """Build an optimizer over the parameters that train.
+        """Build an optimizer of the trainable parameters.
 
         Args:
-            groups: the matrices, and with a `weight_decay` of 0 the vectors, each as `params`; a group may be missing.
+            groups: the matrices, and with `weight_decay` 0 the vectors, each as `params`; either group may be missing.
             lr: the learning rate after warm-up; the schedule writes the rate of each step into the optimizer's groups.
-            options: `betas`, `eps` and `weight_decay`, those that were set, and the optimizer's own options.
+            options: those of `betas`, `eps` and `weight_decay` that were set, and the optimizer's own options.
 
         Returns:
-            An optimizer whose steps follow from the gradients and its `state_dict()` alone, so that a run goes on from
-            a checkpoint as if it had never stopped.
+            An optimizer whose steps depend only on the gradients and its `state_dict()`, so that a resumed run equals
+            an uninterrupted one.
 
         Raises:
-            ValueError: options do not go together; the run is refused with what it says.
+            ValueError: the options are incompatible; the run is refused with this message.
         """
         ...
 
 
 class SchedulerBuilder(Protocol):
-    """A way to build a learning-rate schedule: most of those in `transformers` and torch as they are, or a function.
+    """A function that builds a learning-rate schedule: most of those in `transformers` and torch, or one of your own.
 
-    Everything but the optimizer is given by name: the options of the class it was registered with, and, where its
-    signature has them, `num_warmup_steps` and `num_training_steps`. One without the first has no warm-up. One that has
-    the second without a default is refused in a run whose last step is not known; one with a default is then given
-    None.
+    All arguments but the optimizer are passed by name: the options of the class it was registered with and, if they are
+    in its signature, `num_warmup_steps` and `num_training_steps`. Without the former, the schedule has no warm-up. In a
+    run without a known last step, `num_training_steps` is None if it has a default; otherwise the run is refused.
     """
 
     def __call__(self, optimizer: Optimizer, **options: Any) -> LRScheduler:
-        """Build a schedule, which sets the learning rate of the first step at once.
+        """Build a schedule, which sets the learning rate of the first step immediately.
 
         Args:
             optimizer: what `OptimizerBuilder` returned; its groups hold the learning rate after warm-up.
-            options: `num_warmup_steps`, `num_training_steps` (of the optimizer), and the schedule's own options.
+            options: `num_warmup_steps` and `num_training_steps` (counted in optimizer steps), and the schedule's own
+                options.
 
         Returns:
-            A schedule whose `step()`, which takes nothing, is called after each optimizer step.
+            A schedule whose `step()`, which takes no argument, is called after each optimizer step.
 
         Raises:
-            ValueError: options do not go together; the run is refused with what it says.
+            ValueError: the options are incompatible; the run is refused with this message.
         """
         ...
 

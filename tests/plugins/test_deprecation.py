@@ -57,10 +57,10 @@ def find(site: Site, **options: Any) -> Discovery:
 
 def test_the_warning_is_always_of_one_form() -> None:
     assert str(deprecated("on_x", "y", since="0.3", goes="0.5", use="z")) == (
-        "hook on_x: argument 'y' is deprecated since rlcore 0.3 and goes in 0.5: use 'z'"
+        "hook on_x: argument 'y' is deprecated since rlcore 0.3 and will be removed in 0.5: use 'z'"
     )
     assert str(deprecated("on_old", since="0.3", goes="0.5", use="on_x")) == (
-        "hook on_old is deprecated since rlcore 0.3 and goes in 0.5: use 'on_x'"
+        "hook on_old is deprecated since rlcore 0.3 and will be removed in 0.5: use 'on_x'"
     )
 
 
@@ -72,8 +72,8 @@ def test_what_goes_is_remarked_on_and_works_until_it_is_gone(site: Site, capsys:
         found = find(site)
     y, z = found.plugins[1:]
     remarks = (
-        "hook on_x: argument 'y' is deprecated since rlcore 0.3 and goes in 0.5: use 'z'",
-        "hook on_old is deprecated since rlcore 0.3 and goes in 0.5: use 'on_x'",
+        "hook on_x: argument 'y' is deprecated since rlcore 0.3 and will be removed in 0.5: use 'z'",
+        "hook on_old is deprecated since rlcore 0.3 and will be removed in 0.5: use 'on_x'",
     )
     assert (y.state, y.reason, set(y.remarks)) == ("ok", "", set(remarks))
     assert (z.state, z.remarks) == ("ok", ())
