@@ -1,6 +1,7 @@
-"""Tensor maths that more than one algorithm needs: pure functions, torch only, hyper-parameters by keyword.
+"""Tensor maths shared by algorithms: pure functions of torch alone, with keyword-only hyper-parameters.
 
-Shapes: B sequences, T tokens, N chosen tokens, V vocabulary. Column t of every array is about token t (`rlcore.types`).
+Shapes: B sequences, T tokens, N chosen tokens, V vocabulary. Column t of every array refers to token t
+(see `rlcore.types`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from torch import Tensor
 
 
 def predicting(action_mask: Tensor) -> Tensor:
-    """Mark the position whose logits predict each chosen token: the token before it.
+    """Return the mask of positions whose logits predict the chosen tokens: each is one before its token.
 
-    This is the one place where logits and labels are shifted against each other. Real tokens stand side by side and the
-    first of a sequence is never chosen, so the marks come in the same row-major order as the chosen tokens.
+    All code shifts logits against labels by this function. The real tokens of a sequence are contiguous and the first
+    is never chosen, so the selected positions have the same row-major order as the chosen tokens.
 
     Args:
         action_mask: bool[B, T].
@@ -26,14 +27,14 @@ def predicting(action_mask: Tensor) -> Tensor:
 
 
 def needed(mask: Tensor, rows: Tensor) -> Tensor:
-    """Mark the tokens a causal model must read to say something at `rows`: each sequence up to its last such position.
+    """Return the mask of tokens that a causal model needs as input: each sequence up to its last position in `rows`.
 
-    The last token of a sequence predicts nothing, and so do a dialogue's tokens after the last turn that counts. The
-    first real token of a sequence is always kept, so that a batch in which nothing was chosen can be read too.
+    Tokens after that position do not affect the outputs at `rows`, for example the last token of a sequence. The first
+    real token of a sequence is always included, so that a batch without chosen tokens is not empty.
 
     Args:
         mask: bool[B, T], real tokens.
-        rows: bool[B, T], positions whose output is wanted.
+        rows: bool[B, T], positions whose outputs are used.
 
     Returns:
         bool[B, T].
@@ -43,12 +44,12 @@ def needed(mask: Tensor, rows: Tensor) -> Tensor:
 
 
 def spread(flat: Tensor, action_mask: Tensor) -> Tensor:
-    """Put float[N], one number per chosen token in row-major order, where the tokens stand: float[B, T], else zero."""
+    """Scatter float[N], one number per chosen token in row-major order, to the tokens' positions: float[B, T]."""
     return flat.new_zeros(action_mask.shape).masked_scatter(action_mask, flat)
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return log softmax(logits)[token] without keeping the normalised vocabulary.
+    """Return log softmax(logits)[token] without storing log-probs of the whole vocabulary.
 
     Args:
         logits: float[N, V].
@@ -67,19 +68,19 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum the entries of `values` that `mask` selects; what lies outside may be anything, NaN included."""
+    """Sum the entries of `values` that `mask` selects; other entries are ignored, even if NaN."""
     return values.masked_fill(~mask, 0.0).sum()
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Average the entries of `values` that `mask` selects; zero where it selects none."""
+    """Average the entries of `values` that `mask` selects; 0 if it selects none."""
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
 def whiten(values: Tensor, mask: Tensor) -> Tensor:
     """Shift and scale the selected entries to mean 0 and population standard deviation 1; zero elsewhere.
 
-    (A - mean) / (std + 1e-8), over the entries that `mask` selects and no other.
+    (A - mean) / (std + 1e-8), with mean and std over the entries that `mask` selects.
     """
     mean = masked_mean(values, mask)
     std = masked_mean((values - mean) ** 2, mask).sqrt()
@@ -93,12 +94,12 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, *, estimator: str = "k1"
     Source: Schulman 2020, "Approximating KL divergence".
 
     Args:
-        logprobs: float[...], under pi, which the tokens were sampled from.
+        logprobs: float[...], under pi, from which the tokens were sampled.
         ref_logprobs: float[...], under the reference.
         estimator: "k1", "k2" or "k3".
 
     Raises:
-        ValueError: another estimator.
+        ValueError: `estimator` is none of these.
     """
     difference = logprobs - ref_logprobs
     if estimator == "k1":
@@ -122,15 +123,15 @@ def gae(
     """Return generalised advantage estimates over the chosen tokens of each sequence.
 
     delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lam A_{t+1},
-    where t + 1 is the next *chosen* token: what lies between (another speaker, a tool) takes no time.
+    where t + 1 is the next *chosen* token: tokens between (of another speaker or a tool) are skipped.
 
     Args:
         rewards: float[B, T].
         values: float[B, T], V before each chosen token.
         action_mask: bool[B, T].
         gamma: discount, in [0, 1].
-        lam: 0 is one-step TD, 1 is the Monte-Carlo return less V.
-        bootstrap: float[B], V past the last chosen token; zero when left out (the sequence really ended).
+        lam: in [0, 1]; 0 is one-step TD, 1 is the Monte-Carlo return minus V.
+        bootstrap: float[B], V after the last chosen token; zero if omitted (the sequences have ended).
 
     Returns:
         float[B, T], zero where `action_mask` is False.
@@ -152,7 +153,7 @@ def gae(
 def place_last(scores: Tensor, action_mask: Tensor) -> Tensor:
     """Put each sequence's score on its last chosen token, EOS included: float[B] -> float[B, T].
 
-    A sequence without a chosen token has nowhere to put it and gets none; trainers refuse such sequences earlier.
+    A sequence without chosen tokens receives zeros; trainers refuse such sequences earlier.
     """
     columns = torch.arange(action_mask.shape[1], device=action_mask.device)
     last = (action_mask * (columns + 1)).argmax(1)

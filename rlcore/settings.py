@@ -1,4 +1,4 @@
-"""The sections of a run's configuration that belong to no plugin; `rlcore show run` and its like print them."""
+"""The sections of a run's configuration that belong to no plugin; for example, `rlcore show run` prints `run`."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ INFINITE = float("inf")
 
 @config
 class SamplingConfig:
-    """How tokens are drawn, in rollouts and at evaluation."""
+    """How tokens are sampled, in rollouts and evaluations."""
 
-    max_new_tokens: int = option(40, "longest continuation of a prompt", ge=1, unit="tokens")
-    min_new_tokens: int = option(0, "EOS cannot be drawn before this many tokens", ge=0, unit="tokens")
+    max_new_tokens: int = option(40, "maximum length of a continuation", ge=1, unit="tokens")
+    min_new_tokens: int = option(0, "EOS is not sampled before this many tokens", ge=0, unit="tokens")
     temperature: float = option(
-        1.0, "logits are divided by this before drawing; 0 takes the likeliest token", ge=0, lt=INFINITE
+        1.0, "divisor of the logits before sampling; 0 takes the most likely token (greedy)", ge=0, lt=INFINITE
     )
-    top_k: int = option(0, "draw among the k likeliest tokens only; 0 draws among all", ge=0, source="arXiv:1805.04833")
+    top_k: int = option(0, "sample from the k most likely tokens only; 0: from all", ge=0, source="arXiv:1805.04833")
     top_p: float = option(
         1.0,
-        "draw among the likeliest tokens whose probabilities first reach this sum; 1 draws among all",
+        "sample from the most likely tokens whose probabilities add up to at least this; 1: from all",
         gt=0,
         le=1,
         source="arXiv:1904.09751",
     )
     beta: float = option(
         0.0,
-        "the advantages that Q-heads give the next tokens are added to its log-probs with this weight before all else; "
-        "needs a policy with Q-heads",
+        "weight of the Q-heads' advantages, which are added to the log-probs before temperature and truncation; needs "
+        "a policy with Q-heads",
         gt=-INFINITE,
         lt=INFINITE,
         source="arXiv:2206.11871",
     )
     stop_sequences: tuple[str, ...] = option(
-        (), "strings that end a continuation; the text handed to reward functions is trimmed of them"
+        (), "strings that end a continuation; removed from the text that reward functions receive"
     )
     eos_token_ids: tuple[int, ...] | None = option(
-        None, "ids that end a continuation; the tokenizer's and the generation config's when left out"
+        None, "ids that end a continuation; default: those of the tokenizer and the generation config"
     )
-    batch_size: int = option(0, "prompts continued at once; 0 takes all that are given", ge=0, unit="sequences")
+    batch_size: int = option(0, "prompts continued at once; 0: all", ge=0, unit="sequences")
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether tokens are drawn from the policy itself: untempered, untruncated and unsteered."""
+        """Whether tokens are sampled from the policy itself, without temperature, truncation or advantages."""
         return (self.temperature, self.top_k, self.top_p, self.min_new_tokens, self.beta) == (1.0, 0, 1.0, 0, 0.0)
 
 
 @config
 class OptimizerConfig:
-    """The optimizer, its learning-rate schedule, and the bound on gradients."""
+    """The optimizer, its learning-rate schedule and gradient clipping."""
 
-    name: str = option("adamw", "registered optimizer")
+    name: str = option("adamw", "name of a registered optimizer")
     lr: float = option(3e-5, "learning rate after warm-up", gt=0, lt=INFINITE)
     betas: tuple[float, float] | None = option(
-        None, "decay of the running moments of the gradient; the optimizer's own when left out", ge=0, lt=1
+        None, "decay rates of the running moments of the gradient; default: the optimizer's", ge=0, lt=1
     )
     eps: float | None = option(
-        None, "added to the root of the second moment; the optimizer's own when left out", gt=0, lt=INFINITE
+        None, "added to the root of the second moment; default: the optimizer's", gt=0, lt=INFINITE
     )
     weight_decay: float | None = option(
-        None, "weight decay, of matrices only; the optimizer's own when left out", ge=0, lt=INFINITE
+        None, "weight decay of matrices; vectors have none; default: the optimizer's", ge=0, lt=INFINITE
     )
-    options: Mapping[str, Any] = option({}, "what only this optimizer takes; `rlcore show` and its name list it")
+    options: Mapping[str, Any] = option({}, "options of this optimizer alone; `rlcore show NAME` lists them")
     max_grad_norm: float = option(
-        0.0, "gradients are scaled down to this Euclidean norm over all parameters; 0 leaves them alone", ge=0
+        0.0, "clip the gradient to this Euclidean norm over all parameters; 0: no clipping", ge=0
     )
-    scheduler: str = option("constant", "registered course of the learning rate")
-    warmup_steps: int = option(0, "optimizer steps in which the learning rate rises from 0", ge=0, unit="steps")
-    scheduler_options: Mapping[str, Any] = option({}, "what only this schedule takes, likewise")
+    scheduler: str = option("constant", "name of a registered learning-rate schedule")
+    warmup_steps: int = option(0, "optimizer steps over which the learning rate rises from 0", ge=0, unit="steps")
+    scheduler_options: Mapping[str, Any] = option({}, "options of this schedule alone; `rlcore show NAME` lists them")
 
 
 @config
@@ -91,32 +91,32 @@ class BatchOptions:
 
 @config
 class RunConfig:
-    """Where a run lies, how long it goes on, and what makes it repeatable."""
+    """The folder, length, seed and precision of a run."""
 
-    name: str | None = option(None, "folder name under `root`; trainer's name and the time when left out")
-    root: str = option("runs", "folder that holds the runs")
-    seed: int = option(0, "seeds every random number of the run", ge=0, le=2**32 - 1)
+    name: str | None = option(None, "name of the run's folder under `root`; default: the trainer's name and the time")
+    root: str = option("runs", "folder of the runs")
+    seed: int = option(0, "seed of every random number in the run", ge=0, le=2**32 - 1)
     steps: int | None = option(None, "stop after this many steps (yields of the trainer)", ge=0, unit="steps")
     epochs: float | None = option(None, "stop after this many passes over the prompts or samples", gt=0)
     time_s: float | None = option(None, "stop at the first step that ends after this much time", gt=0, unit="seconds")
     resume: str = option(
         "never",
-        "`auto` goes on from the newest whole checkpoint of the run, or starts; a path names the checkpoint; `never`",
+        "`never`; `auto`: from the newest complete checkpoint of the run, if there is one; or the path of a checkpoint",
     )
-    overwrite: bool = option(False, "delete what the run's folder holds, instead of refusing to start")
+    overwrite: bool = option(False, "delete the contents of an existing run folder instead of refusing to start")
     rollouts: int | Literal["none", "all"] = option(
-        8, "rollouts of each step kept in rollouts.jsonl, the first ones; or none, or all", ge=0
+        8, "how many rollouts of each step are written to rollouts.jsonl, or `none` or `all`", ge=0
     )
     overlap_rewards: bool = option(
         False,
-        "ask reward functions about each gen.batch_size responses while the next are sampled; they then see these, not "
-        "the round, and run in another thread",
+        "call reward functions on every gen.batch_size responses while the next are sampled; they receive these "
+        "instead of the whole round, in a worker thread",
     )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
-        None, "precision of forward and backward passes; what accelerate launch says, else no, when left out"
+        None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
     profile: bool | Literal["torch"] = option(
-        False, "write where the time of steps goes to profile/; `torch` adds a trace of its operators in two of them"
+        False, "write the time spent in each phase of a step to profile/; `torch` adds operator traces of two steps"
     )
 
 
@@ -124,17 +124,17 @@ class RunConfig:
 class EvalConfig:
     """When and how the policy is evaluated."""
 
-    every: int = option(0, "evaluate after every so many steps; 0 evaluates at the end only", ge=0, unit="steps")
-    at_start: bool = option(False, "evaluate before the first step too")
+    every: int = option(0, "steps between evaluations; 0: none before the end", ge=0, unit="steps")
+    at_start: bool = option(False, "also evaluate before the first step")
     at_end: bool = option(True, "evaluate after the last step")
     batch_size: int = option(64, "prompts continued at once", ge=1, unit="sequences")
-    num_prompts: int = option(64, "training prompts evaluated on where no eval_prompts are given", ge=1)
-    samples: int = option(1, "continuations of each evaluation prompt", ge=1)
-    show: int = option(5, "completions shown on the console; all of them are written to completions.jsonl", ge=0)
+    num_prompts: int = option(64, "number of training prompts to evaluate on if there are no eval_prompts", ge=1)
+    samples: int = option(1, "continuations per evaluation prompt", ge=1)
+    show: int = option(5, "number of completions shown on the console; completions.jsonl contains all", ge=0)
     gen: Mapping[str, Any] = option(
         {},
-        "sampling options that differ at evaluation; any of them may be a list, and what is evaluated is then each "
-        "combination of the lists' values",
+        "sampling options that differ in evaluations; options may be lists, and every combination of their values is "
+        "evaluated",
     )
 
 
@@ -142,89 +142,94 @@ class EvalConfig:
 class CheckpointConfig:
     """When checkpoints are written and which are kept."""
 
-    every: int = option(0, "write a checkpoint after every so many steps; 0 writes the last only", ge=0, unit="steps")
+    every: int = option(0, "steps between checkpoints; 0: none before the end", ge=0, unit="steps")
     at_end: bool = option(True, "write a checkpoint after the last step")
-    keep_last: int = option(2, "newest checkpoints kept", ge=1)
+    keep_last: int = option(2, "number of newest checkpoints to keep", ge=1)
     keep_best: int = option(
-        0, "best checkpoints kept besides, judged by `metric`; one is then written after every evaluation too", ge=0
+        0, "number of best checkpoints by `metric` to keep as well; if not 0, each evaluation writes a checkpoint", ge=0
     )
     metric: str = option(
         "eval/reward/mean",
-        "metric of evaluations that tells the best checkpoint; where eval.gen holds lists, the best of the values it "
-        "takes, or that of one combination, as in `eval/reward/mean@temperature=1`",
+        "evaluation metric that ranks checkpoints; if eval.gen has lists, the best value over all combinations, or "
+        "that of the combination named as in `eval/reward/mean@temperature=1`",
     )
-    mode: Literal["max", "min"] = option("max", "whether more or less of `metric` is better")
+    mode: Literal["max", "min"] = option("max", "whether a higher or a lower `metric` is better")
 
 
 @config
 class DataConfig:
-    """How text becomes tokens, and, in a configuration file, where it comes from."""
+    """Data sources, reward functions and tokenisation."""
 
     prompts: Any = option(
         None, "list, path of a .jsonl, .json, .csv, .parquet or .txt file, `module:function`, or hub data set"
     )
-    samples: Any = option(None, "demonstrations, in the same forms")
-    eval_prompts: Any = option(None, "prompts of evaluations, in the same forms; the first training prompts if absent")
+    samples: Any = option(None, "demonstrations, in the same forms as `prompts`")
+    eval_prompts: Any = option(None, "evaluation prompts, in the same forms; default: the first training prompts")
     eval_samples: Any = option(None, "demonstrations held out for the validation loss, in the same forms")
-    rewards: Any = option(
-        None, "for each sample a number, one for each of its outputs, or one for each chosen token; in the same forms"
-    )
+    rewards: Any = option(None, "per sample one number, one per output, or one per chosen token; in the same forms")
     reward_fn: Any = option(
-        None, "`module:function`, a registered reward's name, or a list of them (or of {fn, weight, name, options})"
+        None, "`module:function`, name of a registered reward, or a list of these or of {fn, weight, name, options}"
     )
-    metric_fn: Any = option(None, "`module:function` that turns completions into metrics")
+    metric_fn: Any = option(None, "`module:function` that computes metrics of completions")
     logit_mask: Any = option(
         None,
-        "which token may come next: a V x V table of booleans, row = the last token read; `module:function`, or the "
-        "path of a .json or .npy file",
+        "which tokens may follow each token: bool[V, V], one row per preceding token; `module:function`, or the path "
+        "of a .json or .npy file",
     )
-    prompt_pipeline: Any = option("prompts", "registered pipeline that tokenises prompts, or {name, options}")
-    sample_pipeline: Any = option("samples", "registered pipeline that tokenises demonstrations, or {name, options}")
-    prompt_column: str = option("prompt", "key of a row's prompt")
+    prompt_pipeline: Any = option(
+        "prompts", "name of the registered pipeline that tokenises prompts, or {name, options}"
+    )
+    sample_pipeline: Any = option(
+        "samples", "name of the registered pipeline that tokenises demonstrations, or {name, options}"
+    )
+    prompt_column: str = option("prompt", "column of the prompts")
     max_prompt_tokens: int = option(
-        0, "longer prompts lose tokens at `truncation_side`; 0 refuses what does not fit", ge=0, unit="tokens"
+        0,
+        "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error",
+        ge=0,
+        unit="tokens",
     )
     truncation_side: Literal["left", "right"] = option(
-        "left", "end at which prompts lose tokens; BOS stays in either case"
+        "left", "side at which prompts are truncated; BOS is kept on either side"
     )
-    max_sample_tokens: int = option(0, "longer samples lose tokens on the right; 0 refuses what does not fit", ge=0)
-    add_bos: bool | None = option(None, "put BOS before every prompt and sample; the tokenizer's habit when left out")
+    max_sample_tokens: int = option(
+        0, "longer samples are truncated on the right; 0: samples that do not fit the model are an error", ge=0
+    )
+    add_bos: bool | None = option(None, "prepend BOS to every prompt and sample; default: as the tokenizer does")
     outputs_begin_text: bool | None = option(
-        None, "spell a sample's first output as the beginning of a text, as a translation is, and not as what goes on "
-        "its prompt; as suits the architecture when left out",
+        None, "tokenise a sample's first output as the beginning of a text (a translation, for example) instead of as "
+        "a continuation of its prompt; default: as the architecture requires",
     )  # fmt: skip
-    append_eos: bool = option(True, "end every demonstration with EOS, so that the policy learns to stop")
+    append_eos: bool = option(True, "append EOS to every demonstration, so that the policy learns to stop")
 
 
 @config
 class PluginsConfig:
-    """Which installed plugins take part in the run; they go by the name of their package or of their entry point."""
+    """Which installed plugins the run uses, by the name of their package or entry point."""
 
-    disable: tuple[str, ...] = option((), "plugins left out, never imported")
-    only: tuple[str, ...] | None = option(
-        None, "plugins let in, and no others; the core always stays; all of them when left out"
-    )
+    disable: tuple[str, ...] = option((), "plugins to leave out; they are not imported")
+    only: tuple[str, ...] | None = option(None, "the only plugins to use besides the core; default: all")
 
 
 @config
 class TrainConfig:
-    """All of a run's configuration; the sections `trainer` and `model` belong to the components they name."""
+    """The whole configuration; the options in `trainer` and `model` are those of the components they name."""
 
-    trainer: Mapping[str, Any] = option({}, "`name` of the trainer and its options")
+    trainer: Mapping[str, Any] = option({}, "`name` and options of the trainer")
     model: Mapping[str, Any] = option({}, "`path` of the model, `architecture` and its options, `tokenizer`")
-    data: DataConfig = option(DataConfig(), "prompts, samples, rewards")
-    gen: SamplingConfig = option(SamplingConfig(), "how tokens are drawn")
+    data: DataConfig = option(DataConfig(), "prompts, samples, rewards, tokenisation")
+    gen: SamplingConfig = option(SamplingConfig(), "sampling")
     eval: EvalConfig = option(EvalConfig(), "evaluation")
     checkpoint: CheckpointConfig = option(CheckpointConfig(), "checkpoints")
-    run: RunConfig = option(RunConfig(), "folder, budgets, seed, resume")
+    run: RunConfig = option(RunConfig(), "folder, length, seed, resume, precision")
     loggers: tuple[Any, ...] = option(("console",), "names of loggers, or mappings with `name` and options")
-    sampler: Any = option("default", "registered sampler of rollouts and evaluations, or {name, options}")
-    store: Any = option("memory", "registered store of rollouts between sampling and learning, or {name, options}")
-    plugins: PluginsConfig = option(PluginsConfig(), "which installed plugins take part")
+    sampler: Any = option("default", "name of the registered sampler of rollouts and evaluations, or {name, options}")
+    store: Any = option("memory", "name of the registered rollout store, or {name, options}")
+    plugins: PluginsConfig = option(PluginsConfig(), "which installed plugins the run uses")
 
 
 def plugins_section(values: Mapping[str, Any], where: str) -> PluginsConfig:
-    """Check the section `plugins` of a configuration alone; other sections can be checked once plugins are known."""
-    given = values.get("plugins")
-    section: PluginsConfig = structure(PluginsConfig, {} if given is None else given, where=where, path="plugins")
+    """Structure the section `plugins` alone; the other sections are checked once plugins are loaded."""
+    options = values.get("plugins")
+    section: PluginsConfig = structure(PluginsConfig, {} if options is None else options, where=where, path="plugins")
     return section

@@ -115,7 +115,7 @@ def test_a_section_is_shown_with_range_unit_meaning_and_source(run: Python) -> N
         "float",
         "1.0",
         "(0, 1]",
-        "draw among the likeliest tokens whose probabilities first reach this sum; 1 draws among all",
+        "sample from the most likely tokens whose probabilities add up to at least this; 1: from all",
         "arXiv:1904.09751",
     ]
     shown = json.loads(run("show", "gen", "--json").stdout)
