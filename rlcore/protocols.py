@@ -577,21 +577,21 @@ class SchedulerBuilder(Protocol):
 
 
 class Command(Protocol):
-    """A subcommand of `rlcore`: a function that adds arguments to a parser and returns the function that runs.
+    """A subcommand of `rlcore`: a function that adds arguments to a parser and returns the function to run.
 
-    `rlcore NAME --help` and shell completion call it too, so it and its module import nothing heavy; the function it
-    returns imports what the work takes. An argument called `overrides` with `nargs="*"` takes words such as
-    `trainer.clip=0.1` wherever they stand among options, as in `rlcore train`.
+    `rlcore NAME --help` and shell completion call it too, so its module must not import torch or other slow packages;
+    the returned function may. An argument called `overrides` with `nargs="*"` accepts words such as
+    `trainer.clip=0.1` at any position among the options, as in `rlcore train`.
     """
 
     def __call__(self, parser: ArgumentParser) -> Callable[[Namespace], int]:
-        """Add arguments, and set `parser.description` where the summary is too short.
+        """Add arguments to the parser, and a `parser.description` if the summary is too short.
 
         Args:
-            parser: an empty one, called `rlcore NAME`. Its `error` prints one line about wrong usage and exits with 2.
+            parser: an empty parser for `rlcore NAME`. Its `error` prints a usage error in one line and exits with 2.
 
         Returns:
-            What runs the command: called with the parsed arguments, it returns the exit code, 0 for success. An
-            `RLCoreError` that it raises is printed as one line, and the exit code is then 1.
+            The function that runs the command: it receives the parsed arguments and returns the exit code, 0 for
+            success. If it raises an `RLCoreError`, the error is printed in one line and the exit code is 1.
         """
         ...

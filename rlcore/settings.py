@@ -75,18 +75,18 @@ class OptimizerConfig:
 
 @config
 class BatchOptions:
-    """Options of every trainer that learns by `Updater.accumulate`: a trainer's own options class derives from it."""
+    """Options of every trainer that calls `Updater.accumulate`; the trainer's options class inherits from it."""
 
     micro_batch_size: int = option(
-        0, "sequences of one forward pass on a rank; changes memory, never the gradient; 0 takes all", ge=0,
+        0, "sequences in one forward pass of a rank; affects memory, not the gradient; 0: all", ge=0,
         unit="sequences",
     )  # fmt: skip
     micro_batch_tokens: int = option(
-        0, "tokens of one forward pass on a rank, prompts included, counted as its sequences times the longest of "
-        "them; a longer sequence has a pass of its own; changes memory, never the gradient; 0 sets no bound",
+        0, "most tokens in one forward pass of a rank, prompts included, counted as sequences times the longest of "
+        "them; a longer sequence runs alone; affects memory, not the gradient; 0: no limit",
         ge=0, unit="tokens",
     )  # fmt: skip
-    optimizer: OptimizerConfig = option(OptimizerConfig(), "optimizer, learning-rate schedule, bound on gradients")
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "optimizer, learning-rate schedule, gradient clipping")
 
 
 @config

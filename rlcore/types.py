@@ -1,16 +1,16 @@
-"""The types that flow: trajectories, prompts, and the protocols of what a plugin may bring.
+"""The data types of a run: trajectories, prompts, samples and policy outputs.
 
-Column t of every array is about token t:
+Column t of every array refers to token t:
 
     tokens[t]        the token itself
     mask[t]          token t is real, not padding
-    action_mask[t]   the policy chose token t                    (False at the first real token)
+    action_mask[t]   the policy chose token t (False at the first real token)
     logprobs[t]      log pi(token t | tokens before t)
     values[t]        V(tokens before t)
     rewards[t]       received for choosing t; zero where action_mask is False
 
-Padding may stand on either side and carries nothing: where a sequence ends is recorded in `mask` and `ended`, never
-guessed from token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabulary, H hidden.
+Sequences may be padded on either side, and padding values are never read: `mask` and `ended` record where a sequence
+ends, whatever the token ids. Shapes: B sequences, T tokens, N chosen tokens, V vocabulary, H hidden.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Output = Literal["values", "entropy", "logits", "q_values", "q_logprobs", "targe
 
 @attrs.frozen(eq=False)
 class Trajectories:
-    """Hold B token sequences side by side, padded to T columns, with the arrays that are about them.
+    """B token sequences, padded to T columns, with per-token and per-sequence arrays.
 
     Attributes:
         tokens: long[B, T].
         mask: bool[B, T], True for a real token.
         action_mask: bool[B, T], True for a token the policy chose (or, for a demonstration, should choose).
-        ended: bool[B], True where the sequence ended by itself (EOS or a stop sequence), False where it was cut.
-        columns: further arrays by name, [B, T] for one entry a token or [B] for one a sequence.
+        ended: bool[B], True if the sequence ended with EOS or a stop sequence, False if it was truncated.
+        columns: further arrays by name, [B, T] per token or [B] per sequence.
     """
 
     tokens: Tensor
@@ -55,7 +55,7 @@ class Trajectories:
         """Return the column called `name`.
 
         Raises:
-            MissingColumn: no such column has been added.
+            MissingColumn: there is no such column.
         """
         try:
             return self.columns[name]
@@ -67,12 +67,12 @@ class Trajectories:
 
     @property
     def num_actions(self) -> Tensor:
-        """Count the chosen tokens of each sequence: long[B]."""
+        """The number of chosen tokens of each sequence: long[B]."""
         return self.action_mask.sum(1)
 
     @property
     def action_tokens(self) -> list[list[int]]:
-        """List the chosen token ids of each sequence."""
+        """The ids of the chosen tokens of each sequence."""
         flat = self.tokens[self.action_mask].tolist()
         ends = self.num_actions.cumsum(0).tolist()
         return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -82,19 +82,19 @@ class Trajectories:
         return attrs.evolve(self, columns={**self.columns, **columns})
 
     def rename(self, **names: str) -> Trajectories:
-        """Return the same sequences with columns renamed: the keyword is the present name, its value the new one."""
+        """Return the same sequences with columns renamed, as in `rename(old_name="new_name")`."""
         return attrs.evolve(self, columns={names.get(name, name): array for name, array in self.columns.items()})
 
     def with_only(self, *names: str) -> Trajectories:
         """Return the same sequences with these columns and no others.
 
         Raises:
-            MissingColumn: one of them has not been added.
+            MissingColumn: one of them does not exist.
         """
         return attrs.evolve(self, columns={name: self[name] for name in names})
 
     def rows(self, index: Tensor) -> Trajectories:
-        """Return the sequences at `index` (long[K] or bool[B]), trimmed of columns that none of them needs."""
+        """Return the sequences at `index` (long[K] or bool[B]), trimmed."""
         return self.each(lambda array: array[index]).trim()
 
     def split(self, size: int) -> Iterator[Trajectories]:
@@ -103,7 +103,7 @@ class Trajectories:
             yield self.rows(index)
 
     def trim(self) -> Trajectories:
-        """Drop the outer columns in which every sequence is padding."""
+        """Drop the leading and trailing columns that are padding in every sequence."""
         used = self.mask.any(0).nonzero()
         if not len(used):
             return self
@@ -114,9 +114,9 @@ class Trajectories:
         return self.each(lambda array: array[:, first:last] if array.dim() > 1 and array.shape[1] == width else array)
 
     def extended(self) -> Trajectories:
-        """Return the sequences with one more token chosen, of no meaning: the value before it is the whole's.
+        """Append a dummy chosen token to each sequence, so that V of the whole sequence can be computed.
 
-        Of the tokens that were chosen only the first stays so: it tells where the prompt ends.
+        Of the other chosen tokens only the first remains chosen; it marks the end of the prompt.
         """
         height, width = self.tokens.shape
         columns = torch.arange(width + 1, device=self.tokens.device)
@@ -130,11 +130,11 @@ class Trajectories:
         )
 
     def to(self, device: torch.device | str) -> Trajectories:
-        """Move every array to `device`; the program does not wait for what goes to a GPU."""
-        return self.each(lambda array: sent(array, device))
+        """Move every array to `device`; copies to a GPU are asynchronous."""
+        return self.each(lambda array: to_device(array, device))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Trajectories:
-        """Return the sequences with every array put through `change`, the columns' included."""
+        """Apply `change` to every array, columns included."""
         return Trajectories(
             tokens=change(self.tokens),
             mask=change(self.mask),
@@ -156,16 +156,18 @@ class Trajectories:
 
         Args:
             tokens: B sequences of token ids.
-            action_mask: B sequences of booleans, as long as `tokens`.
-            ended: B booleans; True for all when left out (a demonstration is whole).
-            pad_id: what padding holds; any id will do, for no result depends on it.
+            action_mask: B sequences of booleans, of the same lengths as `tokens`.
+            ended: B booleans; all True if omitted, as for complete demonstrations.
+            pad_id: token id of padding; no result depends on it.
 
         Raises:
-            ValueError: `action_mask` is not as long as `tokens`.
+            ValueError: `action_mask` and `tokens` differ in length.
         """
-        lengths, given = [len(row) for row in tokens], [len(row) for row in action_mask]
-        if lengths != given:
-            raise ValueError(f"sequences of {lengths} tokens with action masks of {given}: both must be as long")
+        lengths, mask_lengths = [len(row) for row in tokens], [len(row) for row in action_mask]
+        if lengths != mask_lengths:
+            raise ValueError(
+                f"sequences of {lengths} tokens with action masks of {mask_lengths}: lengths must be equal"
+            )
         height, width = len(tokens), max(lengths, default=0)
         mask = torch.arange(width) < torch.tensor(lengths, dtype=torch.long)[:, None]
         ids, chosen = torch.full(mask.shape, pad_id), torch.zeros_like(mask)
@@ -176,7 +178,7 @@ class Trajectories:
 
     @classmethod
     def concat(cls, parts: Sequence[Trajectories]) -> Trajectories:
-        """Put batches under each other, padding the narrower ones on the right; all must have the same columns."""
+        """Concatenate batches, which must have the same columns, padding the narrower ones on the right."""
         width = max(part.tokens.shape[1] for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.columns)
 
@@ -197,12 +199,12 @@ class Trajectories:
 
 @attrs.frozen
 class Prompt:
-    """Hold one prompt: what the user wrote, what the model reads, and the columns that came with it.
+    """A prompt: its text, its tokens and the other columns of its row.
 
     Attributes:
-        text: the string reward functions receive; a conversation is rendered with the chat template first.
-        tokens: the ids the policy continues, with the tokenizer's special tokens (BOS where it has that habit).
-        columns: further keys of the user's row, passed on to reward and metric functions.
+        text: the text that reward functions receive; a conversation is rendered with the chat template.
+        tokens: token ids of the prompt, including the tokenizer's special tokens such as BOS.
+        columns: other columns of the user's row, which reward and metric functions receive.
     """
 
     text: str
@@ -212,12 +214,12 @@ class Prompt:
 
 @attrs.frozen
 class Sample:
-    """Hold one demonstration.
+    """A demonstration.
 
     Attributes:
-        tokens: its ids, T of them.
+        tokens: T token ids.
         action_mask: T booleans, True for a token the policy should choose; the first is False.
-        ended: False where the demonstration was cut on the right and so does not end there.
+        ended: False if the demonstration was truncated on the right.
     """
 
     tokens: tuple[int, ...]
@@ -227,16 +229,16 @@ class Sample:
 
 @attrs.frozen(eq=False)
 class PolicyOutputs:
-    """Hold a policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
+    """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
 
     Attributes:
-        logprobs: float[B, T], log pi of each chosen token, untempered.
-        values: float[B, T] or None, V before each chosen token, where the policy has a value head.
-        entropy: float[B, T] or None, of the distribution each chosen token came from, in nats; only on request.
-        logits: float[N, V] or None, for the chosen tokens in row-major order; only on request.
-        q_values: float[K, B, T] or None, Q of each chosen token by each of K Q-heads, where the policy has them.
-        q_logprobs: float[K, B, T] or None, log of the softmax over each Q-head's values, at the chosen token.
-        target_q_values: float[K, B, T] or None, outputs of the target copies of the Q-heads, without gradients.
+        logprobs: float[B, T], log pi of each chosen token, at temperature 1.
+        values: float[B, T] or None, V before each chosen token; present if the policy has a value head.
+        entropy: float[B, T] or None, entropy in nats of the distribution of each chosen token; only if requested.
+        logits: float[N, V] or None, of the chosen tokens in row-major order; only if requested.
+        q_values: float[K, B, T] or None, Q of each chosen token by K Q-heads; present if the policy has them.
+        q_logprobs: float[K, B, T] or None, log-softmax of each Q-head's values at the chosen token.
+        target_q_values: float[K, B, T] or None, Q by the target copies of the Q-heads, without gradients.
     """
 
     logprobs: Tensor
@@ -248,7 +250,7 @@ class PolicyOutputs:
     target_q_values: Tensor | None = None
 
     def need(self, name: Output) -> Tensor:
-        """Return the output called `name`, for an algorithm that cannot do without it.
+        """Return the output called `name`, which must be present.
 
         Raises:
             ModelError: the policy did not return it.
@@ -270,15 +272,15 @@ _REQUESTS: Mapping[Output, str] = {
 
 
 def grouped(index: Tensor, size: int) -> Tensor:
-    """Return the rows of the groups at `index`, group k being rows k * size to (k + 1) * size - 1: long[K * size]."""
+    """Return the rows of the groups at `index`; group k has rows k * size to (k + 1) * size - 1: long[K * size]."""
     return (index[:, None] * size + torch.arange(size, device=index.device)).flatten()
 
 
-def sent(array: Tensor, device: torch.device | str) -> Tensor:
+def to_device(array: Tensor, device: torch.device | str) -> Tensor:
     """Return `array` on `device`.
 
-    From the host to a GPU it is copied by way of pinned memory while the program goes on; what uses it there waits. No
-    other copy may run ahead: the host would read what has not arrived yet.
+    Copies from the host to a GPU are asynchronous, through pinned memory; kernels on the same stream wait for them. All
+    other copies block, because the host could otherwise read memory that has not been written yet.
     """
     if array.device.type == "cpu" and torch.device(device).type == "cuda":
         return array.pin_memory().to(device, non_blocking=True)
@@ -286,5 +288,5 @@ def sent(array: Tensor, device: torch.device | str) -> Tensor:
 
 
 def tensor_on(device: torch.device | str, numbers: Sequence[Any], dtype: torch.dtype = torch.long) -> Tensor:
-    """Make a tensor of numbers, or of rows of them, on `device`; `torch.tensor(..., device=...)` would wait for it."""
-    return sent(torch.tensor(numbers, dtype=dtype), device)
+    """Return a tensor of numbers, or of rows of them, on `device`, without blocking as `torch.tensor(...)` does."""
+    return to_device(torch.tensor(numbers, dtype=dtype), device)

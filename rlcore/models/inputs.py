@@ -16,7 +16,7 @@ from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.models.static_choice import StaticDecoding
 from rlcore.protocols import Decoder
-from rlcore.types import sent
+from rlcore.types import to_device
 
 
 class Reading(NamedTuple):
@@ -96,7 +96,9 @@ class CausalReader:
         rows = ops.predicting(action_mask)
         read = mask & ops.needed(mask, rows)
         packed = pack(tokens, read, share=share, device=device)
-        return Reading(packed.inputs, sent(packed.node[rows[read]], device), sent(tokens[action_mask], device))
+        return Reading(
+            packed.inputs, to_device(packed.node[rows[read]], device), to_device(tokens[action_mask], device)
+        )
 
     def decoder(
         self,

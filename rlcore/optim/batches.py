@@ -8,7 +8,7 @@ import torch
 
 from rlcore.profiling import phase, timed_each
 from rlcore.ranks import Ranks
-from rlcore.types import Trajectories, grouped, sent
+from rlcore.types import Trajectories, grouped, to_device
 
 
 @timed_each("batches")
@@ -28,7 +28,7 @@ def minibatches(batch: Trajectories, size: int, *, seed: int, group: int = 1) ->
     if size % group:
         raise ValueError(f"minibatches of {size} sequences: must be a multiple of {group}, the size of a group")
     generator = torch.Generator().manual_seed(seed)
-    for index in sent(torch.randperm(count, generator=generator), batch.tokens.device).split(size // group):
+    for index in to_device(torch.randperm(count, generator=generator), batch.tokens.device).split(size // group):
         yield batch.rows(grouped(index, group))
 
 

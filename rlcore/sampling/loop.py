@@ -17,7 +17,7 @@ from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
 from rlcore.sampling.running import Running
 from rlcore.settings import SamplingConfig
-from rlcore.types import Prompt, Trajectories, sent, tensor_on
+from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 
 LEAVE_SHARE = 8
 """Finished sequences leave the running batch once they are one in so many of it: copying what stays then pays."""
@@ -78,7 +78,7 @@ def sample(
     if sampling.temperature > 0:
         source = generator.device if generator is not None else torch.device("cpu")
         uniforms = torch.rand(len(ready), longest, dtype=torch.float64, generator=generator, device=source)
-        uniforms = sent(uniforms, policy.device)
+        uniforms = to_device(uniforms, policy.device)
     names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
     record = Record(len(ready), longest, policy.device, () if ready else names)
     pad_id = policy.tokenizer.pad_token_id
@@ -89,7 +89,7 @@ def sample(
             rows = torch.tensor(indices, device=policy.device)
             on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
 
-    mask = None if logit_mask is None else sent(logit_mask, policy.device)
+    mask = None if logit_mask is None else to_device(logit_mask, policy.device)
     chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record)
     size = sampling.batch_size or len(ready)
     loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report)

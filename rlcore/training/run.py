@@ -33,7 +33,7 @@ from rlcore.settings import DataConfig, OptimizerConfig, SamplingConfig, TrainCo
 from rlcore.training.inputs import Inputs
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
-from rlcore.types import Metrics, Prompt, Sample, Trajectories, sent
+from rlcore.types import Metrics, Prompt, Sample, Trajectories, to_device
 
 
 @attrs.define(eq=False)
@@ -208,7 +208,7 @@ class Run:
     def logit_mask(self) -> Tensor | None:
         """Return which token may come next, bool[V, V] on this process's device; None where any may."""
         given = self.inputs.logit_mask
-        return None if given is None else sent(load_logit_mask(given), self._built.device)
+        return None if given is None else to_device(load_logit_mask(given), self._built.device)
 
     @cached_property
     def metric_fn(self) -> Callable[..., Any] | None:

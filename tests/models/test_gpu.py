@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlcore.models.graphs import make_cuda_graphs
 from rlcore.models.static_choice import StaticDecoding, find_refusal
-from rlcore.types import Trajectories, sent, tensor_on
+from rlcore.types import Trajectories, tensor_on, to_device
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_cuda)]
@@ -27,10 +27,10 @@ def batch() -> Trajectories:
 def test_what_is_sent_arrives(device: str) -> None:
     numbers = torch.arange(1_000_000).reshape(1000, 1000)
     for array in (numbers, numbers.T, numbers[:0], numbers > 5, numbers.double()):
-        arrived = sent(array, device)
+        arrived = to_device(array, device)
         assert arrived.device.type == device
         assert torch.equal(arrived.cpu(), array)
-        assert torch.equal(sent(arrived, "cpu"), array)
+        assert torch.equal(to_device(arrived, "cpu"), array)
     assert tensor_on(device, [[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]
     moved = batch().with_columns(scores=torch.tensor([1.0, 2.0])).to(device)
     assert moved.tokens.tolist() == [[1, 2, 3], [4, 5, 0]]
@@ -39,8 +39,8 @@ def test_what_is_sent_arrives(device: str) -> None:
 
 def test_what_is_there_is_not_copied() -> None:
     numbers = torch.arange(3)
-    assert sent(numbers, "cpu") is numbers
-    assert sent(numbers, torch.device("meta")).is_meta
+    assert to_device(numbers, "cpu") is numbers
+    assert to_device(numbers, torch.device("meta")).is_meta
 
 
 @on_cuda

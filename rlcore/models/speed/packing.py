@@ -26,7 +26,7 @@ from rlcore.models.attention_groups import CALL, AttentionGroups
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import quiet_transformers
 from rlcore.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
-from rlcore.types import sent
+from rlcore.types import to_device
 
 PACKED = "rlcore_packed"
 IGNORABLE = {
@@ -185,7 +185,7 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
     row, column = owned[kept].nonzero()
 
     def at_model(array: NDArray[Any]) -> Tensor:
-        return sent(torch.from_numpy(array), device)
+        return to_device(torch.from_numpy(array), device)
 
     packing = Packing(
         at_model(number[kept].reshape(-1)), at_model(row * width + column), width, at_model(lengths[order][kept])
@@ -198,7 +198,7 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
         "packing": packing,
         "use_cache": False,
     }
-    return Packed(inputs, sent(torch.from_numpy(node[inside]), tokens.device))
+    return Packed(inputs, to_device(torch.from_numpy(node[inside]), tokens.device))
 
 
 def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
