@@ -17,7 +17,7 @@ from rlcore.models.dropout import disable_dropout
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import check_reach
 from rlcore.models.kind import declared
-from rlcore.models.loading import weightless
+from rlcore.models.loading import ConfigOnly
 from rlcore.models.peft.inject import unwrapped
 from rlcore.optim.choose import Optimizers, sections
 from rlcore.plugins.choose import Chooser
@@ -147,7 +147,7 @@ def _described(model: Any, revision: Any) -> Any:
             f"model = {os.fspath(model)!r}: its configuration cannot be read: there is no such folder with a "
             "config.json, and the hub has no such model"
         )
-    return model
+    return ConfigOnly(os.fspath(model))
 
 
 def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
@@ -187,9 +187,12 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         "reference": workload.reference,
         **({"q_heads": workload.q_heads} if workload.q_heads else {}),
     }
-    with weightless(), warnings.catch_warnings():
+    options = chosen.architecture.options
+    if isinstance(getattr(options, "critic", None), str):
+        options = evolve(options, critic=ConfigOnly(options.critic))
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        policy: Policy = build(inputs.model, chosen.architecture.options, tokenizer=tokenizer or stand_in(2), **asked)
+        policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **asked)
     if not workload.dropout:
         disable_dropout(policy.module)
     return policy

@@ -57,8 +57,8 @@ def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrain
     shared: dict[int, Any] = beneath_adapter(model) if config.critic == "copy" else {}
     critic = (
         copy.deepcopy(model, dict(shared))
-        if config.critic == "copy"
-        else loading.load_critic(str(config.critic), config, kind_of(model.config))
+        if config.critic is None or config.critic == "copy"
+        else loading.load_critic(config.critic, config, kind_of(model.config))
     )
     for parameter in critic.parameters():
         parameter.requires_grad_(id(parameter) not in shared)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,17 +31,15 @@ if TYPE_CHECKING:
     from rlcore.models.settings import LanguageModelConfig
 
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
-_reads_weights: ContextVar[bool] = ContextVar("reads_weights", default=True)
 
 
-@contextmanager
-def weightless() -> Iterator[None]:
-    """Have models made from their configurations alone in this context, as to learn what they would take."""
-    token = _reads_weights.set(False)
-    try:
-        yield
-    finally:
-        _reads_weights.reset(token)
+class ConfigOnly(str):
+    """A hub id or folder from which only the configuration is read; the model's weights are then random.
+
+    It stands for the name wherever a model or a critic is named, so architectures pass it on as they pass any name.
+    """
+
+    __slots__ = ()
 
 
 def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:
@@ -64,8 +59,10 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     elif isinstance(spec, PretrainedConfig):
         model = _from_config(spec, config, kind)
     elif isinstance(spec, (str, os.PathLike)):
-        base = base_of(os.fspath(spec))
-        model = _from_pretrained(kind.loader, base or os.fspath(spec), config)
+        name, base = os.fspath(spec), base_of(os.fspath(spec))
+        if base and isinstance(name, ConfigOnly):
+            base = ConfigOnly(base)
+        model = _from_pretrained(kind.loader, base or name, config)
         attach(model, spec) if base else wake(model)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
@@ -144,16 +141,17 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     folder = Path(name).expanduser()
     if not folder.exists() and not is_hub_id(name):
         raise ModelError(f"{what} = {name!r}: there is no such folder; give a folder or a hub id")
-    check_reach(name, config.revision, WEIGHTS if _reads_weights.get() else DESCRIBED, what=what)
+    is_config_only = isinstance(name, ConfigOnly)
+    check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)
     if kind is not AutoConfig:
         options |= _build_options(config)
-        if not _reads_weights.get():
+        if is_config_only:
             described: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what=what)
             return kind.from_config(described, **({"dtype": described.dtype} | options))
     try:
         with quiet_transformers():
             return kind.from_pretrained(
-                str(folder) if folder.exists() else name,
+                str(folder) if folder.exists() else str(name),
                 revision=config.revision or "main",
                 trust_remote_code=config.trust_remote_code,
                 **options,

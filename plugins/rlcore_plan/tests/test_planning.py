@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from planning_making import GPT, folders, imitation, ppo, save
-from transformers import GPT2Config
+from peft import LoraConfig, get_peft_model
+from planning_making import GPT, WORDS, folders, imitation, ppo, save
+from transformers import AutoModelForCausalLM, GPT2Config
 
 from rlcore.cli import main
 from rlcore.config import merge
@@ -217,3 +219,29 @@ def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
         parse_size(f"-{text}")
     sizes = {24 * 10**9: "24.00 GB", 10**9 - 10**7: "990.0 MB", 100_000: "0.1 MB", 99_000: "99.0 kB", 64: "0.1 kB"}
     assert {size: write_size(size) for size in sizes} == sizes
+
+
+@pytest.mark.parametrize("critic", [None, "FOLDER", "copy"])
+def test_no_weights_are_read_neither_the_models_nor_its_critics(
+    critic: str | None, plain: Measured, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    described = tmp_path / "described"
+    shutil.copytree(folders["gpt"], described, ignore=shutil.ignore_patterns("*.safetensors"))
+    values = ppo(described)
+    values["model"]["critic"] = str(described) if critic == "FOLDER" else critic
+    trained = estimate(values, "test").measured.held["parameters that train"]
+    expected = plain.held["parameters that train"]
+    assert trained == expected if critic is None else trained > 1.9 * expected - 4 * GPT["n_embd"] * WORDS
+
+
+def test_no_weights_are_read_of_the_model_below_an_adapter(folders: dict[str, Path], tmp_path: Path) -> None:
+    described, adapter = tmp_path / "described", tmp_path / "adapter"
+    shutil.copytree(folders["gpt"], described)
+    model = AutoModelForCausalLM.from_pretrained(described)
+    get_peft_model(model, LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)).save_pretrained(adapter)
+    (described / "model.safetensors").unlink()
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(described)
+    values = ppo(adapter)
+    values["model"]["tokenizer"] = {"path": str(described)}
+    held = estimate(values, "test").measured.held
+    assert 0 < held["parameters that train"] < held["parameters that are frozen"]
