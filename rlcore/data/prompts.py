@@ -92,7 +92,7 @@ def _columns(rows: list[Any], column: str, what: str) -> list[dict[str, Any]]:
     for name, i in names.items():
         if name in RESERVED_COLUMNS:
             raise DataError(
-                f"{what}[{i}]: has a column '{name}', a name under which reward functions receive other things "
+                f"{what}[{i}]: has a column '{name}', which is the name of another argument of reward functions "
                 f"({', '.join(RESERVED_COLUMNS)}); rename the column"
             )
         if not isinstance(name, str):

@@ -1,1 +1,1 @@
-"""Call reward functions on sampled text and check the numbers that they return."""
+"""Reward functions: choose them, call them on sampled text, and check the numbers that they return."""

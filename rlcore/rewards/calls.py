@@ -1,4 +1,4 @@
-"""Call a user's function with what its signature takes, wait for it if it is a coroutine, and blame it by name."""
+"""Call user functions with the arguments in their signatures, await coroutines, and name the function in errors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BY_POSITION = ("samples", "prompts", "outputs")
 
 @attrs.frozen(eq=False)
 class UserFunction:
-    """Hold a function of the user's and what messages call it.
+    """A reward or metric function of the user.
 
     Attributes:
         kind: "reward" or "metric".
-        name: what it goes by in messages and metrics.
+        name: the function's name in messages and metrics.
         call: the function itself.
-        weight: what a reward is multiplied by in the total.
+        weight: factor of a reward in the total.
     """
 
     kind: str
@@ -46,10 +46,10 @@ class UserFunction:
 
 @attrs.frozen(eq=False)
 class CallInputs:
-    """Hold what functions are asked about, and where that happens.
+    """Arguments of a function call for K samples of a batch, and the place in the run for messages.
 
     Attributes:
-        arguments: every argument a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`,
+        arguments: every argument that a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`,
             `tokenizer`, and the columns.
         indices: the index of each sample in the batch, for messages.
         batch_size: number of samples in the whole batch; the call may cover only some of them.
@@ -63,7 +63,7 @@ class CallInputs:
 
     @property
     def size(self) -> int:
-        """Count the samples."""
+        """Return K, the number of samples."""
         return len(self.indices)
 
     @classmethod
@@ -77,19 +77,19 @@ class CallInputs:
         output_tokens: Sequence[Sequence[int]] | None = None,
         rows: Sequence[int] | None = None,
     ) -> CallInputs:
-        """Put prompts and outputs side by side, and the chosen ids where they are known.
+        """Build the arguments from prompts, outputs and, if known, the ids of the outputs.
 
         Args:
             prompts: B prompts.
-            outputs: of these, or of those at `rows`.
-            tokenizer: the policy's.
-            where: for messages.
-            output_tokens: the ids behind each output.
-            rows: which prompts are asked about; all if left out. Columns are those of all prompts in either case, for a
-                function that asks for one must get it even where these prompts lack it.
+            outputs: the output of each prompt, or of each prompt at `rows`.
+            tokenizer: the policy's tokenizer.
+            where: the place in the run, for messages.
+            output_tokens: the ids of each output.
+            rows: indices of the prompts in the call; all by default. The columns are always those of all B prompts, so
+                that a function receives a column even if these prompts lack it.
 
         Raises:
-            DataError: a column of the prompts has a name that means something else to these functions.
+            DataError: a column of the prompts has the name of another argument.
         """
         names = list(dict.fromkeys(name for prompt in prompts for name in prompt.columns))
         indices, batch_size = range(len(prompts)) if rows is None else rows, len(prompts)
@@ -97,7 +97,7 @@ class CallInputs:
         for name in names:
             if name in RESERVED_COLUMNS:
                 raise DataError(
-                    f"the prompts have a column '{name}', a name under which reward functions receive other things "
+                    f"the prompts have a column '{name}', which is the name of another argument of reward functions "
                     f"({', '.join(RESERVED_COLUMNS)}); rename the column"
                 )
         arguments: dict[str, Any] = {
@@ -122,13 +122,13 @@ class CallInputs:
 
 @attrs.frozen(eq=False)
 class Call:
-    """Stand for functions that have been called, of which some may not have answered yet.
+    """Results of F functions that have been called; coroutines may still be running.
 
     Attributes:
-        functions: F of them.
-        inputs: what they were asked about.
-        results: what each returned; where that is to be awaited, its answer is in `awaited` instead.
-        awaited: the answers that are awaited, by the function's number; None where there are none.
+        functions: F functions.
+        inputs: their arguments.
+        results: F returned values; an awaitable's result is in `awaited` instead.
+        awaited: results of the awaitables by function index; None if no function returned an awaitable.
     """
 
     functions: Sequence[UserFunction]
@@ -138,13 +138,13 @@ class Call:
 
     @classmethod
     def of(cls, functions: Sequence[UserFunction], inputs: CallInputs) -> Call:
-        """Call each function; those that return something to await are awaited together, while none blocks another.
+        """Call each function, and start to await all returned awaitables concurrently.
 
-        They are awaited on an event loop that lives in a thread of its own as long as the process, so that clients keep
-        their connections from call to call, and a notebook's running loop is no obstacle.
+        The awaitables run on an event loop in a daemon thread that lives as long as the process. Clients therefore keep
+        their connections between calls, and the running loop of a notebook does not interfere.
 
         Raises:
-            RewardError: a function raised, or its signature asks for what is not there.
+            RewardError: a function raised, or its signature requires an argument that does not exist.
         """
         results: list[Any] = []
         try:
@@ -155,25 +155,25 @@ class Call:
                     result.close()
             raise
         late = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
-        return cls(functions, inputs, results, _awaiting(functions, late) if late else None)
+        return cls(functions, inputs, results, _start(functions, late) if late else None)
 
     @property
     def is_done(self) -> bool:
-        """Tell whether every function has answered, or failed."""
+        """Return whether every function has returned or raised."""
         return self.awaited is None or self.awaited.done()
 
     def cancel(self) -> None:
-        """Wait for no answer any more."""
+        """Cancel the awaitables that are still running."""
         if self.awaited is not None:
             self.awaited.cancel()
 
-    def answers(self) -> list[Any]:
-        """Wait for all answers; return one of each function.
+    def wait(self) -> list[Any]:
+        """Wait for all functions, and return their F results.
 
         Raises:
             RewardError: a function raised.
         """
-        answers = list(self.results)
+        results = list(self.results)
         if self.awaited is not None:
             try:
                 with phase("awaiting"):
@@ -181,11 +181,11 @@ class Call:
             except BaseException:
                 self.cancel()
                 raise
-            for i, answer in late.items():
-                if isinstance(answer, BaseException):
-                    _raised(self.functions[i], self.inputs, answer)
-                answers[i] = answer
-        return answers
+            for i, result in late.items():
+                if isinstance(result, BaseException):
+                    _fail(self.functions[i], self.inputs, result)
+                results[i] = result
+        return results
 
 
 def _call(function: UserFunction, inputs: CallInputs) -> Any:
@@ -194,11 +194,11 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
         with phase(function.name):
             return function.call(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-        _raised(function, inputs, error)
+        _fail(function, inputs, error)
 
 
 def _arguments(function: UserFunction, inputs: CallInputs) -> tuple[list[Any], dict[str, Any]]:
-    # Each function gets lists of its own, so that none can change what another reads.
+    # Each function receives copies of the lists, so that it cannot modify the arguments of another one.
     arguments = {name: list(value) if isinstance(value, list) else value for name, value in inputs.arguments.items()}
     parameters = _parameters(function.call)
     if parameters is None:
@@ -206,17 +206,17 @@ def _arguments(function: UserFunction, inputs: CallInputs) -> tuple[list[Any], d
     by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
     args = [arguments[name] for name in _BY_POSITION[: len(by_position)]]
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    lacking = [p for p in by_name if p.default is p.empty and p.name not in arguments]
-    lacking += [p for p in by_position[len(_BY_POSITION) :] if p.default is p.empty]
-    # A first parameter may bear any name that does not look like one of ours misspelt.
-    own_name = bool(lacking) and lacking == by_name[:1] and not by_position and not _near(lacking[0].name, arguments)
-    if own_name and lacking[0].kind is lacking[0].POSITIONAL_OR_KEYWORD:
-        args, by_name, lacking = [arguments["samples"]], by_name[1:], []
-    if lacking:
-        name = lacking[0].name
+    missing = [p for p in by_name if p.default is p.empty and p.name not in arguments]
+    missing += [p for p in by_position[len(_BY_POSITION) :] if p.default is p.empty]
+    # The first parameter may have any name that does not look like a misspelt argument.
+    own_name = bool(missing) and missing == by_name[:1] and not by_position and not _near(missing[0].name, arguments)
+    if own_name and missing[0].kind is missing[0].POSITIONAL_OR_KEYWORD:
+        args, by_name, missing = [arguments["samples"]], by_name[1:], []
+    if missing:
+        name = missing[0].name
         near = _near(name, arguments)
-        hint = f"did you mean '{near}'? There" if near else "there"
-        inputs.fail(function, f"asks for '{name}', which is not there; {hint} are {', '.join(arguments)}")
+        hint = f"did you mean '{near}'? Known" if near else "known"
+        inputs.fail(function, f"has an unknown parameter '{name}'; {hint} parameters: {', '.join(arguments)}")
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return args, {name: value for name, value in arguments.items() if name not in {p.name for p in by_position}}
     return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
@@ -225,7 +225,7 @@ def _arguments(function: UserFunction, inputs: CallInputs) -> tuple[list[Any], d
 def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
     try:
         return list(inspect.signature(call).parameters.values())
-    except (ValueError, TypeError):  # some built-ins do not tell
+    except (ValueError, TypeError):  # some built-ins have no signature
         return None
 
 
@@ -234,7 +234,7 @@ def _near(name: str, arguments: Mapping[str, Any]) -> str | None:
     return _ALIASES.get(name) or (near[0] if near else None)
 
 
-def _raised(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
+def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
     if not isinstance(error, (Exception, asyncio.CancelledError)):
         raise error
     frames = traceback.extract_tb(error.__traceback__)
@@ -242,24 +242,24 @@ def _raised(function: UserFunction, inputs: CallInputs, error: BaseException) ->
     inputs.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
 
 
-def _awaiting(functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
+def _start(functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
     async def settle(i: int) -> Any:
         try:
             with awaited(f"awaited: {functions[i].name}"):
                 return await awaitables[i]
-        except (KeyboardInterrupt, SystemExit) as error:  # these would end the loop, and nobody would hear of it
+        except (KeyboardInterrupt, SystemExit) as error:  # raised here, they would end the loop without a message
             return error
 
     async def gather() -> dict[int, Any]:
-        answers = await asyncio.gather(*map(settle, awaitables), return_exceptions=True)
-        return dict(zip(awaitables, answers, strict=True))
+        results = await asyncio.gather(*map(settle, awaitables), return_exceptions=True)
+        return dict(zip(awaitables, results, strict=True))
 
     return asyncio.run_coroutine_threadsafe(gather(), _loop(os.getpid()))
 
 
 @functools.cache
 def _loop(process: int) -> asyncio.AbstractEventLoop:
-    """Start the loop of this process; a forked child, which inherits no threads, starts its own."""
+    """Start the event loop of this process; a forked child inherits no threads and starts a loop of its own."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name=f"rlcore-rewards-{process}", daemon=True).start()
     return loop

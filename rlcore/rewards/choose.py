@@ -1,4 +1,4 @@
-"""Look up registered rewards by name, and take the user's own functions as they are."""
+"""Choose the reward functions of a run: registered rewards by name, or the user's own functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ChosenReward:
         name: its name in metrics.
         weight: its factor in the total.
         load: returns the function.
-        choice: the registered reward; None for a function of the user's own.
+        choice: the registered reward; None for a user's own function.
     """
 
     name: str
@@ -35,13 +35,13 @@ def choose_rewards(reward_fn: Any, chooser: Chooser | None = None, path: str = "
     """Read any form of `reward_fn`.
 
     Args:
-        reward_fn: what the user gave.
+        reward_fn: the user's value of the option.
         chooser: looks up registered rewards; one without a file name in its errors by default.
-        path: the option that `reward_fn` was given in, for errors.
+        path: path of the option, for errors.
 
     Raises:
-        DataError: it has none of the forms, or a weight is not a finite number.
-        UnknownReward: nobody registered a reward of that name.
+        DataError: `reward_fn` has none of the allowed forms, or a weight is not a finite number.
+        UnknownReward: no reward is registered under that name.
         ConfigError: an option of a registered reward is unknown, of the wrong type or out of range.
     """
     chooser = chooser or Chooser("", Wrapping())
@@ -57,14 +57,14 @@ def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
         return ChosenReward(form.name or fn, form.weight, choice.made, choice)
     if form.options:
         raise DataError(
-            f"{form.path}: {', '.join(map(repr, form.options))}: only a registered reward may have options; beside "
-            "'fn' there may be 'weight' and 'name', nothing else"
+            f"{form.path}: {', '.join(map(repr, form.options))}: only a registered reward has options; the allowed "
+            "keys are 'fn', 'weight' and 'name'"
         )
     name, load = resolve(fn, "reward_fn")
     return ChosenReward(form.name or name, form.weight, load)
 
 
 def _names_module(reference: str) -> bool:
-    """Return whether a reference may be `module:function`; the name of a dist often cannot be a module's."""
+    """Return whether a reference may be `module:function`; many dist names are no valid module names."""
     module, colon, _ = reference.partition(":")
     return bool(colon) and all(part.isidentifier() for part in module.split("."))

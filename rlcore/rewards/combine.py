@@ -1,4 +1,4 @@
-"""Ask a user's reward and metric functions about completions, and check what they say number by number."""
+"""Combine reward functions into weighted totals, and call metric functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class RewardBatch:
-    """Hold what all reward functions together said of B samples.
+    """Rewards of B samples, combined over all reward functions.
 
     Attributes:
-        totals: B weighted sums over functions; a dense reward counts with the sum of its tokens.
-        dense: None where every function gave one number a sample, which then belongs to the last chosen token. Else B
-            rows with a reward for every chosen token, numbers for whole samples already added at the last one.
-        by_name: for each function B numbers before weighting, None where it had no opinion.
+        totals: B weighted sums over functions; a dense reward contributes the sum over its tokens.
+        dense: B rows with one reward for each chosen token; rewards of whole samples are added at the last chosen
+            token. None if every function returned one number per sample.
+        by_name: B unweighted numbers of each function; None where the function returned None.
     """
 
     totals: list[float]
@@ -36,11 +36,11 @@ class RewardBatch:
 
     @classmethod
     def together(cls, parts: Sequence[tuple[Sequence[int], RewardBatch]], num_actions: Sequence[int]) -> RewardBatch:
-        """Put what was said of parts of a batch together, as if it had been said of the whole.
+        """Merge the rewards of sub-batches into those of the whole batch.
 
         Args:
-            parts: places in the batch, and what was said of the samples there; every place once.
-            num_actions: B, chosen tokens of each sample.
+            parts: row indices in the batch and the rewards of these rows; every row occurs once.
+            num_actions: B, number of chosen tokens of each sample.
         """
         totals, by_name = [0.0] * len(num_actions), dict[str, list[float | None]]()
         dense = [[0.0] * count for count in num_actions]
@@ -58,33 +58,33 @@ class RewardBatch:
 
 @attrs.frozen(eq=False)
 class Rewards:
-    """Stand for one or more reward functions with their weights."""
+    """One or more reward functions with their weights."""
 
     functions: tuple[UserFunction, ...]
 
     @classmethod
     def build(cls, reward_fn: Any) -> Rewards:
-        """Understand any form of `reward_fn`.
+        """Build rewards from any form of `reward_fn`.
 
         A function is called as `reward_fn(samples=..., prompts=..., outputs=..., output_tokens=..., tokenizer=...,
-        **columns)` with only those its signature takes; `samples[i] = prompts[i] + outputs[i]`, and `output_tokens[i]`
-        are the ids behind `outputs[i]`, EOS included. Positional-only parameters get samples,
-        prompts, outputs in this order; a first parameter with a name of its own (`lambda texts: ...`) gets the samples.
-        Coroutine functions run at the same time.
+        **columns)`, with only the arguments in its signature; `samples[i] = prompts[i] + outputs[i]`, and
+        `output_tokens[i]` are the ids of `outputs[i]`, EOS included. Positional-only parameters receive samples,
+        prompts and outputs in this order; a first parameter with any other name (`lambda texts: ...`) receives the
+        samples. Coroutine functions run concurrently.
 
         Raises:
-            DataError: it is none of the forms, or a weight is no finite number.
-            UnknownReward: nobody registered a reward of that name.
-            ConfigError: an option of a registered reward cannot be used.
+            DataError: `reward_fn` has none of the allowed forms, or a weight is not a finite number.
+            UnknownReward: no reward is registered under that name.
+            ConfigError: an option of a registered reward is invalid.
         """
         return cls.load(choose_rewards(reward_fn))
 
     @classmethod
     def load(cls, chosen: Iterable[ChosenReward]) -> Rewards:
-        """Load functions that were chosen; those of one name are told apart by numbers.
+        """Load the chosen functions; functions of the same name are numbered (`name_2`).
 
         Raises:
-            DataError: one cannot be found, or not be called.
+            DataError: a function cannot be found or is not callable.
         """
         functions: list[UserFunction] = []
         for each in chosen:
@@ -97,7 +97,7 @@ class Rewards:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what the functions go by, in their order."""
+        """Return the functions' names, in their order."""
         return tuple(function.name for function in self.functions)
 
     @timed("reward functions")
@@ -110,18 +110,18 @@ class Rewards:
         output_tokens: Sequence[Sequence[int]],
         where: str = "",
     ) -> RewardBatch:
-        """Ask every function about B completions.
+        """Call every function on B completions, and combine the rewards.
 
         Args:
             prompts: B prompts, one for each output.
             outputs: B texts of chosen tokens.
-            tokenizer: passed on to functions that take it.
-            output_tokens: B sequences of chosen ids, EOS included: a row of dense rewards has one number for each.
+            tokenizer: passed to functions that take it.
+            output_tokens: B sequences of chosen ids, EOS included; a row of dense rewards has one number for each id.
             where: the step, for messages.
 
         Raises:
-            RewardError: a function raised or returned what cannot be used; its name, `where`, the first bad sample and
-                the value are in the message.
+            RewardError: a function raised or returned an invalid value; the message names the function, `where`, the
+                first invalid sample and the value.
         """
         return self.read(self.begin(prompts, outputs, tokenizer=tokenizer, output_tokens=output_tokens, where=where))
 
@@ -136,37 +136,37 @@ class Rewards:
         where: str = "",
         rows: Sequence[int] | None = None,
     ) -> Call:
-        """Call every function, and wait for none that is a coroutine.
+        """Call every function, without waiting for coroutines.
 
         Args:
-            prompts: P prompts.
-            outputs: texts of chosen tokens, one for each prompt, or for each of those at `rows`.
-            tokenizer: passed on to functions that take it.
+            prompts: B prompts.
+            outputs: texts of chosen tokens, one for each prompt, or for each prompt at `rows`.
+            tokenizer: passed to functions that take it.
             output_tokens: the chosen ids of each output, EOS included.
             where: the step, for messages.
-            rows: which of the prompts were continued by the outputs; all if left out.
+            rows: indices of the prompts that the outputs belong to; all by default.
 
         Raises:
-            RewardError: a function raised, or asks for what is not there.
+            RewardError: a function raised, or has an unknown parameter.
         """
         inputs = CallInputs.of(prompts, outputs, tokenizer, where, output_tokens=output_tokens, rows=rows)
         return Call.of(self.functions, inputs)
 
     @timed("reward functions")
     def read(self, call: Call) -> RewardBatch:
-        """Wait for all answers, check them, and add them up.
+        """Wait for all results, check them, and sum the weighted rewards.
 
         Raises:
-            RewardError: a coroutine function raised, or a function returned what cannot be used.
+            RewardError: a coroutine function raised, or a function returned an invalid value.
         """
-        answers, inputs = call.answers(), call.inputs
+        results, inputs = call.wait(), call.inputs
         num_actions = [len(tokens) for tokens in inputs.arguments["output_tokens"]]
         totals = [0.0] * inputs.size
         rows = [[0.0] * count for count in num_actions]
         any_dense = False
         by_name: dict[str, list[float | None]] = {}
-        for function, answer in zip(self.functions, answers, strict=True):
-            values = read_rewards(answer, function, inputs, num_actions)
+        for function, result in zip(self.functions, results, strict=True):
+            values = read_rewards(result, function, inputs, num_actions)
             by_name[function.name] = [math.fsum(value) if isinstance(value, list) else value for value in values]
             for i, value in enumerate(values):
                 if isinstance(value, list):
@@ -187,16 +187,16 @@ def call_metric(
     *,
     where: str = "",
 ) -> dict[str, list[float | None]]:
-    """Ask a metric function, called like a reward function, about B completions.
+    """Call a metric function on B completions, with the same arguments as a reward function.
 
     Returns:
-        for each metric B numbers, None where the function gave None.
+        B numbers for each metric; None where the function returned None.
 
     Raises:
-        RewardError: it raised, or did not return a mapping from names to B numbers.
+        RewardError: the function raised, or did not return a mapping from names to B numbers.
     """
     name, load = resolve(metric_fn, "metric_fn")
     function = UserFunction("metric", name, load())
     inputs = CallInputs.of(prompts, outputs, tokenizer, where)
-    (answer,) = Call.of([function], inputs).answers()
-    return read_metrics(answer, function, inputs)
+    (result,) = Call.of([function], inputs).wait()
+    return read_metrics(result, function, inputs)

@@ -1,4 +1,4 @@
-"""The forms in which a user may name reward functions, from a lambda to a line of YAML."""
+"""The allowed forms of `reward_fn`, from a lambda to a line of YAML, and their parser."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FORMS = (
     "{fn, weight, name} (and the options of a registered one), a list of these, or a mapping from names to them"
 )
 OWN_KEYS = ("fn", "weight", "name")
-"""What a mapping says of any reward; its other keys are options of a registered one."""
+"""Keys of a mapping that every reward has; all other keys are options of a registered reward."""
 
 
 @attrs.frozen(eq=False)
 class RewardForm:
-    """Hold one reward as a user named it, nothing loaded yet.
+    """One parsed entry of `reward_fn`; nothing is loaded yet.
 
     Attributes:
-        fn: the function, or what it is called by.
-        path: where it was named, as `reward_fn[1]`.
-        name: what the user calls it in metrics, None where nothing was said.
-        weight: what it is multiplied by in the total.
-        options: the further keys of its mapping.
+        fn: the function, its reference `module:function`, or the name of a registered reward.
+        path: path of the entry, such as `reward_fn[1]`.
+        name: the user's name for it in metrics; None if not set.
+        weight: its factor in the total.
+        options: all other keys of its mapping.
     """
 
     fn: Any
@@ -42,26 +42,26 @@ class RewardForm:
 
 
 def read_forms(reward_fn: Any, path: str = "reward_fn") -> list[RewardForm]:
-    """Take any form of `reward_fn` apart; `path` says where it was given.
+    """Parse any form of `reward_fn` into a list; `path` is the path of the option, for errors.
 
     Raises:
-        DataError: it is none of the forms, or a weight is no finite number.
+        DataError: `reward_fn` has none of the allowed forms, or a weight is not a finite number.
     """
     if isinstance(reward_fn, Mapping) and "fn" not in reward_fn:
-        found = [attrs.evolve(_read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
+        forms = [attrs.evolve(_read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
     elif isinstance(reward_fn, (list, tuple)) and not _is_weighted(reward_fn):
-        found = [_read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
+        forms = [_read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
     else:
-        found = [_read(reward_fn, path)]
-    if not found:
+        forms = [_read(reward_fn, path)]
+    if not forms:
         raise DataError(f"reward_fn is empty: {reward_fn!r}; {FORMS}")
-    return found
+    return forms
 
 
 def _read(spec: Any, path: str) -> RewardForm:
     if isinstance(spec, Mapping):
         if "fn" not in spec:
-            raise DataError(f"{path}: {dict(spec)!r} must have 'fn', and may have 'weight' and 'name'")
+            raise DataError(f"{path}: {dict(spec)!r} needs the key 'fn' ('weight' and 'name' are optional)")
         name = None if spec.get("name") is None else str(spec["name"])
         options = {key: value for key, value in spec.items() if key not in OWN_KEYS}
         return RewardForm(spec["fn"], path, name, _weight(spec.get("weight", 1.0), spec["fn"]), options)
@@ -83,14 +83,14 @@ def _weight(weight: Any, function: Any) -> float:
 
 
 def resolve(function: Any, what: str) -> tuple[str, Callable[[], Callable[..., Any]]]:
-    """Return the name of a function, given itself or as `module:function`, and what loads it.
+    """Return the name of a function and a loader for it.
 
     Args:
-        function: any of these.
+        function: the function itself, or its reference `module:function`.
         what: the option, "reward_fn" or "metric_fn".
 
     Raises:
-        DataError: it is neither. What loads it raises it too, where nothing that can be called is found.
+        DataError: `function` is neither. The loader raises it too, if the reference does not name a callable.
     """
     if not isinstance(function, str):
         _check_callable(function, function, what)
@@ -104,12 +104,12 @@ def resolve(function: Any, what: str) -> tuple[str, Callable[[], Callable[..., A
     return re.split(r"[:.]", function)[-1], load
 
 
-def _check_callable(found: Any, given: Any, what: str) -> Callable[..., Any]:
-    if callable(found):
-        call: Callable[..., Any] = found
+def _check_callable(function: Any, entry: Any, what: str) -> Callable[..., Any]:
+    if callable(function):
+        call: Callable[..., Any] = function
         return call
     hint = f"; {FORMS}" if what == "reward_fn" else "; give a function or 'module:function'"
-    raise DataError(f"{what}: {shorten(given)} ({type(found).__name__}) cannot be called{hint}")
+    raise DataError(f"{what}: {shorten(entry)} ({type(function).__name__}) is not callable{hint}")
 
 
 def _name(function: Any) -> str:
@@ -120,6 +120,6 @@ def _name(function: Any) -> str:
 
 
 def shorten(value: Any) -> str:
-    """Show a value in a message, without its middle pages."""
+    """Return the repr of a value, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

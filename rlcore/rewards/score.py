@@ -1,4 +1,4 @@
-"""Ask the reward functions about what was sampled."""
+"""Decode sampled trajectories and score them with the reward functions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rlcore.types import Prompt, Trajectories
 
 @attrs.frozen(eq=False)
 class Scored:
-    """Hold what the reward functions said of a batch.
+    """Scores of a batch of B sequences.
 
     Attributes:
         outputs: B strings, the text of the chosen tokens.
-        scores: float32[B], the score of each sequence; the sum of its dense rewards where those were given.
-        dense: float32[B, T] or None, rewards token by token.
-        by_name: the scores of each reward function, before weighting.
-        times: of a batch that was sampled and scored in one call, `time/sample_s`, seconds until it was sampled, and
-            `time/score_s`, those until it was scored as well.
+        scores: float32[B], the score of each sequence; for dense rewards, their sum.
+        dense: float32[B, T], rewards per token; None if no reward function returned any.
+        by_name: B scores of each reward function, before weighting.
+        times: for a batch that one call sampled and scored, `time/sample_s` (seconds until sampling ended) and
+            `time/score_s` (seconds until scoring ended as well).
     """
 
     outputs: list[str]
@@ -39,14 +39,14 @@ class Scored:
 
 @attrs.frozen(eq=False)
 class Scorer:
-    """Spell out what prompts were continued by, cut at a stop sequence, and ask what it is worth.
+    """Decode outputs, trim them at stop sequences, and call the reward functions on them.
 
     Attributes:
-        rewards: the reward functions; None scores all 0.
-        tokenizer: the policy's.
-        stop_sequences: outputs are trimmed at these.
-        outputs_begin_text: they are spelt as texts of their own.
-        where: what the batch is for, for messages.
+        rewards: the reward functions; None gives every sequence the score 0.
+        tokenizer: the policy's tokenizer.
+        stop_sequences: outputs are trimmed at the first of these.
+        outputs_begin_text: decode outputs without their prompts.
+        where: the place in the run, for messages.
     """
 
     rewards: Rewards | None
@@ -57,40 +57,40 @@ class Scorer:
 
     @timed("reward")
     def __call__(self, prompts: Sequence[Prompt], batch: Trajectories) -> Scored:
-        """Score what each of B prompts was continued by.
+        """Score B sequences, one for each prompt.
 
         Raises:
-            RewardError: a reward function raised, or returned what cannot be used.
-            DataError: a sequence without a chosen token.
+            RewardError: a reward function raised, or returned an invalid value.
+            DataError: a sequence has no chosen token.
         """
         outputs = self.decode(prompts, batch)
         if self.rewards is None:
             return Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
-        given = self.rewards(
+        rewards = self.rewards(
             prompts, outputs, tokenizer=self.tokenizer, output_tokens=batch.action_tokens, where=self.where
         )
-        return scored(batch, outputs, given)
+        return to_scored(batch, outputs, rewards)
 
     def decode(self, prompts: Sequence[Prompt], batch: Trajectories, rows: Sequence[int] | None = None) -> list[str]:
-        """Spell out what prompts, or those at `rows`, were continued by.
+        """Decode the outputs of the prompts, or of the prompts at `rows`.
 
         Raises:
-            DataError: a sequence without a chosen token.
+            DataError: a sequence has no chosen token.
         """
         counts = batch.num_actions.tolist()
-        numbers = range(len(prompts)) if rows is None else rows
+        indices = range(len(prompts)) if rows is None else rows
         if 0 in counts:
-            row = numbers[counts.index(0)]
+            row = indices[counts.index(0)]
             raise DataError(f"sample {row} of the batch has no chosen token: {prompts[row].text[:80]!r}")
-        continued = [prompts[row] for row in numbers]
+        continued = [prompts[row] for row in indices]
         return render_outputs(self.tokenizer, batch, continued, self.stop_sequences, alone=self.outputs_begin_text)
 
 
-def scored(batch: Trajectories, outputs: list[str], given: RewardBatch) -> Scored:
-    """Lay out as tensors what the reward functions said of a batch and its outputs."""
+def to_scored(batch: Trajectories, outputs: list[str], rewards: RewardBatch) -> Scored:
+    """Convert the rewards of a batch to tensors on its device."""
     device = batch.tokens.device
     dense = None
-    if given.dense is not None:
-        flat = torch.tensor([reward for row in given.dense for reward in row], dtype=torch.float32)
+    if rewards.dense is not None:
+        flat = torch.tensor([reward for row in rewards.dense for reward in row], dtype=torch.float32)
         dense = ops.spread(flat.to(device), batch.action_mask)
-    return Scored(outputs, torch.tensor(given.totals, dtype=torch.float32, device=device), dense, given.by_name)
+    return Scored(outputs, torch.tensor(rewards.totals, dtype=torch.float32, device=device), dense, rewards.by_name)

@@ -17,15 +17,15 @@ from rlcore.rewards.forms import shorten
 
 
 def read_rewards(
-    answer: Any, function: UserFunction, inputs: CallInputs, num_actions: Sequence[int]
+    result: Any, function: UserFunction, inputs: CallInputs, num_actions: Sequence[int]
 ) -> list[float | list[float] | None]:
     """Return one entry for each sample: its reward, a list with one reward for each chosen token, or None.
 
     Raises:
-        RewardError: an entry is no finite number, or there are more or fewer entries than samples or tokens.
+        RewardError: an entry is not a finite number, or their count differs from the number of samples or tokens.
     """
     values: list[float | list[float] | None] = []
-    for i, item, count in zip(inputs.indices, _items(answer, function, inputs), num_actions, strict=True):
+    for i, item, count in zip(inputs.indices, _items(result, function, inputs), num_actions, strict=True):
         row = _as_row(item)
         if row is None:
             values.append(_number(item, f"sample {i}", function, inputs))
@@ -33,24 +33,24 @@ def read_rewards(
         if len(row) != count:
             inputs.fail(
                 function,
-                f"gave sample {i} {len(row)} dense rewards, but the policy chose {count} tokens there; return one "
-                "number a sample, or one for each of its output_tokens, EOS included",
+                f"returned {len(row)} dense rewards for sample {i}, but the policy chose {count} tokens there; return "
+                "one number per sample, or one for each of its output_tokens, EOS included",
             )
         dense = [_number(value, f"sample {i}, token {t}", function, inputs) for t, value in enumerate(row)]
         values.append([0.0 if value is None else value for value in dense])
     return values
 
 
-def read_metrics(answer: Any, function: UserFunction, inputs: CallInputs) -> dict[str, list[float | None]]:
+def read_metrics(result: Any, function: UserFunction, inputs: CallInputs) -> dict[str, list[float | None]]:
     """Return, for each metric, one number for each sample; None where the function returned None.
 
     Raises:
-        RewardError: the answer is no mapping from names to numbers, or has more or fewer numbers than samples.
+        RewardError: `result` is not a mapping from names to numbers, or a count differs from the number of samples.
     """
-    if not isinstance(answer, Mapping):
-        inputs.fail(function, f"returned {shorten(answer)}; return a dict from names to {inputs.size} numbers each")
+    if not isinstance(result, Mapping):
+        inputs.fail(function, f"returned {shorten(result)}; return a dict from names to {inputs.size} numbers each")
     metrics: dict[str, list[float | None]] = {}
-    for key, value in answer.items():
+    for key, value in result.items():
         if not isinstance(key, str):
             inputs.fail(function, f"named a metric {key!r} ({type(key).__name__}); names must be strings")
         labelled = attrs.evolve(function, name=f"{function.name}', metric '{key}")
@@ -59,16 +59,16 @@ def read_metrics(answer: Any, function: UserFunction, inputs: CallInputs) -> dic
     return metrics
 
 
-def _items(answer: Any, function: UserFunction, inputs: CallInputs) -> list[Any]:
-    """Split what a function returned into one entry a sample."""
-    what_to_do = f"return {inputs.size} numbers, one a sample in the samples' order"
-    if isinstance(answer, (torch.Tensor, np.ndarray)):
-        answer = answer.tolist()
-    if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
-        inputs.fail(function, f"returned {shorten(answer)} ({type(answer).__name__}); {what_to_do}")
-    items = list(answer)
+def _items(result: Any, function: UserFunction, inputs: CallInputs) -> list[Any]:
+    """Return the result of a function as a list with one entry per sample."""
+    advice = f"return {inputs.size} numbers, one per sample in the samples' order"
+    if isinstance(result, (torch.Tensor, np.ndarray)):
+        result = result.tolist()
+    if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
+        inputs.fail(function, f"returned {shorten(result)} ({type(result).__name__}); {advice}")
+    items = list(result)
     if len(items) != inputs.size:
-        inputs.fail(function, f"returned {len(items)} values for {inputs.size} samples; {what_to_do}")
+        inputs.fail(function, f"returned {len(items)} values for {inputs.size} samples; {advice}")
     return items
 
 
@@ -90,6 +90,6 @@ def _number(value: Any, where: str, function: UserFunction, inputs: CallInputs) 
         number = math.nan
     if not abs(number) <= torch.finfo(torch.float32).max:
         kind = "not a finite number" if is_number else f"a {type(value).__name__}, not a number"
-        advice = "return numbers, or None for a sample to say nothing of it"
-        inputs.fail(function, f"gave {where} {shorten(value)}, which is {kind}; {advice}")
+        advice = "return numbers, or None for a sample without a reward"
+        inputs.fail(function, f"returned {shorten(value)} for {where}, which is {kind}; {advice}")
     return number

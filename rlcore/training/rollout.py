@@ -23,7 +23,7 @@ from rlcore.logging import get_logger
 from rlcore.profiling import phase, timed
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards
-from rlcore.rewards.score import Scored, Scorer, scored
+from rlcore.rewards.score import Scored, Scorer, to_scored
 from rlcore.sampling.inputs import takes_on_batch
 from rlcore.settings import TrainConfig
 from rlcore.types import Prompt, Trajectories
@@ -163,7 +163,7 @@ class _Overlap:
             results.append((part.rows, self._rewards.read(call) if part.rewards is None else part.rewards))
             for row, output in zip(part.rows, part.outputs, strict=True):
                 outputs[row] = output
-        return scored(batch, outputs, RewardBatch.together(results, batch.num_actions.tolist()))
+        return to_scored(batch, outputs, RewardBatch.together(results, batch.num_actions.tolist()))
 
     def _work(self, grad: bool) -> None:
         torch.set_grad_enabled(grad)

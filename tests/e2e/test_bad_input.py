@@ -142,7 +142,7 @@ def test_what_cannot_begin_is_said_and_leaves_no_run(
     [
         ("raises", ["ZeroDivisionError: no score", "bad_rewards.py:3"]),
         ("short", ["returned 1 values for 4 samples"]),
-        ("nan", ["sample 0 nan", "finite"]),
+        ("nan", ["returned nan for sample 0", "finite"]),
         ("text", ["'good'", "not a number"]),
     ],
 )

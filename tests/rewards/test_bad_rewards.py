@@ -31,29 +31,29 @@ async def raises_later(samples):
             r"^reward function 'raises' \(step 3, batch of 3\) raised KeyError: 'lost' at .*test_bad_rewards\.py:\d+$",
         ),
         (raises_later, r"reward function 'raises_later' \(step 3, batch of 3\) raised ValueError: too late at .*:\d+$"),
-        (lambda samples: [1, 2], r"returned 2 values for 3 samples; return 3 numbers, one a sample"),
-        (lambda samples: [1, math.nan, 2], r"'reward' .* gave sample 1 nan, which is not a finite number; return"),
-        (lambda samples: [1, 2, -math.inf], r"gave sample 2 -inf, which is not a finite number"),
-        (lambda samples: [10**400, 2, 3], r"gave sample 0 1000.*, which is not a finite number"),
-        (lambda samples: ["1", 2, 3], r"gave sample 0 '1', which is a str, not a number"),
-        (lambda samples: [1, [0, "x", 0], 3], r"gave sample 1, token 1 'x', which is a str"),
-        (lambda samples: [1, [0, math.nan, 0], 3], r"gave sample 1, token 1 nan"),
-        (lambda samples: [1, [1, 2], 3], r"gave sample 1 2 dense rewards, but the policy chose 3 tokens there; .*EOS"),
-        (lambda samples: torch.zeros(3, 1), r"gave sample 0 1 dense rewards, but the policy chose 2 tokens"),
+        (lambda samples: [1, 2], r"returned 2 values for 3 samples; return 3 numbers, one per sample"),
+        (lambda samples: [1, math.nan, 2], r"'reward' .* returned nan for sample 1, which is not a finite.*; return"),
+        (lambda samples: [1, 2, -math.inf], r"returned -inf for sample 2, which is not a finite number"),
+        (lambda samples: [10**400, 2, 3], r"returned 1000.* for sample 0, which is not a finite number"),
+        (lambda samples: ["1", 2, 3], r"returned '1' for sample 0, which is a str, not a number"),
+        (lambda samples: [1, [0, "x", 0], 3], r"returned 'x' for sample 1, token 1, which is a str"),
+        (lambda samples: [1, [0, math.nan, 0], 3], r"returned nan for sample 1, token 1"),
+        (lambda samples: [1, [1, 2], 3], r"returned 2 dense rewards for sample 1, but the policy chose 3 tokens.*EOS"),
+        (lambda samples: torch.zeros(3, 1), r"returned 1 dense rewards for sample 0, but the policy chose 2 tokens"),
         (lambda samples: None, r"returned None \(NoneType\); return 3 numbers"),
         (lambda samples: 1.0, r"returned 1\.0 \(float\)"),
         (lambda samples: torch.tensor(1.0), r"returned 1\.0 \(float\)"),
         (lambda samples: "abc", r"returned 'abc' \(str\)"),
         (lambda samples: {"reward": [1, 2, 3]}, r"returned \{'reward': \[1, 2, 3\]\} \(dict\)"),
-        (lambda samples: [1, {"a": 1}, 2], r"gave sample 1 \{'a': 1\}, which is a dict, not a number"),
+        (lambda samples: [1, {"a": 1}, 2], r"returned \{'a': 1\} for sample 1, which is a dict, not a number"),
         (
             lambda samples, lable: [],
-            r"asks for 'lable', which is not there; did you mean 'label'\? There are samples, p",
+            r"has an unknown parameter 'lable'; did you mean 'label'\? Known parameters: samples, p",
         ),
-        (lambda completions: [], r"asks for 'completions', which is not there; did you mean 'outputs'\?"),
-        (lambda lable: [], r"asks for 'lable', .*did you mean 'label'"),
-        (lambda samples, zzz: [], r"asks for 'zzz', which is not there; there are samples, prompts, outputs, token"),
-        (lambda a, b, c, d, /: [], r"asks for 'd', which is not there"),
+        (lambda completions: [], r"has an unknown parameter 'completions'; did you mean 'outputs'\?"),
+        (lambda lable: [], r"unknown parameter 'lable'; did you mean 'label'"),
+        (lambda samples, zzz: [], r"has an unknown parameter 'zzz'; known parameters: samples, prompts, outputs"),
+        (lambda a, b, c, d, /: [], r"has an unknown parameter 'd'"),
     ],
 )
 def test_what_cannot_be_used_is_blamed_on_its_function(reward_fn, message):
@@ -77,17 +77,17 @@ def test_a_coroutine_is_not_left_behind_when_another_function_raises():
 @pytest.mark.parametrize(
     ("reward_fn", "message"),
     [
-        (3, r"reward_fn: 3 \(int\) cannot be called; a reward is a function"),
+        (3, r"reward_fn: 3 \(int\) is not callable; a reward is a function"),
         ([], r"reward_fn is empty"),
         ({}, r"reward_fn is empty"),
         ([by_output, None], r"the weight of 'by_output' is None; it must be a finite number"),
         ([(by_output, math.nan)], r"the weight of 'by_output' is nan"),
         ([(by_output, True)], r"the weight of 'by_output' is True"),
-        ([{"fn": by_output, "wieght": 1}], r"reward_fn\[0\]: 'wieght': .*'weight' and 'name', nothing else"),
-        ([{"fn": "math:floor", "low": 1}], r"only a registered reward may have options"),
-        ({"good": {"weight": 1}}, r"reward_fn\.good: .* must have 'fn'"),
+        ([{"fn": by_output, "wieght": 1}], r"reward_fn\[0\]: 'wieght': .*allowed keys are 'fn', 'weight' and 'name'"),
+        ([{"fn": "math:floor", "low": 1}], r"only a registered reward has options"),
+        ({"good": {"weight": 1}}, r"reward_fn\.good: .* needs the key 'fn'"),
         ("no_such_module:f", r"reward_fn = 'no_such_module:f': importing 'no_such_module' failed"),
-        ("math:pi", r"reward_fn: 'math:pi' \(float\) cannot be called"),
+        ("math:pi", r"reward_fn: 'math:pi' \(float\) is not callable"),
     ],
 )
 def test_rewards_that_are_none_are_refused(reward_fn, message):
@@ -106,5 +106,5 @@ def test_a_function_that_ends_the_program_ends_it():
 
 @pytest.mark.parametrize("name", ["samples", "prompts", "outputs", "tokenizer"])
 def test_columns_of_a_name_that_is_taken_are_refused(name):
-    with pytest.raises(DataError, match=rf"a column '{name}', a name under which .*; rename the column"):
+    with pytest.raises(DataError, match=rf"a column '{name}', which is the name of another .*; rename the column"):
         ask(by_output, prompts=[Prompt("a", (0,), {name: 1})], outputs=["x"], lengths=[1])

@@ -34,7 +34,7 @@ def test_metrics_may_come_from_a_coroutine_or_a_reference(tmp_path, monkeypatch)
             r"metric function 'metric' \(step 2, batch of 3\) returned \[1, 2, 3\]; return a dict",
         ),
         (lambda samples: {"a": [1, 2]}, r"metric function 'metric', metric 'a' .* returned 2 values for 3 samples"),
-        (lambda samples: {"a": [1, math.nan, 2]}, r"metric 'a' .* gave sample 1 nan"),
+        (lambda samples: {"a": [1, math.nan, 2]}, r"metric 'a' .* returned nan for sample 1"),
         (lambda samples: {3: [1, 2, 3]}, r"named a metric 3 \(int\)"),
         (lambda samples: 1 / 0, r"raised ZeroDivisionError: division by zero"),
     ],

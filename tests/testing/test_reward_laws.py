@@ -12,8 +12,8 @@ from rlcore.testing.laws import rewards
 
 WRONG = [
     Wrong("one_number_for_each_output", "too_few", "returned 11 values for 12 samples"),
-    Wrong("one_number_for_each_output", "text", "gave sample 0 'good', which is a str, not a number"),
-    Wrong("one_number_for_each_output", "infinite", "gave sample 3 inf, which is not a finite number"),
+    Wrong("one_number_for_each_output", "text", "returned 'good' for sample 0, which is a str, not a number"),
+    Wrong("one_number_for_each_output", "infinite", "returned inf for sample 3, which is not a finite number"),
     Wrong("some_output_gets_a_number", "silent", "it gives None for each of 'yes, thanks'"),
     Wrong("same_inputs_same_numbers", "random_one", "asked again"),
     Wrong("another_process_same_numbers", "hashing", "in another process"),

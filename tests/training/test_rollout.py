@@ -174,11 +174,11 @@ def raises_at_g(outputs: list[str]) -> list[float]:
 @pytest.mark.parametrize(
     ("reward_fn", "said"),
     [
-        (bad_at_g, r"reward function 'bad_at_g' \(step 3, 3 of a batch of 10\) gave sample 6 nan"),
+        (bad_at_g, r"reward function 'bad_at_g' \(step 3, 3 of a batch of 10\) returned nan for sample 6"),
         (raises_at_g, r"'raises_at_g' \(step 3, 3 of a batch of 10\) raised ZeroDivisionError: here at .*\.py:\d+"),
         (late_and_bad, r"'late_and_bad' \(step 3, 3 of a batch of 10\) raised KeyError: 'gg'"),
         (lambda outputs: [1.0], r"\(step 3, 3 of a batch of 10\) returned 1 values for 3 samples; return 3 numbers"),
-        (lambda outputs, lable: outputs, r"asks for 'lable', which is not there; did you mean 'label'"),
+        (lambda outputs, lable: outputs, r"has an unknown parameter 'lable'; did you mean 'label'"),
     ],
 )
 def test_an_error_names_function_and_sample_and_ends_sampling(reward_fn: Any, said: str) -> None:
