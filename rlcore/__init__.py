@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rlcore._lazy import lazy
 from rlcore._version import __version__
 from rlcore.hookspecs import hookimpl
 
@@ -28,24 +28,12 @@ __all__ = [
     "train",
 ]
 
-# Imported on first use: `import rlcore` costs what its plugin door costs, and no torch.
-_LAZY = {
-    "Prompt": "rlcore.types",
-    "RLCoreError": "rlcore.errors",
-    "Result": "rlcore.training.api",
-    "PolicyOutputs": "rlcore.types",
-    "TrainConfig": "rlcore.settings",
-    "Trajectories": "rlcore.types",
-    "sample": "rlcore.sampling",
-    "train": "rlcore.training.api",
+_HOMES = {
+    "rlcore.errors": ("RLCoreError",),
+    "rlcore.sampling": ("sample",),
+    "rlcore.settings": ("TrainConfig",),
+    "rlcore.training.api": ("Result", "train"),
+    "rlcore.types": ("PolicyOutputs", "Prompt", "Trajectories"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'rlcore' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from rlcore.config import config, option
-from rlcore.config.workload import Workload, default_workload
+from rlcore.config import Workload, config, default_workload, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"

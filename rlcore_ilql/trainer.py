@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.data.order import Order
-from rlcore.data.samples import stack_samples
-from rlcore.models.loading import disable_dropout
-from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy, QPolicy
-from rlcore.training.run import Run
-from rlcore.training.validate import validate
+from rlcore.training import Meter, Order, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_ilql.config import ILQLConfig, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss

@@ -6,8 +6,7 @@ from typing import Literal
 
 import attrs
 
-from rlcore.config import config, option
-from rlcore.config.workload import Workload, default_workload
+from rlcore.config import Workload, config, default_workload, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions
 

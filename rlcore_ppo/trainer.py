@@ -10,15 +10,9 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.data.order import Order
 from rlcore.logging import get_logger
-from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import minibatches, put_through
-from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.rewards.score import Scored
-from rlcore.training.rollout_metrics import rollout_metrics
-from rlcore.training.run import Run
+from rlcore.training import Meter, Order, Run, Scored, disable_dropout, minibatches, put_through, rollout_metrics
 from rlcore.types import Metrics, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_loss

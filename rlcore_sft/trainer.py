@@ -7,14 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rlcore.config.workload import default_workload
-from rlcore.data.order import Order
-from rlcore.data.samples import stack_samples
-from rlcore.models.loading import disable_dropout
-from rlcore.optim.meter import Meter
+from rlcore.config import default_workload
 from rlcore.protocols import Policy
-from rlcore.training.run import Run
-from rlcore.training.validate import validate
+from rlcore.training import Meter, Order, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll

@@ -19,6 +19,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 LIGHT_SHELVES = (
+    "rlcore._lazy",
     "rlcore._version",
     "rlcore.cli",
     "rlcore.components",
@@ -38,7 +39,10 @@ LIGHT_MODULES = (
     "rlcore.loggers.settings",
     "rlcore.loggers.tables",
     "rlcore.models.settings",
+    "rlcore.optim",
     "rlcore.optim.options",
+    "rlcore.rewards",
+    "rlcore.training",
     "rlcore.training.peak_memory",
 )
 MAY_NAME_PACKAGES = ("rlcore.cli.new_plugin", "rlcore.testing")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.data.order import Order
-from rlcore.data.samples import stack_samples
-from rlcore.optim.batches import micro_batches
+from rlcore.training import Order, micro_batches, stack_samples
 from rlcore.types import Prompt, Trajectories
 from rlcore_plan.subject import Subject, vocabulary_of
 

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from rlcore.config import structure
-from rlcore.config.workload import Workload
+from rlcore.config import Workload, structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import attrs
 import torch
 
-from rlcore.optim.updater import Updater
+from rlcore.training import Updater
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw

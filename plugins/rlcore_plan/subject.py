@@ -10,10 +10,8 @@ from typing import Any
 import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlcore.config import evolve
-from rlcore.config.workload import Workload
+from rlcore.config import Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
-from rlcore.models.dropout import disable_dropout
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import check_reach
 from rlcore.models.kind import declared
@@ -25,6 +23,7 @@ from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, TrainConfig
+from rlcore.training import disable_dropout
 from rlcore.training.check_trainer import check_declared
 from rlcore.training.choose import Chosen, choose
 from rlcore.training.inputs import DATA_INPUTS, Inputs

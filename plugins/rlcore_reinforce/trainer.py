@@ -7,15 +7,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rlcore.config.workload import default_workload
-from rlcore.data.order import Order
+from rlcore.config import default_workload
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
-from rlcore.models.loading import disable_dropout
-from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.training.rollout_metrics import rollout_metrics
-from rlcore.training.run import Run
+from rlcore.training import Meter, Order, Run, disable_dropout, rollout_metrics
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss

@@ -9,15 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlcore.data.order import Order
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
-from rlcore.models.loading import disable_dropout
-from rlcore.optim.batches import minibatches
-from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
-from rlcore.training.rollout_metrics import rollout_metrics
-from rlcore.training.run import Run
+from rlcore.training import Meter, Order, Run, disable_dropout, minibatches, rollout_metrics
 from rlcore.types import Metrics, Trajectories
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.history import History, distinct

@@ -1,1 +1,24 @@
 """Reward functions: choose them, call them on sampled text, and check the numbers that they return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlcore._lazy import lazy
+
+if TYPE_CHECKING:
+    from rlcore.rewards.combine import RewardBatch, Rewards
+    from rlcore.rewards.score import Scored
+
+__all__ = [
+    "RewardBatch",
+    "Rewards",
+    "Scored",
+]
+
+_HOMES = {
+    "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
+    "rlcore.rewards.score": ("Scored",),
+}
+
+__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

@@ -1,1 +1,57 @@
-"""One run, from what the user passed to the last yield: build, loop, evaluate, resume."""
+"""One run, from what the user passed to the last yield: build, loop, evaluate, resume.
+
+An algorithm imports what it builds on from here: the run, the order of its data, batches, the optimizer, metrics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlcore._lazy import lazy
+
+if TYPE_CHECKING:
+    from rlcore.data.order import Order
+    from rlcore.data.samples import stack_samples
+    from rlcore.models.dropout import disable_dropout, eval_mode
+    from rlcore.optim.batches import micro_batches, minibatches, put_through
+    from rlcore.optim.meter import Meter
+    from rlcore.optim.updater import Loss, Updater
+    from rlcore.rewards.score import Scored
+    from rlcore.training.rollout_stats import rollout_metrics
+    from rlcore.training.run import Run
+    from rlcore.training.store import MemoryStore
+    from rlcore.training.validation import validate
+
+__all__ = [
+    "Loss",
+    "MemoryStore",
+    "Meter",
+    "Order",
+    "Run",
+    "Scored",
+    "Updater",
+    "disable_dropout",
+    "eval_mode",
+    "micro_batches",
+    "minibatches",
+    "put_through",
+    "rollout_metrics",
+    "stack_samples",
+    "validate",
+]
+
+_HOMES = {
+    "rlcore.data.order": ("Order",),
+    "rlcore.data.samples": ("stack_samples",),
+    "rlcore.models.dropout": ("disable_dropout", "eval_mode"),
+    "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
+    "rlcore.optim.meter": ("Meter",),
+    "rlcore.optim.updater": ("Loss", "Updater"),
+    "rlcore.rewards.score": ("Scored",),
+    "rlcore.training.rollout_stats": ("rollout_metrics",),
+    "rlcore.training.run": ("Run",),
+    "rlcore.training.store": ("MemoryStore",),
+    "rlcore.training.validation": ("validate",),
+}
+
+__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

@@ -9,7 +9,7 @@ def register_rollout_stores(register):
 
 
 def make_store():
-    from rlcore.training.store import MemoryStore
+    from rlcore.training import MemoryStore
 
     class LoudStore(MemoryStore):
         def take(self):

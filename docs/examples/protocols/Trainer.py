@@ -21,7 +21,7 @@ class OneByOne:
     needs, default_budget = ("samples",), {"epochs": 1}
 
     def __init__(self, config, run):
-        from rlcore.data.order import Order
+        from rlcore.training import Order
 
         self.run, self._policy = run, run.build_policy()
         self.order = Order(len(run.samples), run.config.run.seed)

@@ -11,7 +11,7 @@ import torch
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.errors import DataError, EmptyStore
-from rlcore.training.store import MemoryStore
+from rlcore.training import MemoryStore
 from rlcore.types import Trajectories
 from rlcore_disk_store import shards
 from rlcore_disk_store.config import DiskStoreConfig

@@ -1,0 +1,95 @@
+"""The packages of this repository have no privilege: they import what any plugin may."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAPSHOT = ROOT / "tests/public_api.txt"
+PACKAGES = sorted(
+    file.parent for file in [*ROOT.glob("rlcore_*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+)
+EXCEPTIONS: dict[str, tuple[str, ...]] = {
+    # It builds a run without weights and repeats its steps on fake tensors, and is released with the core.
+    "rlcore_plan": (
+        "rlcore.cli.machine",
+        "rlcore.logging",
+        "rlcore.models",
+        "rlcore.optim.choose",
+        "rlcore.plugins",
+        "rlcore.protocols",
+        "rlcore.sampling.inputs",
+        "rlcore.training",
+    ),
+}
+"""By package, what it may import beside public names: modules, and all modules of a shelf."""
+
+
+def public() -> tuple[set[str], set[str]]:
+    """Return the full names that the snapshot lists, and the modules they are in."""
+    lines = SNAPSHOT.read_text(encoding="utf-8").splitlines()
+    names = {line.split(maxsplit=1)[0].rstrip(":") for line in lines}
+    modules = {name.rpartition(".")[0] for name in names}
+    return names, modules
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module and name of each import of the core: at once, in functions, and for type checkers."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "rlcore":
+            yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, "") for alias in node.names if alias.name.split(".")[0] == "rlcore")
+
+
+def within(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def private_imports(package: Path, allowed: tuple[str, ...] = ()) -> list[str]:
+    """List the imports of a package, its tests left out, that the snapshot of the public API does not name."""
+    names, modules = public()
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        if "tests" in path.relative_to(package).parts:
+            continue
+        for line, module, name in imports(path):
+            full = f"{module}.{name}" if name else module
+            if full not in names | modules | {"rlcore"} and not within(full, allowed):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {full}")
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_packages_import_public_names_only(package: Path) -> None:
+    assert not private_imports(package, EXCEPTIONS.get(package.name, ()))
+
+
+def test_every_exception_is_of_use() -> None:
+    for package in PACKAGES:
+        allowed = EXCEPTIONS.get(package.name, ())
+        for module in allowed:
+            assert private_imports(package, tuple(each for each in allowed if each != module)), (package.name, module)
+
+
+def test_a_private_import_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    (tmp_path / "trainer.py").write_text(
+        "from rlcore import ops, hookimpl\n"
+        "from rlcore.training import Run, collect\n"
+        "import rlcore.models.forward\n"
+        "def work():\n"
+        "    from rlcore.training.rollout import collect\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text("from rlcore.training.rollout import collect\n", encoding="utf-8")
+    assert private_imports(tmp_path) == [
+        "trainer.py:2: rlcore.training.collect",
+        "trainer.py:3: rlcore.models.forward",
+        "trainer.py:5: rlcore.training.rollout.collect",
+    ]
