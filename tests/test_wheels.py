@@ -34,6 +34,11 @@ ROOT_BESIDE = {"CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"}
 BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
 
 
+def test_the_extra_all_installs_every_dist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras["all"] == sorted(set(DISTS) - {"rlcore"})
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command that knows nothing of this process's paths and switches."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RLCORE_", "PYTHON", "PIP_", "WANDB_"))}
