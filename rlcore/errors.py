@@ -1,18 +1,18 @@
-"""Every error rlcore raises on purpose: each says what, where, the value seen, and what to do."""
+"""All errors that rlcore raises intentionally; messages name the cause, the place, the value and the remedy."""
 
 from __future__ import annotations
 
 
 class RLCoreError(Exception):
-    """Be the base of every error rlcore raises on purpose."""
+    """The base class of all errors that rlcore raises intentionally."""
 
 
 class ConfigError(RLCoreError, ValueError):
-    """Report options that are unknown, of the wrong type or out of range; one line each."""
+    """Options that are unknown, of the wrong type or out of range, one per line."""
 
 
 class MissingColumn(RLCoreError, KeyError):
-    """Report an array that was asked of trajectories but never added to them."""
+    """A column that trajectories do not have."""
 
     def __init__(self, name: str, present: tuple[str, ...]) -> None:
         super().__init__(name)
@@ -23,71 +23,71 @@ class MissingColumn(RLCoreError, KeyError):
 
 
 class DataError(RLCoreError, ValueError):
-    """Report prompts, samples or rewards that cannot be used, with the index of the first bad one."""
+    """Prompts, samples or rewards that are invalid; the message has the index of the first invalid one."""
 
 
 class RewardError(RLCoreError, RuntimeError):
-    """Report a reward or metric function that raised or returned what cannot be used."""
+    """A reward or metric function that raised an exception or returned an invalid value."""
 
 
 class CheckpointError(RLCoreError, RuntimeError):
-    """Report a checkpoint that cannot be written or read."""
+    """A checkpoint that cannot be written or read."""
 
 
 class RunExists(RLCoreError, FileExistsError):
-    """Report a run folder that already holds a run."""
+    """A run folder that already contains a run."""
 
 
 class NoRollouts(RLCoreError, LookupError):
-    """Report what `rlcore rollouts` cannot show: no such run, nothing kept, or nothing that is as asked for."""
+    """`rlcore rollouts` found no such run, no stored rollouts, or none that match."""
 
 
 class ModelError(RLCoreError, ValueError):
-    """Report a model, tokenizer or architecture option that cannot be used."""
+    """A model, tokenizer or architecture option that cannot be used."""
 
 
 class PluginError(RLCoreError, RuntimeError):
-    """Report a plugin, or a component one brought, that cannot be used, with its dist and the cause."""
+    """A plugin or one of its components that cannot be used, with its dist and the cause."""
 
 
 class UnknownComponent(RLCoreError, LookupError):
-    """Report a name that no installed plugin registered, with near matches and what could not be loaded."""
+    """A name that no installed plugin registered, with near matches and the plugins that failed to load."""
 
 
 class UnknownTrainer(UnknownComponent):
-    """Report a trainer nobody registered."""
+    """A trainer name that no installed plugin registered."""
 
 
 class UnknownPipeline(UnknownComponent):
-    """Report a pipeline nobody registered."""
+    """A pipeline name that no installed plugin registered."""
 
 
 class UnknownArchitecture(UnknownComponent):
-    """Report an architecture nobody registered."""
+    """An architecture name that no installed plugin registered."""
 
 
 class UnknownRolloutStore(UnknownComponent):
-    """Report a rollout store nobody registered."""
+    """A rollout store name that no installed plugin registered."""
 
 
 class UnknownLogger(UnknownComponent):
-    """Report a logger nobody registered."""
+    """A logger name that no installed plugin registered."""
 
 
 class UnknownSampler(UnknownComponent):
-    """Report a sampler nobody registered."""
+    """A sampler name that no installed plugin registered."""
 
 
 class UnknownReward(UnknownComponent):
-    """Report a reward nobody registered."""
+    """A reward name that no installed plugin registered."""
 
 
 class UnknownOptimizer(UnknownComponent):
-    """Report an optimizer nobody registered."""
+    """An optimizer name that no installed plugin registered."""
 
 
 class UnknownScheduler(UnknownComponent):
-    """Report a learning-rate schedule nobody registered."""
+    """A learning-rate schedule name that no installed plugin registered."""
 
 
 class UnknownCommand(UnknownComponent):
@@ -95,28 +95,28 @@ class UnknownCommand(UnknownComponent):
 
 
 class AmbiguousComponent(RLCoreError, LookupError):
-    """Report a short name that several dists registered, with each full name."""
+    """A short name that several dists registered, with the full names."""
 
 
 class RanksError(RLCoreError, RuntimeError):
-    """Report processes that do not agree, or that do not find each other."""
+    """Processes that disagree or cannot connect to each other."""
 
 
 class InputsError(RLCoreError, ValueError):
-    """Report a trainer that was not given what it learns from."""
+    """Inputs that the trainer requires and did not receive."""
 
 
 class EmptyStore(RLCoreError, LookupError):
-    """Report a rollout store that was asked for sequences it does not hold."""
+    """A rollout store that is empty when sequences are taken from it."""
 
 
 class Diverged(RLCoreError, ArithmeticError):
-    """Report a loss or weights that are no longer finite numbers; nothing is saved over what was good."""
+    """A loss or weights that are no longer finite; no checkpoint is overwritten."""
 
 
 class PluginNameError(RLCoreError, ValueError):
-    """Report a name that a new plugin cannot have, and why."""
+    """A name that is not allowed for a new plugin."""
 
 
 class ScaffoldError(RLCoreError, OSError):
-    """Report a new plugin that cannot be written where it should be."""
+    """A new plugin that cannot be written to its folder."""

@@ -1,7 +1,7 @@
-"""Set how much rlcore says, in what form, and whether it shows progress bars, as `transformers.utils.logging` does.
+"""Log events to stderr, with a verbosity, a format and progress bars set as in `transformers.utils.logging`.
 
-What is set here holds from then on in this process and in those it starts, whatever the environment said before. Each
-setting is kept in an environment variable, which does the same from outside:
+Each setting is an environment variable, so that it also holds in processes that this one starts; the functions below
+override what was set outside.
 
     RLCORE_LOG_LEVEL     debug, info (the default), warning, error, critical, or a number
     RLCORE_LOG_FORMAT    plain (the default), explicit
@@ -10,10 +10,9 @@ setting is kept in an environment variable, which does the same from outside:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -36,85 +35,168 @@ __all__ = [
     "set_verbosity_warning",
 ]
 
+T = TypeVar("T")
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""The numbers of the standard library's `logging`, which is not imported because the command line imports this module
+at its start."""
+FORMATS = ("plain", "explicit")
+_TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+class EnvironmentVariable(Generic[T]):
+    """A setting that is kept in an environment variable.
+
+    Args:
+        name: name of the variable.
+        default: value if the variable is unset or empty.
+        parse: converts a word to the value; raises a ConfigError that begins with its second argument.
+    """
+
+    def __init__(self, name: str, default: T, parse: Callable[[str, str], T]) -> None:
+        self.name, self.default, self.parse = name, default, parse
+        self._warned: set[str] = set()
+
+    @property
+    def word(self) -> str:
+        """The variable's text, in lower case; empty if unset."""
+        return os.environ.get(self.name, "").strip().lower()
+
+    def check(self) -> T:
+        """Return the value.
+
+        Raises:
+            ConfigError: the variable has an invalid value.
+        """
+        return self.parse(self.word, self.name) if self.word else self.default
+
+    def read(self) -> T:
+        """Return the value, or warn once and return the default if it is invalid: a run in progress must not fail."""
+        try:
+            return self.check()
+        except ConfigError as error:
+            if self.word not in self._warned:
+                self._warned.add(self.word)
+                get_logger("rlcore.logging").warning(str(error))
+            return self.default
+
+    def write(self, word: str) -> None:
+        """Set the variable for this process and those it starts."""
+        os.environ[self.name] = word
+
+
+def _parse_level(word: str, where: str) -> int:
+    if word.isdecimal():
+        return int(word)
+    return _look_up(word, where, LEVELS, ", or a number, as 10 for debug and 40 for error")
+
+
+def _parse_format(word: str, where: str) -> str:
+    return _look_up(word, where, {name: name for name in FORMATS})
+
+
+def _parse_truth(word: str, where: str) -> bool:
+    return _look_up(word, where, _TRUTHS)
+
+
+def _look_up(word: str, where: str, choices: Mapping[str, T], alternative: str = "") -> T:
+    if word in choices:
+        return choices[word]
+    import difflib
+
+    near = difflib.get_close_matches(word, choices, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise ConfigError(f"{where} = {word!r}: must be one of {', '.join(choices)}{alternative}{hint}")
+
+
+LEVEL = EnvironmentVariable("RLCORE_LOG_LEVEL", LEVELS["info"], _parse_level)
+FORMAT = EnvironmentVariable("RLCORE_LOG_FORMAT", "plain", _parse_format)
+PROGRESS = EnvironmentVariable("RLCORE_PROGRESS", True, _parse_truth)
+
+
+def check_environment() -> None:
+    """Check the three variables.
+
+    Raises:
+        ConfigError: one has an invalid value; the message names the variable, the value and the valid ones.
+    """
+    for variable in (LEVEL, FORMAT, PROGRESS):
+        variable.check()
+
 
 def get_verbosity() -> int:
-    """Return the lowest level that is said, as the standard library counts: 10 debug, 20 info, 30 warning, 40 error.
+    """Return the lowest level that is logged, numbered as in `logging`: 10 debug, 20 info, 30 warning, 40 error.
 
-    Ranks other than 0 say errors only, whatever it is.
+    Ranks other than 0 log errors only, at any verbosity.
     """
-    return heeded(LEVEL)
+    return LEVEL.read()
 
 
 def set_verbosity(level: int | str) -> None:
-    """Say events of this level and above.
+    """Log events of this level and above.
 
     Args:
         level: debug, info, warning, error or critical, or a number, such as `logging.INFO` of the standard library.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: `level` is none of these.
     """
     if isinstance(level, bool) or not isinstance(level, int | str):
         raise ConfigError(f"verbosity = {level!r} ({type(level).__name__}): must be the name or the number of a level")
     word = str(level).strip().lower()
-    parse_level(word, "verbosity")
+    _parse_level(word, "verbosity")
     LEVEL.write(word)
 
 
 def set_verbosity_debug() -> None:
-    """Say everything."""
+    """Log all events."""
     set_verbosity("debug")
 
 
 def set_verbosity_info() -> None:
-    """Say what a user may want to know: the default."""
+    """Log information, warnings and errors: the default."""
     set_verbosity("info")
 
 
 def set_verbosity_warning() -> None:
-    """Say what a user should know, and errors."""
+    """Log warnings and errors."""
     set_verbosity("warning")
 
 
 def set_verbosity_error() -> None:
-    """Say errors only."""
+    """Log errors only."""
     set_verbosity("error")
 
 
 def enable_explicit_format() -> None:
-    """Begin every event with date and time, the file and line that said it, and the rank."""
+    """Begin every event with the date and time, the file and line of the call, and the rank."""
     FORMAT.write("explicit")
 
 
 def reset_format() -> None:
-    """Go back to the plain format: time, level, event, and its fields."""
+    """Restore the plain format: time, level, event and its fields."""
     FORMAT.write("plain")
 
 
 def enable_progress_bar() -> None:
-    """Show progress bars on a terminal, but where the option `progress` of the console logger says no."""
+    """Show progress bars on a terminal, unless the console logger's option `progress` is false."""
     PROGRESS.write("1")
 
 
 def disable_progress_bar() -> None:
-    """Show no progress bar, whatever the console logger's option says; a bar that is shown goes with the next step."""
+    """Hide progress bars, whatever the console logger's options; a visible bar disappears at the next step."""
     PROGRESS.write("0")
 
 
 def is_progress_bar_enabled() -> bool:
-    """Tell whether a progress bar may be shown."""
-    return heeded(PROGRESS)
-
-
-T = TypeVar("T")
-
-_misspelt: set[tuple[str, str]] = set()
+    """Return whether progress bars may be shown."""
+    return PROGRESS.read()
 
 
 class Log:
-    """Name the part of the program that speaks, with fields that go with all it says.
+    """The log of one part of the program, with fields that are added to each of its events.
 
-    structlog is imported, and level, format and stderr looked up, when something is said and not before.
+    structlog is imported, and level, format and stderr are looked up, when an event is logged.
     """
 
     def __init__(self, name: str, fields: dict[str, Any] | None = None) -> None:
@@ -126,51 +208,35 @@ class Log:
         return Log(self.name, {**self.fields, **fields})
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Tell what only a developer wants to know."""
-        self._say("debug", event, fields)
+        """Log an event for developers."""
+        self._log("debug", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Tell what a user may want to know."""
-        self._say("info", event, fields)
+        """Log an event that may interest users."""
+        self._log("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Tell what a user should know, though the run goes on."""
-        self._say("warning", event, fields)
+        """Log a problem that does not end the run."""
+        self._log("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Tell what has failed; on every rank. `exc_info=True` adds the traceback."""
-        self._say("error", event, fields)
+        """Log a failure, on every rank. `exc_info=True` adds the traceback."""
+        self._log("error", event, fields)
 
-    def _say(self, method: str, event: str, fields: dict[str, Any]) -> None:
-        if LEVELS[method] < current_level():
+    def _log(self, method: str, event: str, fields: dict[str, Any]) -> None:
+        lowest = LEVEL.read() if _rank() == "0" else max(LEVEL.read(), LEVELS["error"])
+        if LEVELS[method] < lowest:
             return
-        # The caller of info() and its like is two frames up; structlog's own search knows modules by their prefix only,
-        # and would take rlcore.loggers for a part of rlcore.logging.
-        site = _call_site(sys._getframe(2)) if heeded(FORMAT) == "explicit" else {}  # noqa: SLF001  as logging does
-        with suppress(OSError):  # stderr may lie on a disk that is full, which is no reason to end a run
+        # Two frames up is the caller of info() and the like. structlog's own search ignores modules by prefix, so that
+        # ignoring rlcore.logging would ignore rlcore.loggers as well.
+        site = _call_site(sys._getframe(2)) if FORMAT.read() == "explicit" else {}  # noqa: SLF001  as logging does
+        with suppress(OSError):  # for example, stderr is a file on a full disk; that must not end a run
             getattr(_structlog(self.name, site), method)(event, **{**self.fields, **fields})
 
 
 def get_logger(name: str) -> Log:
-    """Return the log of the part of the program called `name`; nothing is imported or set up by this."""
+    """Return the log of the part of the program called `name`; this imports and configures nothing."""
     return Log(name)
-
-
-def current_level() -> int:
-    """Return the lowest level that is said here: what is set, and on ranks other than 0 errors only."""
-    level = heeded(LEVEL)
-    return level if _rank() == "0" else max(level, logging.ERROR)
-
-
-def heeded(switch: Switch[T]) -> T:
-    """Return what a switch says; where that means nothing it is told once, for what is in progress must go on."""
-    try:
-        return switch.read()
-    except ConfigError as error:
-        if (switch.name, switch.word) not in _misspelt:
-            _misspelt.add((switch.name, switch.word))
-            get_logger("rlcore.logging").warning(str(error))
-        return switch.default
 
 
 def _rank() -> str:
@@ -182,6 +248,7 @@ def _call_site(frame: FrameType) -> dict[str, Any]:
 
 
 def _structlog(name: str, site: dict[str, Any]) -> Any:
+    """Return a structlog logger: the host program's if it configured structlog, else one that prints to stderr."""
     import structlog
 
     if structlog.is_configured():
@@ -189,8 +256,8 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
     stream = sys.stderr
 
     def put_site_first(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        place = "/".join(Path(site["pathname"]).parts[-2:])  # there is a trainer.py in more than one package
-        event["timestamp"] += f" {place}:{site['lineno']} rank {site['rank']}"
+        path = "/".join(Path(site["pathname"]).parts[-2:])  # with its folder, since many packages have a trainer.py
+        event["timestamp"] += f" {path}:{site['lineno']} rank {site['rank']}"
         return event
 
     return structlog.wrap_logger(
@@ -200,95 +267,12 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f" if site else "%H:%M:%S", utc=False),
             *([put_site_first] if site else []),
             structlog.dev.ConsoleRenderer(
-                colors=_wants_colours(stream), exception_formatter=structlog.dev.plain_traceback
+                colors=_has_colours(stream), exception_formatter=structlog.dev.plain_traceback
             ),
         ],
         wrapper_class=structlog.BoundLogger,
     ).bind(logger=name)
 
 
-def _wants_colours(stream: TextIO) -> bool:
+def _has_colours(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and stream.isatty()
-
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-"""The standard library's numbers; its module is left out, as is difflib, for the command line reads this one first."""
-FORMATS = ("plain", "explicit")
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-class Switch(Generic[T]):
-    """Stand for one environment variable.
-
-    Args:
-        name: of the variable.
-        default: its value where it is not set, or empty.
-        parse: turns a word, and what asks for it, into the value; ConfigError for a word that means nothing.
-    """
-
-    def __init__(self, name: str, default: T, parse: Callable[[str, str], T]) -> None:
-        self.name, self.default, self.parse = name, default, parse
-
-    @property
-    def word(self) -> str:
-        """Return what the environment says."""
-        return os.environ.get(self.name, "").strip().lower()
-
-    def read(self) -> T:
-        """Return the value that holds.
-
-        Raises:
-            ConfigError: the environment says what means nothing.
-        """
-        return self.parse(self.word, self.name) if self.word else self.default
-
-    def write(self, word: str) -> None:
-        """Have `word` hold from here on, in this process and those it starts."""
-        os.environ[self.name] = word
-
-
-def parse_level(word: str, where: str) -> int:
-    """Turn the name of a level, or its number, into the number."""
-    if word in LEVELS:
-        return LEVELS[word]
-    if word.isdecimal():
-        return int(word)
-    raise _no_choice(word, where, LEVELS, "or a number, as 10 for debug and 40 for error")
-
-
-def parse_format(word: str, where: str) -> str:
-    """Return the name of a format if it is one."""
-    if word not in FORMATS:
-        raise _no_choice(word, where, FORMATS)
-    return word
-
-
-def parse_truth(word: str, where: str) -> bool:
-    """Turn a word for yes or no into the truth."""
-    if word not in _WORDS:
-        raise _no_choice(word, where, _WORDS)
-    return _WORDS[word]
-
-
-LEVEL = Switch("RLCORE_LOG_LEVEL", LEVELS["info"], parse_level)
-FORMAT = Switch("RLCORE_LOG_FORMAT", "plain", parse_format)
-PROGRESS = Switch("RLCORE_PROGRESS", True, parse_truth)
-
-
-def check_environment() -> None:
-    """Refuse to begin where one of the variables says what means nothing.
-
-    Raises:
-        ConfigError: its name, its value, and what it may be.
-    """
-    for switch in (LEVEL, FORMAT, PROGRESS):
-        switch.read()
-
-
-def _no_choice(word: str, where: str, choices: Iterable[str], more: str = "") -> ConfigError:
-    import difflib
-
-    near = difflib.get_close_matches(word, choices, n=1)
-    listed = ", ".join(choices) + (f", {more}" if more else "")
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return ConfigError(f"{where} = {word!r}: must be one of {listed}{hint}")

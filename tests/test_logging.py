@@ -16,12 +16,12 @@ from rlcore import logging
 from rlcore.cli import main
 from rlcore.data.sources import load_source
 from rlcore.errors import ConfigError
-from rlcore.logging import FORMAT, check_environment, heeded
+from rlcore.logging import FORMAT, check_environment
 
 VARIABLES = ("RLCORE_LOG_LEVEL", "RLCORE_LOG_FORMAT", "RLCORE_PROGRESS")
 REPORT = (
-    "from rlcore import logging; from rlcore.logging import heeded; from rlcore.logging import FORMAT\n"
-    "print(logging.get_verbosity(), heeded(FORMAT), logging.is_progress_bar_enabled())"
+    "from rlcore import logging; from rlcore.logging import FORMAT\n"
+    "print(logging.get_verbosity(), FORMAT.read(), logging.is_progress_bar_enabled())"
 )
 
 
@@ -148,7 +148,7 @@ def test_the_command_line_sets_them_for_a_run(tmp_path: Path, monkeypatch: pytes
     heard: list[tuple[object, ...]] = []
 
     def report(values: dict[str, Any], where: str) -> None:
-        heard.append((values["run"], logging.get_verbosity(), heeded(FORMAT), logging.is_progress_bar_enabled()))
+        heard.append((values["run"], logging.get_verbosity(), FORMAT.read(), logging.is_progress_bar_enabled()))
 
     monkeypatch.setattr("rlcore.training.api.train_from_config", report)
     monkeypatch.setenv("RLCORE_LOG_LEVEL", "error")
