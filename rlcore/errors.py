@@ -91,7 +91,7 @@ class UnknownScheduler(UnknownComponent):
 
 
 class UnknownCommand(UnknownComponent):
-    """Report a subcommand of `rlcore` nobody registered."""
+    """A subcommand of `rlcore` that no installed plugin registered."""
 
 
 class AmbiguousComponent(RLCoreError, LookupError):

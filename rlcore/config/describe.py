@@ -1,4 +1,4 @@
-"""Read the options of a config class off its annotations, and put their types into words."""
+"""The options of a config class, with their types as text for errors and `rlcore show`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from rlcore.config.plain import unstructure
 
 @cache
 def fields(cls: type) -> dict[str, tuple[attrs.Attribute[Any], Any]]:
-    """Return the options of a config class by name, each with its resolved type."""
+    """Return the options of a config class by name, with their resolved types."""
     hints = typing.get_type_hints(cls)
     return {field.alias or field.name: (field, hints[field.name]) for field in attrs.fields(cls) if field.init}
 
 
 def default_of(field: attrs.Attribute[Any]) -> Any:
-    """Return the default of an option, made anew where the class declares how to make it."""
+    """Return the default of an option; a default factory is called anew."""
     default: Any = field.default
     return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class
 
 
 def section_class(tp: Any) -> type | None:
-    """Return the config class that a type is, or may be besides None; None where it is something else."""
+    """Return the config class if `tp` is one, or the union of one and None; otherwise None."""
     kinds = [arm for arm in arms(tp) if arm is not type(None)]
     return kinds[0] if len(kinds) == 1 and isinstance(kinds[0], type) and attrs.has(kinds[0]) else None
 
 
 def phrase(tp: Any) -> str:
-    """Say in words what a value of type `tp` is."""
+    """Describe values of type `tp` for an error message, such as `a whole number`."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
         return ("one of " if len(args) > 1 else "") + ", ".join(map(repr, args))
@@ -53,7 +53,7 @@ def phrase(tp: Any) -> str:
 
 
 def type_name(tp: Any) -> str:
-    """Write a type as a reader of YAML would."""
+    """Return the name of a type for `rlcore show`, in terms of YAML."""
     origin, args = typing.get_origin(tp), typing.get_args(tp)
     if origin is Literal:
         return " | ".join(map(str, args))
@@ -70,30 +70,30 @@ def type_name(tp: Any) -> str:
 
 
 def arms(tp: Any) -> tuple[Any, ...]:
-    """Split a union; anything else is its own one arm."""
+    """Return the members of a union; for any other type, the type itself."""
     return typing.get_args(tp) if typing.get_origin(tp) in {Union, types.UnionType} else (tp,)
 
 
 def is_list(tp: Any) -> bool:
-    """Tell whether a value of this type is written as a list."""
+    """Return whether values of this type are lists in YAML."""
     return (typing.get_origin(tp) or tp) in {tuple, list, Sequence}
 
 
 def is_mapping(tp: Any) -> bool:
-    """Tell whether a value of this type is written as a mapping of any keys."""
+    """Return whether values of this type are mappings with arbitrary keys in YAML."""
     return (typing.get_origin(tp) or tp) in {dict, Mapping}
 
 
 @attrs.frozen
 class Row:
-    """Hold what there is to say of one option.
+    """The description of one option, as a row of `rlcore show`.
 
     Attributes:
-        path: dotted, from the class described.
-        type: as a reader of YAML would write it.
-        default: plain value.
+        path: dotted path from the described class.
+        type: name of the type, in terms of YAML.
+        default: default as a plain value.
         range: interval or comparison; empty if there is none.
-        unit, meaning, source: as its class declares them.
+        unit, meaning, source: as declared with `option`.
     """
 
     path: str
@@ -106,7 +106,7 @@ class Row:
 
 
 def describe(cls: type) -> list[Row]:
-    """List every option of `cls`, those of nested sections included, in the order they are declared."""
+    """Return the rows of all options of `cls`, nested sections included, in the order of declaration."""
     return _rows(cls, None, "")
 
 

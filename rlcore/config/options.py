@@ -1,4 +1,4 @@
-"""Declare the options of a component: values with a meaning, a range, a unit and a source; never anything computed."""
+"""Declarations of the options of a component: each has a default, a meaning, a range, a unit and a source."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def option(
     """Declare one option of a `@config` class.
 
     Args:
-        default: used where nothing is said.
-        help: its meaning, one line, as errors and `rlcore show` print it.
-        ge: smallest value allowed; of each number, where the option holds several.
-        gt: bound that values must exceed.
-        le: largest value allowed.
-        lt: bound that values must stay below.
-        unit: of what the value counts or measures.
-        source: paper (arXiv id, equation) or program the option comes from.
+        default: value if the option is not set.
+        help: its meaning, which errors and `rlcore show` print.
+        ge: smallest allowed value; applies to each number of a list.
+        gt: exclusive lower bound.
+        le: largest allowed value.
+        lt: exclusive upper bound.
+        unit: what the value counts or measures, such as `tokens`.
+        source: paper (arXiv id, equation) or program that introduced the option.
     """
     metadata = {"help": help, "ge": ge, "gt": gt, "le": le, "lt": lt, "unit": unit, "source": source}
     return attrs.field(default=default, metadata=metadata, validator=_check_range)
@@ -45,9 +45,9 @@ def option(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type[C]) -> type[C]:
-    """Make a frozen, keyword-only attrs class of options; out of range is an error however it is built.
+    """Turn a class into a frozen, keyword-only attrs class of options, whose ranges are checked on construction.
 
-    A class may derive from another one of options; its own options are listed first, the inherited ones after them.
+    The class may inherit options from another config class; its own options are listed before the inherited ones.
     """
     return attrs.frozen(kw_only=True, field_transformer=_own_first)(cls)
 
@@ -57,26 +57,26 @@ def _own_first(_cls: type, fields: list[Any]) -> list[Any]:
 
 
 def evolve(instance: C, **changes: Any) -> C:
-    """Return a config object with some options replaced, checked like any other."""
+    """Return a copy of a config object with some options replaced; their ranges are checked."""
     changed: C = attrs.evolve(cast("Any", instance), **changes)
     return changed
 
 
-def complain_of_range(value: Any, metadata: Mapping[str, Any]) -> str:
-    """Say what is allowed if `value`, or a number in it, is out of the range of its option; else nothing."""
+def range_error(value: Any, metadata: Mapping[str, Any]) -> str:
+    """Return the allowed range as text if `value`, or a number in it, is outside; otherwise an empty string."""
     if not describe_range(metadata) or value is None or isinstance(value, str):
         return ""
     if isinstance(value, tuple | list):
-        return next(filter(None, (complain_of_range(part, metadata) for part in value)), "")
+        return next(filter(None, (range_error(part, metadata) for part in value)), "")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return "must be a number"
     bounds = ((compare, metadata.get(name)) for name, compare in _COMPARE.items())
     fits = all(compare(value, bound) for compare, bound in bounds if bound is not None)
-    return "" if fits else _say_range(metadata)
+    return "" if fits else _range_as_text(metadata)
 
 
 def describe_range(metadata: Mapping[str, Any]) -> str:
-    """Write the range of an option as an interval (`[0, 1)`) or a comparison (`>= 1`); nothing if it has none."""
+    """Return the range of an option as an interval (`[0, 1)`), a comparison (`>= 1`), or an empty string."""
     ge, gt, le, lt = (metadata.get(bound) for bound in ("ge", "gt", "le", "lt"))
     low, high = _first(ge, gt), _first(le, lt)
     if low is not None and high is not None:
@@ -88,7 +88,7 @@ def describe_range(metadata: Mapping[str, Any]) -> str:
     return ""
 
 
-def _say_range(metadata: Mapping[str, Any]) -> str:
+def _range_as_text(metadata: Mapping[str, Any]) -> str:
     text = describe_range(metadata)
     words = {">=": "be at least", ">": "be greater than", "<=": "be at most", "<": "be less than"}
     sign, _, bound = text.partition(" ")
@@ -100,7 +100,7 @@ def _first(inclusive: float | None, exclusive: float | None) -> float | None:
 
 
 def _check_range(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    complaint = complain_of_range(value, attribute.metadata)
-    if complaint:
+    error = range_error(value, attribute.metadata)
+    if error:
         name = f"{type(instance).__name__}.{attribute.name}"
-        raise ConfigError(f"{name} = {value!r}: {complaint} ({attribute.metadata['help']})")
+        raise ConfigError(f"{name} = {value!r}: {error} ({attribute.metadata['help']})")

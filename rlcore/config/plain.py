@@ -1,4 +1,4 @@
-"""Turn config objects back into plain values, and merge plain values."""
+"""Conversion of configuration and metrics to plain values, for YAML and JSON."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import attrs
 
 
 def unstructure(value: Any) -> Any:
-    """Return plain mappings, lists, numbers, text and null, fit for YAML and JSON.
+    """Convert a config object to mappings, lists, numbers, text and null for YAML and JSON.
 
-    What has no plain form (a function, a dataset, a model) becomes text that names it: a record, not a way back.
+    Objects without a plain form (functions, data sets, models) become text that names them, which cannot be loaded.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return _plain_scalar(value)
     if isinstance(value, Mapping):
         return {key if isinstance(key, int) else str(key): unstructure(part) for key, part in value.items()}
-    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+    if isinstance(value, set | frozenset):  # sorted, so that the order is the same in every process
         return sorted((unstructure(part) for part in value), key=str)
     if isinstance(value, list | tuple):
         return [unstructure(part) for part in value]
@@ -33,10 +33,10 @@ def unstructure(value: Any) -> Any:
         return {
             field.alias or field.name: unstructure(getattr(value, field.name)) for field in attrs.fields(type(value))
         }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # as other libraries' options are
-        told = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # such as options of other libraries
+        parts = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
         defaults = {field.name: _default(field) for field in dataclasses.fields(value)}
-        return {name: unstructure(part) for name, part in told if part != defaults[name]}
+        return {name: unstructure(part) for name, part in parts if part != defaults[name]}
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}:{value.__qualname__}"
     if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
@@ -45,7 +45,7 @@ def unstructure(value: Any) -> Any:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `over` in their places; mappings are merged, all else is replaced."""
+    """Return `base` updated with `over`; nested mappings are merged, all other values replaced."""
     merged = {key: merge(part, {}) if isinstance(part, Mapping) else part for key, part in base.items()}
     for key, part in over.items():
         below = merged.get(key)
@@ -61,9 +61,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _plain_scalar(value: Any) -> Any:
-    """Strip subclasses (an enum's member, numpy's float64) down to what YAML and JSON know."""
+    """Convert subclasses of plain types, such as enum members and numpy.float64, to the plain type."""
     if isinstance(value, enum.Enum):
-        value = value.value  # of a text, `str` would say the member's name
+        value = value.value  # for a member of a text enum, `str` returns its name
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value) if type(value) is not plain else value
@@ -71,19 +71,20 @@ def _plain_scalar(value: Any) -> Any:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Write `value` as JSON; numbers are not rounded, and nan, inf and -inf become null, for JSON has no word for them.
+    """Return `value` as JSON, with numbers unrounded.
 
-    Tuples and sets become lists, one-element tensors and numpy scalars numbers, paths and callables strings.
+    Tuples and sets become lists, one-element tensors and numpy scalars numbers, paths and callables strings, and nan,
+    inf and -inf null, because JSON cannot represent them.
     """
     return json.dumps(to_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) -> Any:
-    """Return `value` as dicts with string keys, lists, str, bool, int, float and None.
+    """Convert any value to dicts with string keys, lists, str, bool, int, float and None.
 
     Args:
-        value: anything; what has no plain form is described in words.
-        nonfinite: what to put for nan, inf and -inf.
+        value: any value; objects without a plain form become text that describes them.
+        nonfinite: returns the replacement of nan, inf and -inf.
     """
     if isinstance(value, Mapping):
         return {str(key): to_plain(item, nonfinite=nonfinite) for key, item in value.items()}
@@ -95,14 +96,14 @@ def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) 
         return value
     if isinstance(value, int):
         return int(value)
-    # torch and numpy both have tolist, and neither is imported here
+    # torch tensors and numpy arrays have tolist; this module imports neither
     tolist = None if isinstance(value, type) else getattr(value, "tolist", None)
     return to_plain(tolist(), nonfinite=nonfinite) if callable(tolist) else _describe(value)
 
 
 def _describe(value: object) -> str:
     if isinstance(value, str | Path):
-        # A lone surrogate, as `surrogateescape` leaves behind, cannot be written as UTF-8.
+        # A lone surrogate, as from `surrogateescape`, cannot be encoded as UTF-8.
         return str(value).encode("utf-8", "backslashreplace").decode()
     if callable(value):
         return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"

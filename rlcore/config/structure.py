@@ -1,4 +1,4 @@
-"""Build config objects from plain values, strictly, and report every error at once."""
+"""Strict construction of config objects from plain values, with all errors reported at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attrs
 from cattrs import Converter
 
 from rlcore.config.describe import arms, default_of, fields, is_list, is_mapping, phrase, section_class
-from rlcore.config.options import complain_of_range
+from rlcore.config.options import range_error
 from rlcore.errors import ConfigError
 
 C = TypeVar("C")
@@ -22,7 +22,7 @@ C = TypeVar("C")
 
 @attrs.frozen
 class _Problem:
-    """Hold one thing wrong: where, the value seen, what is allowed, and what the option means."""
+    """One invalid value: its path, the value, what is allowed, and the meaning of the option."""
 
     path: str
     value: Any
@@ -30,18 +30,18 @@ class _Problem:
     meaning: str | None = None
 
     def under(self, step: str, meaning: str | None = None) -> _Problem:
-        """Return the problem as seen from one level up; the innermost option's meaning is the one to print."""
+        """Return the problem with `step` prepended to its path; the meaning of the innermost option is kept."""
         return attrs.evolve(self, path=step + self.path, meaning=meaning if self.meaning is None else self.meaning)
 
     def line(self, where: str, path: str) -> str:
-        """Say it in one line."""
+        """Return the error message, one line."""
         full = (path + self.path).removeprefix(".")
-        seen = "" if self.value is attrs.NOTHING else f" = {_short(self.value)}"
-        named = f"{full}{seen}: " if full else f"{_short(self.value)}: "
-        return f"{where + ': ' if where else ''}{named}{self.allowed}{f' ({self.meaning})' if self.meaning else ''}"
+        value = "" if self.value is attrs.NOTHING else f" = {_short(self.value)}"
+        subject = f"{full}{value}: " if full else f"{_short(self.value)}: "
+        return f"{where + ': ' if where else ''}{subject}{self.allowed}{f' ({self.meaning})' if self.meaning else ''}"
 
 
-class _Wrong(Exception):
+class _Invalid(Exception):
     def __init__(self, problems: Sequence[_Problem]) -> None:
         super().__init__(problems)
         self.problems = problems
@@ -50,30 +50,30 @@ class _Wrong(Exception):
 def structure(cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", path: str = "") -> C:
     """Build a config object of `cls` from plain values.
 
-    Nothing is converted but a whole number where a number is wanted, and a list where a tuple is. A mapping given for a
-    section changes what it names and keeps the rest of that section's default. Config objects pass through.
+    The only conversions are from whole numbers to floats and from lists to tuples. A mapping for a section replaces the
+    options it names and keeps the section's defaults for the others. Config objects are returned unchanged.
 
     Args:
         cls: a `@config` class.
         values: options by name.
-        where: file, or other source, that errors begin with.
-        path: dotted path of `values` in it.
+        where: file or other source, with which error messages begin.
+        path: dotted path of `values` in that source.
 
     Raises:
         ConfigError: one line for each option that is unknown, of the wrong type or out of range.
     """
     try:
         return cast("C", _structure_class(values, cls))
-    except _Wrong as wrong:
-        raise ConfigError("\n".join(problem.line(where, path) for problem in wrong.problems)) from None
+    except _Invalid as invalid:
+        raise ConfigError("\n".join(problem.line(where, path) for problem in invalid.problems)) from None
 
 
 def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
-    """Build `cls` from `values`, and from `base` or the defaults where `values` says nothing."""
+    """Build `cls` from `values`, with missing options from `base` or the defaults."""
     if isinstance(values, cls):
         return values
     if not isinstance(values, Mapping):
-        raise _Wrong([_Problem("", values, f"must be {phrase(cls)}")])
+        raise _Invalid([_Problem("", values, f"must be {phrase(cls)}")])
     chosen, problems = _structure_fields(values, cls, base)
     for name, (field, _) in fields(cls).items():
         if name not in values and base is not None:
@@ -81,87 +81,87 @@ def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
         elif name not in values and field.default is attrs.NOTHING:
             problems.append(_Problem(f".{name}", attrs.NOTHING, "must be given", field.metadata.get("help", "")))
     if problems:
-        raise _Wrong(problems)
+        raise _Invalid(problems)
     try:
         return cls(**chosen)
     except ValueError as error:  # a class may check options against each other
-        raise _Wrong([_Problem("", values, str(error))]) from error
+        raise _Invalid([_Problem("", values, str(error))]) from error
 
 
 def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[dict[str, Any], list[_Problem]]:
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
-            problems.append(_Problem(f".{name}", value, _say_unknown(name, list(known)), ""))
+            problems.append(_Problem(f".{name}", value, _unknown_option(name, list(known)), ""))
             continue
         field, tp = known[name]
         try:
             chosen[name] = _structure_field(value, field, tp, base)
-        except _Wrong as wrong:
-            problems += [problem.under(f".{name}", field.metadata.get("help", "")) for problem in wrong.problems]
+        except _Invalid as invalid:
+            problems += [problem.under(f".{name}", field.metadata.get("help", "")) for problem in invalid.problems]
     return chosen, problems
 
 
 def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, base: Any) -> Any:
     section = section_class(tp)
-    unsaid = value is None and type(None) not in arms(tp)  # a section with its heading only
-    if section and (unsaid or isinstance(value, Mapping)):
+    empty = value is None and type(None) not in arms(tp)  # a section heading in YAML without content
+    if section and (empty or isinstance(value, Mapping)):
         default = default_of(field) if base is None else getattr(base, field.name)
-        return _structure_class({} if unsaid else value, section, default if isinstance(default, section) else None)
-    made = _converter.structure(value, tp)
-    complaint = complain_of_range(made, field.metadata)
-    if complaint:
-        raise _Wrong([_Problem("", value, complaint)])
-    return made
+        return _structure_class({} if empty else value, section, default if isinstance(default, section) else None)
+    structured = _converter.structure(value, tp)
+    error = range_error(structured, field.metadata)
+    if error:
+        raise _Invalid([_Problem("", value, error)])
+    return structured
 
 
 def _structure_union(value: Any, tp: Any) -> Any:
-    deep: list[_Problem] = []
-    for arm in sorted(arms(tp), key=lambda arm: arm is float):  # an int stays one where both would do
+    nested: list[_Problem] = []
+    for arm in sorted(arms(tp), key=lambda arm: arm is float):  # float last, so that an int remains an int
         try:
             return _converter.structure(value, arm)
-        except _Wrong as wrong:
-            deep += [problem for problem in wrong.problems if problem.path]
-    raise _Wrong(deep or [_complain(value, tp)])
+        except _Invalid as invalid:
+            nested += [problem for problem in invalid.problems if problem.path]
+    raise _Invalid(nested or [_type_problem(value, tp)])
 
 
 def _structure_list(value: Any, tp: Any) -> Any:
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
     if not isinstance(value, list | tuple):
-        raise _Wrong([_complain(value, tp)])
+        raise _Invalid([_type_problem(value, tp)])
     fixed = origin is tuple and bool(args) and args[-1] is not Ellipsis
     if fixed and len(value) != len(args):
-        raise _Wrong([_complain(value, tp)])
+        raise _Invalid([_type_problem(value, tp)])
     inner = args if fixed else (args[0] if args else Any,) * len(value)
-    made = _each(((f"[{i}]", part, arm) for i, (part, arm) in enumerate(zip(value, inner, strict=True))))
-    return list(made) if origin is list else made
+    parts = _each(((f"[{i}]", part, arm) for i, (part, arm) in enumerate(zip(value, inner, strict=True))))
+    return list(parts) if origin is list else parts
 
 
 def _structure_mapping(value: Any, tp: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        raise _Wrong([_complain(value, tp)])
+        raise _Invalid([_type_problem(value, tp)])
     of_key, of_value = typing.get_args(tp) or (Any, Any)
     keys = _each((f".{key}", key, of_key) for key in value)
     return dict(zip(keys, _each((f".{key}", part, of_value) for key, part in value.items()), strict=True))
 
 
 def _each(parts: typing.Iterable[tuple[str, Any, Any]]) -> tuple[Any, ...]:
-    made, problems = [], list[_Problem]()
+    structured, problems = [], list[_Problem]()
     for step, value, tp in parts:
         try:
-            made.append(_converter.structure(value, tp))
-        except _Wrong as wrong:
-            problems += [problem.under(step) for problem in wrong.problems]
+            structured.append(_converter.structure(value, tp))
+        except _Invalid as invalid:
+            problems += [problem.under(step) for problem in invalid.problems]
     if problems:
-        raise _Wrong(problems)
-    return tuple(made)
+        raise _Invalid(problems)
+    return tuple(structured)
 
 
 def _structure_scalar(value: Any, tp: Any) -> Any:
     accepted: Any = {int: numbers.Integral, float: numbers.Real, str: str | os.PathLike}.get(tp, tp)
-    mistaken = tp in {int, float} and isinstance(value, bool)
-    if mistaken or not isinstance(value, accepted) or (tp is float and math.isnan(value)):
-        raise _Wrong([_complain(value, tp)])
+    is_bool = tp in {int, float} and isinstance(value, bool)  # which Python counts among the numbers
+    if is_bool or not isinstance(value, accepted) or (tp is float and math.isnan(value)):
+        raise _Invalid([_type_problem(value, tp)])
     convert: dict[Any, Callable[[Any], Any]] = {int: int, float: float, str: os.fspath}
     return convert[tp](value) if tp in convert else value
 
@@ -170,16 +170,16 @@ def _structure_literal(value: Any, tp: Any) -> Any:
     for choice in typing.get_args(tp):
         if type(choice) is type(value) and choice == value:
             return choice
-    raise _Wrong([_complain(value, tp)])
+    raise _Invalid([_type_problem(value, tp)])
 
 
-def _complain(value: Any, tp: Any) -> _Problem:
+def _type_problem(value: Any, tp: Any) -> _Problem:
     choices = [arg for arm in arms(tp) for arg in typing.get_args(arm) if isinstance(arg, str)]
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     return _Problem("", value, f"must be {phrase(tp)}" + (f"; did you mean '{near[0]}'?" if near else ""))
 
 
-def _say_unknown(name: Any, known: list[str]) -> str:
+def _unknown_option(name: Any, known: list[str]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1)
     return f"no such option; did you mean '{near[0]}'?" if near else f"no such option; there are {', '.join(known)}"
 
@@ -199,7 +199,7 @@ def _is_anything(tp: object) -> bool:
 
 
 def _make_converter() -> Converter:
-    """Teach cattrs our strictness; a hook registered later is asked earlier."""
+    """Return a cattrs converter that converts nothing implicitly; hooks registered later take precedence."""
     converter = Converter()
     converter.register_structure_hook_func(lambda tp: isinstance(tp, type), _structure_scalar)
     for scalar in (int, float, bool, str, type(None)):

@@ -1,4 +1,4 @@
-"""Read and write YAML as its 1.2 standard has it: `1e-5` is a number, `no` is text, no key stands twice."""
+"""YAML 1.2 files and command-line overrides: `1e-5` is a number, `no` is text, and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALARS = {
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML wants it a plain class attribute
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML requires a plain class attribute
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key}'", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML wants it a plain class attribute
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML requires a plain class attribute
 
     def ignore_aliases(self, _: Any) -> bool:
         return True
@@ -58,10 +58,10 @@ for _tag, (_pattern, _first) in _SCALARS.items():
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file whose top is a mapping; an empty file is an empty one.
+    """Read a YAML file that contains a mapping; an empty file is an empty mapping.
 
     Raises:
-        ConfigError: it cannot be read, or is not such a file; says the file, line and column.
+        ConfigError: the file is unreadable, not YAML or not a mapping; the message has the file, line and column.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -72,35 +72,35 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: its top is {type(values).__name__} ({text.strip()[:40]!r}); it must be a mapping")
+        raise ConfigError(f"{path}: contains a {type(values).__name__} ({text.strip()[:40]!r}); must be a mapping")
     return values
 
 
 def dump_yaml(values: Mapping[str, Any]) -> str:
-    """Write plain values so that `load_yaml` gives the same ones back."""
+    """Return plain values as YAML, from which `load_yaml` returns the same values."""
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Turn `["trainer.clip=0.1"]` into nested mappings; values are YAML, a later argument wins.
+    """Parse arguments such as `trainer.clip=0.1` into nested mappings; values are YAML, and later arguments win.
 
     Raises:
-        ConfigError: one line for each argument that is not `key=value`, or whose value does not parse.
+        ConfigError: one line per argument that is not `key=value` or whose value is not YAML.
     """
     nested: dict[str, Any] = {}
-    complaints = []
+    errors = []
     for argument in arguments:
         key, equals, text = argument.partition("=")
         steps = key.strip().split(".")
         if not equals or not all(step.strip() for step in steps):
-            complaints.append(f"{argument!r}: must be written key=value, such as trainer.clip=0.1")
+            errors.append(f"{argument!r}: must be written key=value, such as trainer.clip=0.1")
             continue
         try:
             _put(nested, steps, _parse(text, f"{argument!r}"))
         except ConfigError as error:
-            complaints.append(str(error))
-    if complaints:
-        raise ConfigError("\n".join(complaints))
+            errors.append(str(error))
+    if errors:
+        raise ConfigError("\n".join(errors))
     return nested
 
 
@@ -111,10 +111,10 @@ def _parse(text: str, where: str) -> Any:
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{where}{place}: is not YAML that can be used: {error.problem}") from error
+        position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError(f"{where}{position}: is not valid YAML: {error.problem}") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: is not YAML that can be used: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{where}: is not valid YAML: {str(error).splitlines()[0]}") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -124,5 +124,5 @@ def _put(nested: dict[str, Any], steps: Sequence[str], value: Any) -> None:
     for i, step in enumerate(steps[:-1]):
         nested = nested.setdefault(step, {})
         if not isinstance(nested, dict):
-            raise ConfigError(f"{'.'.join(steps)}: '{'.'.join(steps[: i + 1])}' was given a value of its own before")
+            raise ConfigError(f"{'.'.join(steps)}: '{'.'.join(steps[: i + 1])}' already has a value, not options")
     nested[steps[-1]] = value

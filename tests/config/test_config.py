@@ -226,7 +226,7 @@ def test_every_override_that_cannot_be_used_is_told() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_overrides(["a=1", "a.b=2", "c", "d=[1", ".=2"])
     first, second, third, fourth = str(caught.value).splitlines()
-    assert first == "a.b: 'a' was given a value of its own before"
+    assert first == "a.b: 'a' already has a value, not options"
     assert second == "'c': must be written key=value, such as trainer.clip=0.1"
     assert third.startswith("'d=[1':1:3: is not YAML")
     assert fourth.startswith("'.=2': must be written key=value")
@@ -247,12 +247,12 @@ def test_yaml_means_what_its_1_2_standard_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "reason"),
     [
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", ":4:3", "'c' stands twice"),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", ":4:3", "duplicate key 'c'"),
         ("a: [1", ":1:6", "expected ',' or ']'"),
         ("a: 1\nb: c: d\n", ":2:5", "mapping values are not allowed here"),
         ("a: !!python/object:os.system {}\n", ":1:4", "could not determine a constructor"),
-        ("- 1\n", "", "its top is list"),
-        ("just text\n", "", "its top is str"),
+        ("- 1\n", "", "contains a list"),
+        ("just text\n", "", "contains a str"),
         ("a: \x00\n", "", "unacceptable character"),
     ],
 )
