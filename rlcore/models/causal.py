@@ -16,8 +16,8 @@ from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
 from rlcore.models.speed.frozen_trunk import make_trunk
 from rlcore.models.speed.packing import longest_packed
-from rlcore.models.static_choice import StaticDecoding
 from rlcore.models.tokenizers import load_tokenizer
+from rlcore_cuda_graphs.choice import StaticDecoding
 
 
 def build_causal_lm(

@@ -14,7 +14,7 @@ from rlcore import ops
 from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
 from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.speed.packing import pack, padded_inputs
-from rlcore.models.static_choice import StaticDecoding
+from rlcore_cuda_graphs.choice import StaticDecoding
 from rlcore.protocols import Decoder
 from rlcore.types import to_device
 

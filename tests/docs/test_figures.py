@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.models import static_decoding
+from rlcore_cuda_graphs import decoding as static_decoding
 from rlcore.models.decoding import block_cache, packed
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import loop

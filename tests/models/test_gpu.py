@@ -11,9 +11,9 @@ from static_making import FAMILIES, ordinary, run, static
 from tiny import make_causal
 from torch import Tensor
 
-from rlcore.models.graphs import make_cuda_graphs
-from rlcore.models.static_choice import StaticDecoding, find_refusal
 from rlcore.types import Trajectories, tensor_on, to_device
+from rlcore_cuda_graphs.choice import StaticDecoding, find_refusal
+from rlcore_cuda_graphs.graphs import make_cuda_graphs
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_cuda)]

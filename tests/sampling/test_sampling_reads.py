@@ -15,13 +15,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from rlcore.models.graphs import reads_on_host
-from rlcore.models.static_choice import StaticDecoding
 from rlcore.protocols import Decoder
 from rlcore.sampling import loop, sample
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_cuda_graphs.choice import StaticDecoding
+from rlcore_cuda_graphs.graphs import reads_on_host
 
 PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
 

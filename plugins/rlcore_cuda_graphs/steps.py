@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.logging import get_logger
-from rlcore.models.graphs import Graph
 from rlcore.models.head_input import head_reads
-from rlcore.models.static_cache import Arena, Bucket, LayerShape
+from rlcore_cuda_graphs.cache import Arena, Bucket, LayerShape
+from rlcore_cuda_graphs.graphs import Graph
 
 MOST_STEPS = 32
 """Recordings kept at once; the oldest goes first."""

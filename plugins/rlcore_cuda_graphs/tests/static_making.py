@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_flatten
 from transformers import PreTrainedModel
 
 from rlcore.models.decoding.causal import CausalDecoder
-from rlcore.models.graphs import reads_on_host
-from rlcore.models.static_choice import StaticDecoding
+from rlcore_cuda_graphs.choice import StaticDecoding
+from rlcore_cuda_graphs.graphs import reads_on_host
 
 PAD, VOCABULARY = 31, 32
 GPT, SHAPE = GPT_OF_FOUR | {"n_layer": 2}, SHAPE_OF_FOUR | {"num_hidden_layers": 2}

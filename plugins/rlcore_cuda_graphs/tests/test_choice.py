@@ -14,12 +14,12 @@ from tiny import make_causal
 from torch import Tensor, nn
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.graphs import HostReads
 from rlcore.models.settings import CausalLMConfig
-from rlcore.models.static_cache import bucket_size
-from rlcore.models.static_choice import StaticDecoding, find_refusal
-from rlcore.models.static_decoding import StaticDecoder
-from rlcore.models.static_steps import Workspace
+from rlcore_cuda_graphs.cache import bucket_size
+from rlcore_cuda_graphs.choice import StaticDecoding, find_refusal
+from rlcore_cuda_graphs.decoding import StaticDecoder
+from rlcore_cuda_graphs.graphs import HostReads
+from rlcore_cuda_graphs.steps import Workspace
 
 REFUSED = {
     "mistral, short window": (hf.MistralConfig(**SHAPE, sliding_window=5), "a window shorter than"),

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.settings import CausalLMConfig
-from rlcore.models.static_choice import StaticDecoding
-from rlcore.models.static_decoding import StaticDecoder
-from rlcore.models.static_steps import Workspace
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_cuda_graphs.choice import StaticDecoding
+from rlcore_cuda_graphs.decoding import StaticDecoder
+from rlcore_cuda_graphs.steps import Workspace
 
 
 @pytest.mark.parametrize("recorded", [False, True])

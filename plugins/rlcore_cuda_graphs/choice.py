@@ -15,11 +15,11 @@ from rlcore.logging import get_logger
 from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
 from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
 from rlcore.models.freezing import vocabulary_size
-from rlcore.models.graphs import Graph, HostReads, make_cuda_graphs
 from rlcore.models.speed.packing import PACKED
-from rlcore.models.static_decoding import StaticDecoder
-from rlcore.models.static_steps import Autocast, Workspace
 from rlcore.protocols import Decoder
+from rlcore_cuda_graphs.decoding import StaticDecoder
+from rlcore_cuda_graphs.graphs import Graph, HostReads, make_cuda_graphs
+from rlcore_cuda_graphs.steps import Autocast, Workspace
 
 STEPS = 4
 """Tokens that a model proves itself on."""

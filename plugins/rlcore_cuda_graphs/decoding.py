@@ -14,10 +14,10 @@ from rlcore.errors import ModelError
 from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.head_input import head_reads
-from rlcore.models.static_cache import Bucket, LayerShape, bucket_size
-from rlcore.models.static_steps import Autocast, Step, Workspace
 from rlcore.protocols import DecodeStep
 from rlcore.types import tensor_on
+from rlcore_cuda_graphs.cache import Bucket, LayerShape, bucket_size
+from rlcore_cuda_graphs.steps import Autocast, Step, Workspace
 
 LEAST_COLUMNS = 64
 """Room for tokens comes in multiples of this."""
