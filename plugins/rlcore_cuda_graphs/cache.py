@@ -1,4 +1,4 @@
-"""Keys, values and what else a decoding step reads, in tensors that stay where they are while their contents change."""
+"""The inputs and the key-value cache of a decoding step, in tensors whose addresses never change."""
 
 from __future__ import annotations
 
@@ -8,22 +8,52 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from rlcore.models.decoding.cache import PreallocatedLayer
+
+class PromptLayer(DynamicLayer):
+    """One attention layer's keys and values of the prompts, in the types that the model computes them in.
+
+    `DynamicLayer` would promote values to the type of the keys under autocast.
+    """
+
+    def __init__(self, *, is_sliding: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_sliding = is_sliding
+        self.keys: Tensor
+        self.values: Tensor
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,  # noqa: ARG002 - other kinds of layers use it
+        **kwargs: Any,  # noqa: ARG002 - the same
+    ) -> tuple[Tensor, Tensor]:
+        """Keep the keys and values of the prompts, float[B, heads, T, D] each."""
+        self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+
+def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
+    """Return a cache for one prefill of a model whose layers hold keys and values of all tokens."""
+    cache = DynamicCache(config=config)
+    cache.layers = [PromptLayer(is_sliding=isinstance(layer, DynamicSlidingWindowLayer)) for layer in cache.layers]
+    return cache
 
 
 class StaticLayer(DynamicLayer):
-    """Keep one attention layer's keys and values in given buffers, and write new ones at a column a tensor tells.
+    """One attention layer's keys and values in given buffers; new ones are written at index `column`, a device tensor.
 
-    Attention is always handed the whole buffers; the mask says what of them counts.
+    Attention gets the whole buffers; the mask hides the columns that hold nothing yet.
 
     Args:
         keys: float[b, heads, c, D].
         values: float[b, heads, c, D].
-        column: long[1], where the token being read goes; read on the device, so that it may differ from run to run of
-            a recorded graph.
+        column: long[1], the index of the present token. It stays on the device, so it may change between replays of a
+            graph.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, column: Tensor) -> None:
@@ -38,7 +68,7 @@ class StaticLayer(DynamicLayer):
         self,
         key_states: Tensor,
         value_states: Tensor,
-        *args: Any,  # noqa: ARG002 - what other kinds of layers are told
+        *args: Any,  # noqa: ARG002 - other kinds of layers use it
         **kwargs: Any,  # noqa: ARG002 - the same
     ) -> tuple[Tensor, Tensor]:
         """Write the keys and values of one token, float[b, heads, 1, D], and return the buffers."""
@@ -47,19 +77,19 @@ class StaticLayer(DynamicLayer):
         return self.keys, self.values
 
     def get_seq_length(self) -> Any:
-        """Count the tokens held before the one being read, as a tensor: no number of one run gets into a graph."""
+        """Return the number of earlier tokens as a tensor: a Python number would become a constant of the graph."""
         return self.column[0]
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - it makes no difference here
-        """Return the columns attention sees, and the first of them."""
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - the buffers have one size
+        """Return how many columns attention gets, and the index of the first."""
         return self.keys.shape[2], 0
 
 
 @attrs.frozen
 class LayerShape:
-    """Describe one attention layer's buffers: heads, and the widths and types of keys and of values.
+    """Heads, widths and types of one attention layer's buffers.
 
-    Under autocast the types differ where keys are turned by float32 cosines, as rotary positions have it.
+    Under autocast, keys and values differ in type where rotary embeddings multiply keys by float32 cosines.
     """
 
     heads: int
@@ -69,20 +99,20 @@ class LayerShape:
     value_dtype: torch.dtype
 
     @classmethod
-    def of(cls, layer: PreallocatedLayer) -> LayerShape:
-        """Read the shape off a layer that holds something."""
+    def of(cls, layer: PromptLayer) -> LayerShape:
+        """Return the shape of a layer that is not empty."""
         keys, values = layer.keys, layer.values
         return cls(keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
 
 
 @attrs.frozen(eq=False)
 class Bucket:
-    """Hold the tensors of a step over b rows and c columns; row i is a sequence, as long as there are so many.
+    """The tensors of a step over b rows and c columns; the first rows hold the sequences, the others are unused.
 
     Attributes:
-        tokens: long[b, 1], being read.
-        starts: long[b, 1], the column each sequence begins at.
-        column: long[1], the column being read.
+        tokens: long[b, 1], the present tokens.
+        starts: long[b, 1], the column of each sequence's first token.
+        column: long[1], the column of the present tokens.
         columns: long[1, c], 0 to c - 1.
         cache: a `StaticLayer` for each attention layer.
     """
@@ -100,13 +130,13 @@ class Bucket:
 
 
 class Arena:
-    """Allocate once what the buckets of any shape share; only one of them is in use at a time.
+    """Buffers that buckets of all shapes share; one bucket at a time is in use.
 
     Args:
         shapes: of each layer.
-        rows: b at most.
-        cells: b x c at most.
-        device: where.
+        rows: the largest b.
+        cells: the largest b x c.
+        device: where the buffers are allocated.
     """
 
     def __init__(self, shapes: Sequence[LayerShape], *, rows: int, cells: int, device: torch.device) -> None:
@@ -121,11 +151,11 @@ class Arena:
             self._stores.append(stores)
 
     def holds(self, shapes: Sequence[LayerShape], rows: int, columns: int) -> bool:
-        """Tell whether a bucket of `rows` x `columns` fits in."""
+        """Return whether a bucket of `rows` x `columns` fits."""
         return tuple(shapes) == self.shapes and rows <= self.rows and rows * columns <= self.cells
 
     def bucket(self, rows: int, columns: int) -> Bucket:
-        """Return the tensors of one shape; a bucket with fewer rows sees the first rows of one with more."""
+        """Return a bucket; one with fewer rows and as many columns shares the first rows of one with more."""
 
         def part(store: Tensor, heads: int, width: int) -> Tensor:
             return store[: rows * heads * columns * width].view(rows, heads, columns, width)

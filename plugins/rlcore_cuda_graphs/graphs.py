@@ -1,4 +1,4 @@
-"""Record what a function of static tensors does to a GPU, so that it can be done again without running its Python."""
+"""CUDA graphs, and a check that a function does nothing that a CUDA graph cannot hold."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WARM_UPS = 3
-"""Runs before the recording, in which libraries choose kernels and allocate what they keep."""
+"""Runs before the capture, in which libraries choose kernels and allocate workspaces."""
 HOST_READS = {
     "_local_scalar_dense", "_unique2", "bincount", "equal", "is_nonzero", "item", "masked_select", "nonzero",
     "unique_consecutive", "unique_dim",
 }  # fmt: skip
-"""Operations whose result, or its shape, the host must know before it can go on."""
+"""ATen operations whose result, or its shape, the host must know before it can go on."""
 
 
 class Graph(Protocol):
-    """A recording of a function that takes nothing and returns tensors, always the same ones."""
+    """A captured function that takes no arguments and returns tensors, the same ones at every replay."""
 
-    def record(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Record `call`, which may be run more than once for it, and return the tensors every replay writes to."""
+    def capture(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Capture `call`, running it more than once if needed, and return the tensors that every replay writes."""
         ...
 
     def replay(self) -> None:
-        """Do all that `call` did to tensors, with what they hold now."""
+        """Repeat all operations of `call` on the present contents of its tensors."""
         ...
 
 
 class CudaGraph:
-    """Record and replay with a CUDA graph.
+    """Capture and replay with `torch.cuda.CUDAGraph`.
 
     Args:
-        pool: memory that graphs share of which one at a time runs, `torch.cuda.graph_pool_handle()`.
+        pool: memory shared by graphs of which one at a time runs, `torch.cuda.graph_pool_handle()`.
     """
 
     def __init__(self, pool: Any) -> None:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
 
-    def record(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Run `call` a few times on a stream of its own, as recording asks for, then record it."""
+    def capture(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Run `call` a few times on a side stream, as CUDA graphs require, then capture it."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 call()
         torch.cuda.current_stream().wait_stream(stream)
-        # What other threads do to the GPU meanwhile, such as a reward model's work, is not a part of the recording.
+        # thread_local: GPU work of other threads, such as a reward model's, is not captured.
         with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
             return call()
 
@@ -58,15 +58,15 @@ class CudaGraph:
 
 
 def make_cuda_graphs() -> Callable[[], Graph]:
-    """Return a maker of graphs that share their memory."""
+    """Return a factory of graphs that share their memory."""
     pool = torch.cuda.graph_pool_handle()
     return lambda: CudaGraph(pool)
 
 
 class HostReads(TorchDispatchMode):
-    """List the operations that make the host wait for the device, and that no graph can record, while it is open.
+    """List the operations that make the host wait for the device, which no graph can hold, while it is open.
 
-    They are told by name, so that a run on a CPU finds them too.
+    They are recognised by name, so a run on a CPU finds them too.
     """
 
     def __init__(self) -> None:
@@ -80,11 +80,11 @@ class HostReads(TorchDispatchMode):
 
 
 def reads_on_host(func: Any, args: tuple[Any, ...]) -> bool:
-    """Tell whether the host has to wait for what `func`, an operation of aten, finds in its arguments."""
+    """Return whether the host has to wait for the values of the arguments of `func`, an operation of ATen."""
     name = func.overloadpacket.__name__
     if name in HOST_READS or (name == "repeat_interleave" and func._overloadname == "Tensor"):  # noqa: SLF001
         return True
     masks = args[1] if name in ("index", "index_put", "index_put_", "_index_put_impl_") else ()
-    # An assignment of one number where a mask is True is done without looking where that is.
+    # Assigning one number where a mask is True needs no indices on the host.
     is_fill = name.startswith(("index_put", "_index_put")) and args[2].numel() == 1
     return not is_fill and any(mask is not None and mask.dtype in (torch.bool, torch.uint8) for mask in masks)

@@ -1,36 +1,37 @@
-"""One step of decoding as a function of static tensors, run as it is or replayed from a recording."""
+"""One decoding step as a function of static tensors, run directly or replayed from a CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.logging import get_logger
-from rlcore.models.head_input import head_reads
 from rlcore_cuda_graphs.cache import Arena, Bucket, LayerShape
 from rlcore_cuda_graphs.graphs import Graph
 
-MOST_STEPS = 32
-"""Recordings kept at once; the oldest goes first."""
+MAX_GRAPHS = 32
+"""Graphs that are kept; the oldest is dropped first."""
 Autocast = Callable[[], AbstractContextManager[Any]]
+ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+"""From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
 
 log = get_logger("decoding")
 
 
 @attrs.frozen(eq=False)
 class Step:
-    """Read one token of every row of a bucket.
+    """The forward pass of one token of every row of a bucket.
 
     Attributes:
-        bucket: what is read, and where what is remembered lies.
-        run: returns logits, float[b, V], and what the output embeddings read, float[b, H]. They may be written over by
-            the next run.
+        bucket: the inputs and the cache.
+        run: returns logits, float[b, V], and the input of the output embeddings, float[b, H]. The next run may
+            overwrite both.
     """
 
     bucket: Bucket
@@ -38,17 +39,17 @@ class Step:
 
 
 class Workspace:
-    """Keep the buffers of a model's steps, and a recording of each step there was.
+    """The buffers of a model's steps, and a graph of each step that has been run.
 
-    A recording holds as long as the weights stay where they are; that they change there is what it is for.
+    A graph stays valid while parameters keep their addresses; in-place optimizer updates are picked up.
 
     Args:
         model: in evaluation mode whenever a step is run.
         autocast: makes the context of precision that the model is run in.
-        make_graph: makes something to record with; steps are run as they are if left out.
+        make_graph: makes a graph to capture a step with; without it, steps are run directly.
 
     Attributes:
-        failure: why a step could not be recorded, if one could not.
+        failure: why a step could not be captured, None if every step could.
     """
 
     def __init__(
@@ -60,44 +61,44 @@ class Workspace:
         self._steps: dict[tuple[int, int], Step] = {}
 
     def lend(self, _borrower: object) -> Workspace:
-        """Hand this workspace out, to whoever has it alone."""
+        """Return this workspace, for a decoder that is its only user."""
         return self
 
     @property
-    def num_recorded(self) -> int:
+    def num_steps(self) -> int:
         """Count the steps that are kept."""
         return len(self._steps)
 
     def step(self, shapes: Sequence[LayerShape], rows: int, columns: int) -> Step:
-        """Return the step over a bucket of `rows` x `columns`, made now if there is none; buffers grow where they must.
+        """Return the step over a bucket of `rows` x `columns`; make it, and enlarge the buffers, where needed.
 
-        A step of fewer rows and as many columns goes on with what one of more rows remembers of its first rows.
+        A step of fewer rows and as many columns reads the cache that one of more rows wrote for its first rows.
         """
         arena = self._arena
         if arena is None or not arena.holds(shapes, rows, columns):
             self._steps.clear()
             most_rows = rows if arena is None else max(rows, arena.rows)
             cells = rows * columns if arena is None else max(rows * columns, arena.cells)
-            self._arena = arena = None  # the old buffers go before the new ones come
+            self._arena = arena = None  # frees the old buffers before the new ones are allocated
             self._arena = arena = Arena(shapes, rows=most_rows, cells=cells, device=self._model.device)
         if (rows, columns) not in self._steps:
-            while len(self._steps) >= MOST_STEPS:
+            while len(self._steps) >= MAX_GRAPHS:
                 del self._steps[next(iter(self._steps))]
             self._steps[rows, columns] = self._make(arena.bucket(rows, columns))
         return self._steps[rows, columns]
 
     def _make(self, bucket: Bucket) -> Step:
         def call() -> tuple[Tensor, ...]:
-            return read_token(self._model, bucket, self._autocast)
+            return forward_token(self._model, bucket, self._autocast)
 
         if self._make_graph is None:
             return Step(bucket, call)
         graph = self._make_graph()
         try:
-            outputs = graph.record(call)
-        except RuntimeError as error:  # what CUDA and torch raise when something cannot be recorded
+            outputs = graph.capture(call)
+        except RuntimeError as error:  # what CUDA and torch raise when something cannot be captured
             self.failure = str(error).partition("\n")[0]
-            log.warning("a decoding step cannot be recorded and is run as it is", reason=self.failure)
+            log.warning("CUDA graph capture failed; the decoding step runs without a graph", reason=self.failure)
             return Step(bucket, call)
 
         def replay() -> tuple[Tensor, ...]:
@@ -107,27 +108,38 @@ class Workspace:
         return Step(bucket, replay)
 
 
-def read_token(model: PreTrainedModel, bucket: Bucket, autocast: Autocast) -> tuple[Tensor, Tensor]:
-    """Read `bucket.tokens` at `bucket.column`: logits, float[b, V], and what the output embeddings read, float[b, H].
+def forward_token(model: PreTrainedModel, bucket: Bucket, autocast: Autocast) -> tuple[Tensor, Tensor]:
+    """Run `model` on `bucket.tokens` at `bucket.column`: logits, float[b, V], and the head's input, float[b, H].
 
-    Running it twice changes nothing more: it writes to that column of the cache alone.
+    A repeated run has no further effect: it writes the same column of the cache.
     """
-    seen = ((bucket.columns >= bucket.starts) & (bucket.columns <= bucket.column))[:, None, None]
-    with autocast(), head_reads(model.get_output_embeddings()) as inputs:
+    visible = ((bucket.columns >= bucket.starts) & (bucket.columns <= bucket.column))[:, None, None]
+    with autocast(), head_inputs(model.get_output_embeddings()) as hidden:
         logits = model(
             input_ids=bucket.tokens,
-            # Four-dimensional masks are handed through to attention as they are.
-            attention_mask=_as_attention_takes_it(seen, model),
+            attention_mask=_attention_mask(visible, model),  # transformers passes four-dimensional masks on unchanged
             position_ids=bucket.column - bucket.starts,
             past_key_values=bucket.cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits
-    return logits[:, -1], inputs[0][:, -1]
+    return logits[:, -1], hidden[0][:, -1]
 
 
-def _as_attention_takes_it(seen: Tensor, model: PreTrainedModel) -> Tensor:
+@contextmanager
+def head_inputs(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the inputs of `head`, the output embeddings, one entry a call, while the context is open."""
+    hidden: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    try:
+        yield hidden
+    finally:
+        hook.remove()
+
+
+def _attention_mask(visible: Tensor, model: PreTrainedModel) -> Tensor:
+    """Return the mask in the form that the model's attention takes: boolean, or additive for eager attention."""
     if model.config._attn_implementation != "eager":  # noqa: SLF001  transformers has no other way to ask
-        return seen
+        return visible
     lowest = torch.finfo(model.dtype).min
-    return torch.zeros_like(seen, dtype=model.dtype).masked_fill(~seen, lowest)
+    return torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, lowest)

@@ -194,7 +194,8 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **asked)
     if not workload.dropout:
         disable_dropout(policy.module)
-    return policy
+    wrapped: Policy = chosen.architecture.wrapped(policy)
+    return wrapped
 
 
 def _ranks(settings: TrainConfig) -> Ranks:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.build import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.decoding.static import check_static_is_installed
 from rlcore.models.forward import looks_ahead
 from rlcore.models.inputs import CausalReader
 from rlcore.models.peft.adapters import keep_reference
@@ -17,7 +18,6 @@ from rlcore.models.settings import CausalLMConfig
 from rlcore.models.speed.frozen_trunk import make_trunk
 from rlcore.models.speed.packing import longest_packed
 from rlcore.models.tokenizers import load_tokenizer
-from rlcore_cuda_graphs.choice import StaticDecoding
 
 
 def build_causal_lm(
@@ -41,7 +41,10 @@ def build_causal_lm(
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
+        ConfigError: `decoding` is static, and the plugin that provides it is not installed.
     """
+    if config.decoding == "static":
+        check_static_is_installed()
     model = loading.load_model(spec, config)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)
@@ -54,8 +57,7 @@ def build_causal_lm(
     longest = longest_packed(model) if config.packing else 0
     if critic is not None and longest:
         longest = min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))
-    static = None if config.decoding == "dynamic" else StaticDecoding(everywhere=config.decoding == "static")
-    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0), static)
+    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0))
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
     trunk = make_trunk(model, above=config.value_layers, packs=longest > 0, room=config.trunk_cache_gb * 1e9)
@@ -68,4 +70,5 @@ def build_causal_lm(
         max_length=context,
         max_prompt_length=max(context - 1, 0),
         sampling_dtype=config.sampling_dtype,
+        decoding=config.decoding,
     )

@@ -14,7 +14,6 @@ from rlcore import ops
 from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
 from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.speed.packing import pack, padded_inputs
-from rlcore_cuda_graphs.choice import StaticDecoding
 from rlcore.protocols import Decoder
 from rlcore.types import to_device
 
@@ -73,12 +72,10 @@ class CausalReader:
     Attributes:
         longest: tokens of the longest sequence that may run packed, 0 if none (`rlcore.models.speed.packing`).
         pad_id: fills the left of shorter prompts; any id will do.
-        static: makes decoders with tensors that stay in their places; None where they shall grow.
     """
 
     longest: int = 0
     pad_id: int = 0
-    static: StaticDecoding | None = None
 
     @property
     def pads(self) -> bool:
@@ -111,12 +108,6 @@ class CausalReader:
         waiting: int = 0,
     ) -> Decoder:
         """Begin to continue `prompts`."""
-        if self.static is not None:
-            fixed = self.static.decoder(
-                model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast
-            )
-            if fixed is not None:
-                return fixed
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
         if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting):

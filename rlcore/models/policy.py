@@ -16,6 +16,7 @@ from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.decoding.low_precision import NarrowCopy, NarrowDecoder
+from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
 from rlcore.models.peft.adapters import Adapters, carried
@@ -36,6 +37,7 @@ class ModelPolicy:
         max_prompt_length: tokens of a prompt; 0 where there is no bound.
         outputs_begin_text: what it writes begins a text of its own.
         sampling_dtype: name of the type of a copy of the weights to decode with; None to decode with the model.
+        decoding: `model.decoding`, also an attribute; `static` needs a plugin that calls `use_decoder`.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class ModelPolicy:
         max_prompt_length: int,
         outputs_begin_text: bool = False,
         sampling_dtype: str | None = None,
+        decoding: str = "auto",
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
         self.outputs_begin_text = outputs_begin_text
         self._narrow = None if sampling_dtype is None else NarrowCopy(module.model, getattr(torch, sampling_dtype))
+        self.decoding = decoding
+        self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.reader.decoder
         self._forward: Callable[..., Any] = module
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
@@ -77,6 +82,10 @@ class ModelPolicy:
     def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         """Score through `forward` instead of the module, and run every pass inside the context `autocast()` returns."""
         self._forward, self._autocast = forward, autocast
+
+    def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
+        """Make decoders with the function that `wrap` returns; it is given the one that makes the core's decoders."""
+        self._make_decoder = wrap(self.module.reader.decoder)
 
     def training_step(self) -> AbstractContextManager[Any]:
         """Return a context in which a frozen trunk caches its outputs, since its parameters cannot change."""
@@ -127,20 +136,16 @@ class ModelPolicy:
 
         Raises:
             ModelError: advantages of a policy without Q-heads.
+            ConfigError: `decoding` is static, and no plugin has called `use_decoder`.
         """
         heads = self._read_heads(advantages=advantages)
-        reader, autocast = self.module.reader, self._autocast
-        if self._narrow is None:
-            return reader.decoder(
-                self.model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, waiting=waiting
-            )
-        model = self._narrow.fresh()
-        heads = _without_values(heads) if advantages and heads is not None else None
-        return NarrowDecoder(
-            reader.decoder(
-                model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, waiting=waiting
-            )
+        model = self.model
+        if self._narrow is not None:
+            model, heads = self._narrow.fresh(), _without_values(heads) if advantages and heads is not None else None
+        decoder = self._make_decoder(
+            model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self._autocast, waiting=waiting
         )
+        return decoder if self._narrow is None else NarrowDecoder(decoder)
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
         value, q_heads = self.module.value, self.module.q_heads

@@ -54,8 +54,8 @@ class CausalLMConfig(LanguageModelConfig):
         "the policy of every epoch and the reference together; 0 runs them in every pass", ge=0, unit="GB",
     )  # fmt: skip
     decoding: Literal["auto", "dynamic", "static"] = option(
-        "auto", "how sampling remembers: in a cache that grows, or in one of fixed places, whose steps a GPU replays "
-        "as CUDA graphs, for models where that is proved exact at start; `auto` is static on GPUs only",
+        "auto", "how sampling decodes: `dynamic` in a growing or packed key-value cache, `static` in buffers of fixed "
+        "shape, on a GPU with CUDA graphs (comes with a plugin); `auto` is `dynamic`",
     )  # fmt: skip
 
 

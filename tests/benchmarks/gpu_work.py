@@ -29,6 +29,7 @@ from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_cuda_graphs.plugin import with_static_decoding
 
 EOS, PAD = 1, 0
 Rows = list[tuple[int, ...]]
@@ -51,7 +52,8 @@ def make_policy(model: PreTrainedModel, arguments: argparse.Namespace, decoding:
     words = {f"w{i}": i for i in range(arguments.vocabulary)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
     tokenizer = FastTokenizer(tokenizer_object=backend, eos_token="w1", pad_token="w0")
-    return build_causal_lm(model, CausalLMConfig(decoding=decoding), tokenizer=tokenizer)
+    policy = build_causal_lm(model, CausalLMConfig(decoding=decoding), tokenizer=tokenizer)
+    return with_static_decoding(policy)
 
 
 def make_prompts(arguments: argparse.Namespace) -> Rows:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rlcore_cuda_graphs import decoding as static_decoding
 from rlcore.models.decoding import block_cache, packed
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import loop
@@ -26,7 +25,6 @@ SAID = {
     ],
     "gpus.md": [
         f"read back after every {loop.READ_EVERY['cuda']} tokens",
-        f"columns in multiples of {static_decoding.LEAST_COLUMNS}",
     ],
     "profiling.md": [f"in the first {recorder.TRACED} steps"],
 }

@@ -1,26 +1,32 @@
-"""What the laws of decoding in static tensors are tried on, and a recording that needs no GPU."""
+"""Models, decoders and a CPU stand-in for CUDA graphs, shared by the tests of this plugin."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 import transformers as hf
-from tiny import GPT as GPT_OF_FOUR
-from tiny import SHAPE as SHAPE_OF_FOUR
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from rlcore.models.decoding.causal import CausalDecoder
 from rlcore_cuda_graphs.choice import StaticDecoding
 from rlcore_cuda_graphs.graphs import reads_on_host
 
 PAD, VOCABULARY = 31, 32
-GPT, SHAPE = GPT_OF_FOUR | {"n_layer": 2}, SHAPE_OF_FOUR | {"num_hidden_layers": 2}
+SHAPE: dict[str, Any] = {
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": 31, "bos_token_id": 30,
+    "eos_token_id": 30,
+}  # fmt: skip
+GPT: dict[str, Any] = {
+    "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 30,
+    "eos_token_id": 30, "pad_token_id": 31, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+}  # fmt: skip
 RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [1, 2, 3], [13, 14]]
 FAMILIES = {
     "gpt2": hf.GPT2Config(**GPT),
@@ -31,22 +37,32 @@ FAMILIES = {
 }
 
 
+def make_causal(config: PreTrainedConfig) -> PreTrainedModel:
+    """Make the model that `config` describes, with seeded weights large enough for peaked distributions."""
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
 class Tape(TorchDispatchMode):
-    """Stand in for a CUDA graph: numbers of Python are fixed, tensors keep their places, and no Python runs again."""
+    """A CUDA graph on the CPU: Python numbers are constants, tensors keep their addresses, no Python runs again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.num_replays = 0
 
-    def record(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def capture(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         call()
         with self:
             return call()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if reads_on_host(func, args):
-            raise RuntimeError(f"{func} cannot be recorded")
+            raise RuntimeError(f"{func} cannot be captured")
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))
         return out
@@ -66,7 +82,7 @@ class Tape(TorchDispatchMode):
 
 
 class Recorder:
-    """Make tapes, and remember them."""
+    """A factory of tapes that keeps a list of them."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
@@ -83,15 +99,24 @@ class Recorder:
         return sum(tape.num_replays for tape in self.tapes)
 
 
+def plain(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, waiting: int = 0, **options: Any) -> Any:
+    """Make the core's decoder with a growing cache; it is the ordinary one of these tests."""
+    return CausalDecoder(model, prompts, pad_id=PAD, **options)
+
+
 def ordinary(model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any) -> Any:
-    return CausalDecoder(model, prompts, max_new_tokens=num_tokens, pad_id=PAD, **options)
+    return plain(model, prompts, max_new_tokens=num_tokens, **options)
+
+
+def make_static(recorder: Any = None) -> StaticDecoding:
+    """Make static decoding, with graphs that `recorder` makes if there is one."""
+    return StaticDecoding(plain, pad_id=PAD, make_graphs=recorder)
 
 
 def static(
     static: StaticDecoding, model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_tokens: int, **options: Any
 ) -> Any:
-    given = {"heads": None, "autocast": nullcontext, **options}
-    return static.decoder(model, prompts, max_new_tokens=num_tokens, pad_id=PAD, **given)
+    return static(model, prompts, max_new_tokens=num_tokens, **options)
 
 
 def run(make: Callable[..., Any], model: PreTrainedModel, **options: Any) -> list[Tensor]:

@@ -1,36 +1,62 @@
-"""Laws of the choice between decoders: static where it is exact, as before elsewhere, and the reason is said."""
+"""Laws of the choice between decoders: static where it is exact, ordinary elsewhere, and the log gives the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 import transformers as hf
-from static_making import FAMILIES, RAGGED, SHAPE, Recorder, Tape, assert_same, ordinary, run, static
-from tiny import make_causal
+from static_making import (
+    FAMILIES,
+    RAGGED,
+    SHAPE,
+    Recorder,
+    Tape,
+    assert_same,
+    make_causal,
+    make_static,
+    ordinary,
+    plain,
+    run,
+    static,
+)
 from torch import Tensor, nn
 
+import rlcore
+from rlcore.errors import ConfigError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.decoding import static as seam
+from rlcore.models.decoding.causal import CausalDecoder
 from rlcore.models.settings import CausalLMConfig
+from rlcore.plugins.registry import all_registries
+from rlcore.testing.small import make_tokenizer, toy_reward
 from rlcore_cuda_graphs.cache import bucket_size
-from rlcore_cuda_graphs.choice import StaticDecoding, find_refusal
-from rlcore_cuda_graphs.decoding import StaticDecoder
+from rlcore_cuda_graphs.choice import find_refusal
+from rlcore_cuda_graphs.decoding import COLUMNS, StaticDecoder
 from rlcore_cuda_graphs.graphs import HostReads
+from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_cuda_graphs.steps import Workspace
 
 REFUSED = {
-    "mistral, short window": (hf.MistralConfig(**SHAPE, sliding_window=5), "a window shorter than"),
+    "mistral, short window": (hf.MistralConfig(**SHAPE, sliding_window=5), "window is shorter than"),
     "lfm2, convolutions": (hf.Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
-                           "remembers something else"),
+                           "holds something else"),
     "mamba, no attention": (hf.MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, state_size=4),
-                            "remembers something else"),
+                            "holds something else"),
     "bloom, no positions": (hf.BloomConfig(vocab_size=32, hidden_size=16, n_layer=2, n_head=2), "ValueError"),
     "experts chosen on the host": (hf.MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2,
                                                     experts_implementation="eager"), "reads numbers back"),
 }  # fmt: skip
+
+
+def test_the_readme_gives_the_size_of_buckets() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"columns in multiples of {COLUMNS}" in " ".join(readme.split())
 
 
 def test_buckets_are_never_too_small_and_waste_little() -> None:
@@ -45,7 +71,7 @@ def test_buckets_are_never_too_small_and_waste_little() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_step_reads_back_from_the_device(name: str) -> None:
     model = make_causal(FAMILIES[name])
-    decoder = static(StaticDecoding(everywhere=True), model, RAGGED, 4)
+    decoder = static(make_static(), model, RAGGED, 4)
     decoder.start()
     with HostReads() as reads:
         decoder.step(torch.arange(5))
@@ -76,11 +102,11 @@ def test_families_that_do_not_fit_decode_as_before_and_say_why(
     name: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, reason = REFUSED[name]
-    model, kept = make_causal(config), StaticDecoding(everywhere=True, make_graphs=Recorder())
+    model, kept = make_causal(config), make_static(Recorder())
     for _ in range(2):
-        assert static(kept, model, RAGGED, 4) is None
+        assert isinstance(static(kept, model, RAGGED, 4), CausalDecoder)
     said = capsys.readouterr().err
-    assert said.count("decoding is not static") == 1
+    assert said.count("static decoding disabled") == 1
     assert reason in said
 
 
@@ -92,22 +118,22 @@ def test_a_model_that_says_something_else_when_replayed_is_refused() -> None:
         counted[0] += args[0].shape[1] == 1
         return out + 0.01 * counted[0]
 
-    assert find_refusal(model, nullcontext, Recorder().make) is None
+    assert find_refusal(model, nullcontext, ordinary=plain, make_graph=Recorder().make) is None
     hook = model.lm_head.register_forward_hook(drift)
-    refusal = find_refusal(model, nullcontext, Recorder().make)
+    refusal = find_refusal(model, nullcontext, ordinary=plain, make_graph=Recorder().make)
     hook.remove()
     assert refusal is not None
-    assert "something else" in refusal
+    assert "logits differ" in refusal
 
 
 def test_a_step_that_cannot_be_recorded_is_a_refusal_and_never_an_error() -> None:
     class Broken(Tape):
-        def record(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        def capture(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             call()
             raise RuntimeError("operation not permitted when stream is capturing")
 
     model = make_causal(FAMILIES["gpt2"])
-    refusal = find_refusal(model, nullcontext, Broken)
+    refusal = find_refusal(model, nullcontext, ordinary=plain, make_graph=Broken)
     assert refusal is not None
     assert "not permitted" in refusal
     workspace = Workspace(model, nullcontext, Broken)
@@ -116,24 +142,60 @@ def test_a_step_that_cannot_be_recorded_is_a_refusal_and_never_an_error() -> Non
 
 
 def test_a_model_that_trains_decodes_as_before() -> None:
-    model, kept = make_causal(FAMILIES["gpt2"]), StaticDecoding(everywhere=True)
+    model, kept = make_causal(FAMILIES["gpt2"]), make_static()
     assert isinstance(static(kept, model, RAGGED, 4), StaticDecoder)
     model.train()
-    assert static(kept, model, RAGGED, 4) is None
+    assert isinstance(static(kept, model, RAGGED, 4), CausalDecoder)
+
+
+def build(config: Any, decoding: Any) -> Any:
+    policy = build_causal_lm(make_causal(config), CausalLMConfig(decoding=decoding), tokenizer=make_tokenizer())
+    policy.module.eval()
+    return policy
 
 
 @pytest.mark.parametrize(("decoding", "expected"), [("auto", False), ("dynamic", False), ("static", True)])
-def test_the_option_chooses_and_auto_is_as_before_without_a_gpu(
-    decoding: Any, expected: bool, char_tokenizer: Any
-) -> None:
-    config = CausalLMConfig(decoding=decoding)
-    policy = build_causal_lm(make_causal(FAMILIES["llama"]), config, tokenizer=char_tokenizer)
-    policy.module.eval()
+def test_only_the_option_static_chooses_static_decoding(decoding: Any, expected: bool) -> None:
+    policy = build(FAMILIES["llama"], decoding)
+    assert with_static_decoding(policy) is policy
     assert isinstance(policy.decoder(RAGGED, max_new_tokens=3), StaticDecoder) is expected
 
 
-def test_a_policy_whose_model_is_refused_samples_all_the_same(char_tokenizer: Any) -> None:
-    model = make_causal(REFUSED["bloom, no positions"][0])
-    policy = build_causal_lm(model, CausalLMConfig(decoding="static"), tokenizer=char_tokenizer)
-    policy.module.eval()
-    assert_same([policy.decoder(RAGGED, max_new_tokens=3).start().logits], [ordinary(model, RAGGED, 3).start().logits])
+def test_a_policy_whose_model_is_refused_samples_with_the_decoder_it_has_anyway() -> None:
+    config = REFUSED["bloom, no positions"][0]
+    policy = with_static_decoding(build(config, "static"))
+    expected = ordinary(make_causal(config), RAGGED, 3).start().logits
+    assert_same([policy.decoder(RAGGED, max_new_tokens=3).start().logits], [expected])
+
+
+def test_a_run_samples_with_static_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    step = StaticDecoder.step
+    monkeypatch.setattr(StaticDecoder, "step", lambda decoder, tokens: steps.append(1) or step(decoder, tokens))
+    rlcore.train(
+        {"path": make_causal(FAMILIES["llama"]), "decoding": "static"},
+        tokenizer=make_tokenizer(),
+        trainer={"name": "reinforce", "rollouts": 4},
+        prompts=["ab", "c"],
+        reward_fn=toy_reward,
+        gen={"max_new_tokens": 4, "min_new_tokens": 4},
+        run={"steps": 1, "root": str(tmp_path)},
+        loggers=[],
+    )
+    assert len(steps) > 0
+
+
+def test_static_without_the_plugin_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="rlcore-cuda-graphs, which wraps the policy of a run; this policy was"):
+        build(FAMILIES["llama"], "static").decoder(RAGGED, max_new_tokens=3)
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-cuda-graphs")
+    with pytest.raises(ConfigError, match="rlcore-cuda-graphs, which is installed, but disabled: RLCORE_DISABLE"):
+        build(FAMILIES["llama"], "static")
+    found = all_registries().discovery
+    others = tuple(plugin for plugin in found.plugins if plugin.dist != "rlcore-cuda-graphs")
+    absent = attrs.evolve(all_registries(), discovery=attrs.evolve(found, plugins=others))
+    monkeypatch.setattr(seam, "all_registries", lambda: absent)
+    with pytest.raises(ConfigError, match=r"not installed: pip install rlcore-cuda-graphs; auto and dynamic"):
+        build(FAMILIES["llama"], "static")
+    for decoding in ("auto", "dynamic"):
+        assert build(FAMILIES["llama"], decoding).decoder(RAGGED, max_new_tokens=3).start().logits.isfinite().all()

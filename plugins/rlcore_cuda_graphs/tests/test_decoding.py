@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from static_making import FAMILIES, RAGGED, VOCABULARY, Recorder, assert_same, ordinary, run, static
-from tiny import make_causal
+from static_making import (
+    FAMILIES,
+    RAGGED,
+    VOCABULARY,
+    Recorder,
+    assert_same,
+    make_causal,
+    make_static,
+    ordinary,
+    run,
+    static,
+)
 from torch import Tensor, nn
 
 from rlcore.errors import ModelError
@@ -18,9 +28,10 @@ from rlcore.models.causal import build_causal_lm
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
+from rlcore.testing.small import make_tokenizer
 from rlcore.types import Prompt, Trajectories
-from rlcore_cuda_graphs.choice import StaticDecoding
 from rlcore_cuda_graphs.decoding import StaticDecoder
+from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_cuda_graphs.steps import Workspace
 
 
@@ -28,7 +39,7 @@ from rlcore_cuda_graphs.steps import Workspace
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_step_says_what_an_ordinary_decoder_says(name: str, recorded: bool) -> None:
     model, recorder = make_causal(FAMILIES[name]), Recorder()
-    kept = StaticDecoding(everywhere=True, make_graphs=recorder if recorded else None)
+    kept = make_static(recorder if recorded else None)
     make = partial(static, kept)
     assert isinstance(make(model, RAGGED, 12), StaticDecoder)
     proved = recorder.num_replays
@@ -42,7 +53,7 @@ def test_every_step_says_what_an_ordinary_decoder_says(name: str, recorded: bool
 def test_mixed_precision_is_no_obstacle_though_keys_and_values_differ_in_type(name: str) -> None:
     model, tokens = make_causal(FAMILIES[name]), torch.tensor([3, 1, 4, 1, 5])
     mixed = partial(torch.autocast, "cpu", torch.bfloat16)
-    make = partial(static, StaticDecoding(everywhere=True), autocast=mixed)
+    make = partial(static, make_static(), autocast=mixed)
     decoder, expected = make(model, RAGGED, 2), ordinary(model, RAGGED, 2, autocast=mixed)
     assert isinstance(decoder, StaticDecoder)
     pairs = [(decoder.start(), expected.start())]
@@ -54,7 +65,7 @@ def test_mixed_precision_is_no_obstacle_though_keys_and_values_differ_in_type(na
 @pytest.mark.parametrize("recorded", [False, True])
 def test_nothing_leaks_from_call_to_call(recorded: bool) -> None:
     model, recorder = make_causal(FAMILIES["llama"]), Recorder()
-    make = partial(static, StaticDecoding(everywhere=True, make_graphs=recorder if recorded else None))
+    make = partial(static, make_static(recorder if recorded else None))
     expected = run(ordinary, model)
     assert_same(run(make, model), expected)
     recordings = len(recorder.tapes)
@@ -72,7 +83,7 @@ def test_nothing_leaks_from_call_to_call(recorded: bool) -> None:
 
 def test_a_smaller_bucket_remembers_what_the_larger_one_did_after_buffers_have_grown() -> None:
     model = make_causal(FAMILIES["llama"])
-    make = partial(static, StaticDecoding(everywhere=True, make_graphs=Recorder()), model)
+    make = partial(static, make_static(Recorder()), model)
     for count in (3, 6, 6):
         prompts = [[i, i + 3, i + 5] for i in range(count)]
         decoder, expected = make(prompts, 4), ordinary(model, prompts, 4)
@@ -86,7 +97,7 @@ def test_a_smaller_bucket_remembers_what_the_larger_one_did_after_buffers_have_g
 
 def test_rows_without_a_sequence_stay_within_what_the_model_knows() -> None:
     model = make_causal(FAMILIES["gpt2"])
-    make = partial(static, StaticDecoding(everywhere=True), model)
+    make = partial(static, make_static(), model)
     ten, nine = [[1] * 21] * 9 + [[3]], [[i, i + 1] for i in range(9)]
     for prompts in (ten, nine):  # the tenth row of the second call is nobody's
         decoder, expected = make(prompts, 2), ordinary(model, prompts, 2)
@@ -99,7 +110,7 @@ def test_rows_without_a_sequence_stay_within_what_the_model_knows() -> None:
 @pytest.mark.parametrize("recorded", [False, True])
 def test_weights_that_change_in_place_are_followed_and_weights_that_move_too(recorded: bool) -> None:
     model, recorder = make_causal(FAMILIES["qwen2"]), Recorder()
-    make = partial(static, StaticDecoding(everywhere=True, make_graphs=recorder if recorded else None))
+    make = partial(static, make_static(recorder if recorded else None))
     before = run(make, model)
     recordings = len(recorder.tapes)
     with torch.no_grad():
@@ -124,7 +135,7 @@ def test_values_and_advantages_are_read_off_the_same_states() -> None:
 
     decoders = [
         ordinary(model, RAGGED, 6, heads=heads),
-        static(StaticDecoding(everywhere=True, make_graphs=Recorder()), model, RAGGED, 6, heads=heads),
+        static(make_static(Recorder()), model, RAGGED, 6, heads=heads),
     ]
     said = [decoder.start() for decoder in decoders]
     for at in range(6):
@@ -134,9 +145,7 @@ def test_values_and_advantages_are_read_off_the_same_states() -> None:
 
 
 def test_what_was_said_stays_as_it_was() -> None:
-    decoder = static(
-        StaticDecoding(everywhere=True, make_graphs=Recorder()), make_causal(FAMILIES["gpt2"]), [[1], [2]], 4
-    )
+    decoder = static(make_static(Recorder()), make_causal(FAMILIES["gpt2"]), [[1], [2]], 4)
     decoder.start()
     first = decoder.step(torch.tensor([3, 4])).logits
     before = first.clone()
@@ -146,7 +155,7 @@ def test_what_was_said_stays_as_it_was() -> None:
 
 def test_decoders_that_live_side_by_side_do_not_share_buffers() -> None:
     model = make_causal(FAMILIES["gpt2"])
-    kept = StaticDecoding(everywhere=True, make_graphs=Recorder())
+    kept = make_static(Recorder())
     one, other = static(kept, model, RAGGED, 6), static(kept, model, RAGGED[::-1], 6)
     plain = ordinary(model, RAGGED, 6)
     for decoder in (one, other, plain):
@@ -173,19 +182,22 @@ def test_a_batch_moves_to_a_bucket_half_as_large_and_no_other() -> None:
         heights.append(len(decoder._step.bucket.tokens))
         assert len(decoder.step(torch.arange(left)).logits) == left
     assert heights == [14, 14, 14, 7, 7, 3, 3, 1]
-    assert workspace.num_recorded == len(recorder.tapes) == 4
+    assert workspace.num_steps == len(recorder.tapes) == 4
 
 
 def test_one_step_too_many_is_an_error() -> None:
-    decoder = static(StaticDecoding(everywhere=True), make_causal(FAMILIES["gpt2"]), [[1, 2]], 2)
+    decoder = static(make_static(), make_causal(FAMILIES["gpt2"]), [[1, 2]], 2)
     decoder.start(), decoder.step(torch.tensor([1])), decoder.step(torch.tensor([1]))
-    with pytest.raises(ModelError, match="room for 4 tokens was told to read one more"):
+    with pytest.raises(ModelError, match="the buffers hold 4 tokens"):
         decoder.step(torch.tensor([1]))
 
 
-def build(config: Any, tokenizer: Any, decoding: str, **options: Any) -> Any:
+def build(config: Any, decoding: str, **options: Any) -> Any:
     torch.manual_seed(7)
-    return build_causal_lm(make_causal(config), CausalLMConfig(decoding=decoding), tokenizer=tokenizer, **options)
+    built = build_causal_lm(
+        make_causal(config), CausalLMConfig(decoding=decoding), tokenizer=make_tokenizer(), **options
+    )
+    return with_static_decoding(built)
 
 
 def sampled(policy: Any, seed: int, **options: Any) -> Trajectories:
@@ -196,11 +208,8 @@ def sampled(policy: Any, seed: int, **options: Any) -> Trajectories:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_sampling_draws_the_same_tokens_as_likely_and_as_valuable(name: str, char_tokenizer: Any) -> None:
-    plain, fixed = (
-        build(FAMILIES[name], char_tokenizer, decoding, value_head=True, q_heads=2)
-        for decoding in ("dynamic", "static")
-    )
+def test_sampling_draws_the_same_tokens_as_likely_and_as_valuable(name: str) -> None:
+    plain, fixed = (build(FAMILIES[name], decoding, value_head=True, q_heads=2) for decoding in ("dynamic", "static"))
     for seed, options in enumerate(({}, {"batch_size": 5}, {"beta": 0.5}, {"temperature": 1.7, "top_k": 9})):
         expected, got = (sampled(policy, seed, **options) for policy in (plain, fixed))
         assert len(set(expected.num_actions.tolist())) > 2

@@ -1,0 +1,102 @@
+"""Sampling with static decoders waits for the device as seldom as the sampling loop alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from static_making import FAMILIES, make_causal, make_static, static
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from rlcore.protocols import Decoder
+from rlcore.sampling import loop, sample
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories
+from rlcore_cuda_graphs.graphs import HostReads
+
+PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
+
+
+class Questions(TorchFunctionMode):
+    """Note what reaches no kernel on a processor: lists made of tensors, and tensors made of lists on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func in (torch.tensor, torch.as_tensor) and (kwargs or {}).get("device") is not None
+        if made or func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
+            self.waits.append(func.__name__)
+        return func(*args, **kwargs or {})
+
+
+class StaticPolicy:
+    """Show sampling as much of a policy as it needs, one that decodes as it would on an accelerator."""
+
+    def __init__(self, model: PreTrainedModel, make: Callable[..., Decoder]) -> None:
+        self.module, self.tokenizer, self._make = model, type("Padded", (), {"pad_token_id": 31}), make
+        self.eos_token_ids: tuple[int, ...] = (30,)
+        self.max_length, self.num_q_heads = 64, 0
+        self.device = torch.device("cpu")
+
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **asked: bool) -> Decoder:
+        return self._make(self.module, prompts, max_new_tokens)
+
+
+def make_policy(family: str = "gpt2") -> StaticPolicy:
+    kept, model = make_static(), make_causal(FAMILIES[family])
+    return StaticPolicy(model, lambda *given: static(kept, *given))
+
+
+def continued(policy: StaticPolicy, **options: Any) -> Trajectories:
+    return sample(policy, PROMPTS, SamplingConfig(**options), generator=torch.Generator().manual_seed(3))
+
+
+def waits(policy: StaticPolicy, **options: Any) -> list[str]:
+    with Questions() as questions, HostReads() as kernels:
+        continued(policy, **options)
+    return questions.waits + kernels.names
+
+
+def added(policy: StaticPolicy, **options: Any) -> Counter[str]:
+    """Count what sampling 41 tokens of every prompt asks for and sampling 9 does not."""
+    continued(policy, max_new_tokens=41)  # what a model is asked once, when it is first decoded with, comes here
+    few, many = (Counter(waits(policy, eos_token_ids=(), max_new_tokens=number, **options)) for number in (9, 41))
+    return many - few
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("gpt2", {}), ("gpt2", {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3}), ("llama", {"temperature": 0.0})],
+    ids=["plain", "restricted", "greedy"],
+)
+def test_a_device_is_asked_once_in_so_many_tokens(
+    family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy(family)
+    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
+)
+def test_asking_seldom_changes_nothing(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
+    often = continued(make_policy(), **options)
+    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    seldom = continued(make_policy(), **options)
+    assert len(set(often.num_actions.tolist())) > 2
+    assert seldom.tokens.tolist() == often.tokens.tolist()
+    assert seldom.action_mask.tolist() == often.action_mask.tolist()
+    assert seldom.ended.tolist() == often.ended.tolist()
+    assert set(seldom.columns) == set(often.columns)
+    for name in often.columns:
+        torch.testing.assert_close(seldom[name], often[name], atol=1e-5, rtol=0)
