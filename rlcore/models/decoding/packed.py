@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from rlcore.models.decoding.block_cache import BlockCache
 from rlcore.models.decoding.causal import Prefill, ReadHeads
 from rlcore.models.decoding.prompt_states import PromptStates
+from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.head_input import head_reads
-from rlcore.models.sequence_cache import SequenceCache
 from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 

@@ -22,9 +22,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.logging import get_logger
-from rlcore.models.attention_groups import CALL, AttentionGroups
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import quiet_transformers
+from rlcore.models.speed.attention_groups import CALL, AttentionGroups
 from rlcore.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
 from rlcore.types import to_device
 

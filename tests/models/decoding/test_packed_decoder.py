@@ -16,9 +16,9 @@ from rlcore.models.decoding import packed as packed_decoding
 from rlcore.models.decoding.block_cache import BlockCache
 from rlcore.models.decoding.causal import CausalDecoder
 from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.inputs import CausalReader
-from rlcore.models.sequence_cache import SequenceCache
 from rlcore.models.speed.packing import longest_packed
 from rlcore.protocols import Decoder, DecodeStep
 
@@ -75,7 +75,7 @@ def test_it_says_what_the_padded_decoder_says(
     monkeypatch.setattr(packed_decoding, "LEAST_SHARED", least_shared)
     monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
     monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
-    monkeypatch.setattr("rlcore.models.sequence_cache.BLOCK", 300)
+    monkeypatch.setattr("rlcore.models.decoding.sequence_cache.BLOCK", 300)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models import attention_groups
-from rlcore.models.attention_groups import AttentionGroups
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.settings import CausalLMConfig
-from rlcore.models.speed import packing
+from rlcore.models.speed import attention_groups, packing
+from rlcore.models.speed.attention_groups import AttentionGroups
 from rlcore.models.speed.packing import Packing, pack
 from rlcore.types import Trajectories
 
