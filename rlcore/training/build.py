@@ -1,4 +1,4 @@
-"""Put a run together: resolve names, check what was given, make the folder, build the trainer, restore."""
+"""Build a run: look up components, check inputs, claim the run's folder, build the trainer, restore a checkpoint."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from rlcore.training.run import Run
 
 @attrs.frozen(eq=False)
 class Assembly:
-    """Hold the parts of a run that is ready to go."""
+    """The parts of a run that is ready to start."""
 
     trainer: Trainer
     run: Run
@@ -53,13 +53,13 @@ class Assembly:
 def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
     """Build a run from checked settings and the user's inputs.
 
-    Nothing is written before every name and option has been resolved.
+    No file is written before every name and option has been checked.
 
     Raises:
-        RLCoreError: a name, option or input that cannot be used; the run folder is in use; a checkpoint is damaged.
+        RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
     ranks = Ranks(settings.run.mixed_precision)
-    agree_on_plugins(ranks, all_registries().discovery)  # before a name is looked up that one rank might not find
+    agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find
     with explain_missing_plugins(settings.run):
         return _assemble(settings, inputs, where, ranks)
 
@@ -90,7 +90,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
             name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
-        _ = run.sample_rewards  # which a trainer need not have read
+        _ = run.sample_rewards  # checked even if the trainer does not use them
         saver = Saver(run, plugins)
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
@@ -122,14 +122,14 @@ def _build_run(
         build: Architecture = architecture.component.target()
         if q_heads:
             _check_q_heads(architecture.component, build)
-        asked: dict[str, Any] = {
+        parts: dict[str, Any] = {
             "value_head": value_head,
             "reference": reference,
             **({"q_heads": q_heads} if q_heads else {}),
         }
-        policy = build(spec, architecture.options, tokenizer=inputs.tokenizer, **asked)
-        part = isinstance(policy, ModelPolicy) and policy.saves_part
-        if (reference or part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
+        policy = build(spec, architecture.options, tokenizer=inputs.tokenizer, **parts)
+        saves_part = isinstance(policy, ModelPolicy) and policy.saves_part
+        if (reference or saves_part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
         wrapped: Policy = architecture.wrapped(policy)
         return wrapped
@@ -143,17 +143,17 @@ def _build_run(
 
 
 def _check_q_heads(component: Component[Any], build: Any) -> None:
-    """Check that an architecture knows of Q-heads; those written before there were any need not."""
+    """Check that an architecture takes the argument `q_heads`; not all architectures do."""
     parameters = inspect.signature(build).parameters.values()
     if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise ModelError(
-            f"model.architecture = '{component.name}' ({component.dist} {component.version}): makes no Q-heads, which "
-            "this trainer needs; take another architecture, such as causal_lm"
+            f"model.architecture = '{component.name}' ({component.dist} {component.version}): has no Q-heads, which "
+            "this trainer needs; choose another architecture, such as causal_lm"
         )
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
+    """Seed the global random generators of Python, numpy and torch."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
     torch.manual_seed(seed)
@@ -167,13 +167,13 @@ def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConf
 
 
 def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:
-    """Return the configuration with every default filled in and every input as config.yaml shows it."""
+    """Return the configuration as config.yaml shows it, with every default filled in."""
     shown: dict[str, Any] = {}
     for name in DATA_INPUTS:
         given = getattr(inputs, name)
         shown[name] = describe_input(given, whole=given is getattr(settings.data, name))
-    words = {} if inputs.tokenizer is None else {"tokenizer": describe_input(inputs.tokenizer)}
-    model = {"path": describe_input(inputs.model), **words, "architecture": chosen.architecture.component.name}
+    tokenizer = {} if inputs.tokenizer is None else {"tokenizer": describe_input(inputs.tokenizer)}
+    model = {"path": describe_input(inputs.model), **tokenizer, "architecture": chosen.architecture.component.name}
     name = settings.trainer.get("name") or chosen.trainer.component.name
     return evolve(
         settings,
@@ -184,7 +184,7 @@ def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConf
 
 
 def _starting_point(model: Any, place: Claim) -> Any:
-    """Return the model before training, which a resumed run needs, as its reference or beneath an adapter."""
+    """Return the model before training; a resumed run needs it as its reference or beneath an adapter."""
     if place.start is None:
         return model
     if isinstance(model, PreTrainedModel):
@@ -194,7 +194,7 @@ def _starting_point(model: Any, place: Claim) -> Any:
 
 
 def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
-    """Keep the starting model where it cannot be had again by name: a resumed run could not be built without."""
+    """Save the starting model if no name refers to it: resuming the run needs it."""
     kept = place.path / "start"
 
     def keep() -> None:

@@ -25,6 +25,12 @@ def check_declared(component: Component[Any], trainer_type: Any) -> None:
             f'{component}: needs = {needs!r}: must be a tuple of inputs, such as ("reward_fn", "prompts"), among '
             f"{', '.join(DATA_INPUTS)}"
         )
+    default_for = getattr(trainer_type, "default_for", ())
+    if not isinstance(default_for, (tuple, list)) or any(name not in DATA_INPUTS for name in default_for):
+        raise PluginError(
+            f'{component}: default_for = {default_for!r}: must be a tuple of inputs, such as ("samples",), among '
+            f"{', '.join(DATA_INPUTS)}"
+        )
     budget = getattr(trainer_type, "default_budget", None)
     if not isinstance(budget, Mapping) or any(name not in BUDGETS for name in budget):
         raise PluginError(

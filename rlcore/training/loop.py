@@ -1,4 +1,4 @@
-"""Drive any trainer: at each yield log, evaluate, write a checkpoint, tell the observers, and stop when due."""
+"""Drive any trainer: at each yield log, evaluate, write a checkpoint, call the observers, and stop when due."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from rlcore.training.run import Run
 from rlcore.training.signals import StopRequest
 from rlcore.types import Metrics
 
-log = get_logger("driver")
-_OVER: Any = object()  # what no trainer yields
+log = get_logger("loop")
+_OVER: Any = object()  # marks the end of the trainer's steps
 
 
 def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
-    """Run `trainer` until a budget is spent or somebody asks to stop; return the last value of every metric.
+    """Run `trainer` until a budget is spent or a stop is requested; return the last value of every metric.
 
-    Nothing is assumed of the algorithm but that a yield is a promise (`rlcore.protocols.Trainer.steps`). Processes come
-    to each yield together; what depends on a clock or a signal is decided once for all of them.
+    The loop assumes only that a yield is a promise (`rlcore.protocols.Trainer.steps`). All ranks reach each yield
+    together; decisions that depend on a clock or a signal are made once for all ranks.
     """
     config = run.config
-    with _told(run), StopRequest(lambda: run.step + 1) as stop:
+    with _ending(run), StopRequest(lambda: run.step + 1) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
         steps = check_steps(_name(run), trainer.steps())
         over = _is_over(run)
-        while not (over or (asked := run.ranks.any(stop.requested))):
+        while not (over or (stopped := run.ranks.any(stop.requested))):
             begin_step(run.step)
             with background("driver"):
                 over = not _step(steps, run, saver) or _is_over(run)
             evaluated = _due(run, config.eval.every)
             if evaluated:
                 _evaluate(trainer, run, saver)
-            # The last step's checkpoint waits for the last evaluation, which may judge it.
+            # The checkpoint of the last step is written after the last evaluation, which may rank it.
             if not over and (_due(run, config.checkpoint.every) or (evaluated and config.checkpoint.keep_best)):
                 _checkpoint(trainer, run, saver)
         end_steps(run.step)
@@ -57,19 +57,19 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
         run.metrics |= _peak_memory(run)
-        if not over and asked:
-            log.info("stopped as asked; run.resume=auto goes on", step=run.step, run=str(run.dir))
+        if not over and stopped:
+            log.info("stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir))
     return run.metrics
 
 
 def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
-    """Have the trainer go on to its next yield, with the random numbers it would have had if nothing came between.
+    """Advance the trainer to its next yield, with the random generators as they were at its last one.
 
     Returns:
-        False where the trainer has no more steps.
+        False if the trainer has no more steps.
 
     Raises:
-        Diverged: a loss is not a finite number; the checkpoints written before stay as they are.
+        Diverged: a loss is not finite; earlier checkpoints are unchanged.
     """
     begun = time.perf_counter()
     saver.restore_random_state()
@@ -90,8 +90,8 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
     if broken:
         raise Diverged(
-            f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and nothing of it is saved; "
-            "go on from an earlier checkpoint with a lower learning rate, or bound gradients "
+            f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and this step is not saved; "
+            "resume from an earlier checkpoint with a lower learning rate, or clip gradients "
             "(trainer.optimizer.max_grad_norm)"
         )
     return True
@@ -102,13 +102,13 @@ def _training_step(run: Run) -> AbstractContextManager[Any]:
 
 
 def _peak_memory(run: Run) -> Metrics:
-    """Return the most memory that a process of the run has held so far, on the one that held most."""
+    """Return the peak memory so far of the process with the highest peak."""
     peak = peak_bytes(run.ranks.device)
     return {} if peak is None else {"perf/peak_memory_gb": max(run.ranks.gather([peak])) / 1e9}
 
 
 def _tokens_per_second(tokens: StepTokens, seconds: float, ranks: Ranks) -> Metrics:
-    """Return `perf/tokens_per_s` of a step of all processes; nothing if the step had no tokens."""
+    """Return `perf/tokens_per_s` of a step over all processes; nothing if the step had no tokens."""
     sampled, learned = ranks.sum(torch.tensor(tokens.counts(), dtype=torch.float64)).tolist()
     num_tokens = sampled or learned
     return {"perf/tokens_per_s": num_tokens / seconds} if num_tokens else {}
@@ -130,12 +130,12 @@ def _is_over(run: Run) -> bool:
 
 
 def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
-    """Evaluate; where that fails, as a user's metric may, what was learned until then is saved before the run ends."""
+    """Evaluate; if that fails, as a user's metric function may, write a checkpoint before the run ends."""
     begun = time.perf_counter()
     try:
         with run.rollouts.paused(), phase("evaluate"):
             metrics, rows = evaluate(run)
-        if not metrics:  # nothing was given to evaluate on
+        if not metrics:  # there is nothing to evaluate on
             return
         metrics["eval/time_s"] = time.perf_counter() - begun
         run.metrics |= metrics
@@ -144,25 +144,25 @@ def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
         run.observers.on_evaluate(run, metrics)
         saver.note_evaluation(metrics)
     except RLCoreError:
-        # With several processes, those that did not fail would not join in.
+        # With several processes, those that did not fail would not take part in the checkpoint.
         if run.ranks.world == 1 and saver.saved_at != run.step:
             _checkpoint(trainer, run, saver)
         raise
 
 
 def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
-    """Write a checkpoint in the middle of a run; one that cannot be written is reported, and the run goes on."""
+    """Write a checkpoint during a run; if it cannot be written, log the reason and continue."""
     try:
         path = saver.checkpoint(trainer)
     except CheckpointError as error:
-        log.warning("checkpoint not written; the run goes on", step=run.step, reason=str(error))
+        log.warning("checkpoint not written; the run continues", step=run.step, reason=str(error))
     else:
         run.observers.on_checkpoint(run, path)
 
 
 @contextmanager
-def _told(run: Run) -> Iterator[None]:
-    """Tell observers, then loggers, how the run ended, whatever ended it; those who fail even then are listed too."""
+def _ending(run: Run) -> Iterator[None]:
+    """At the end of the block, however it ends, call `on_run_end` and close the loggers; then log what was dropped."""
     error: BaseException | None = None
     try:
         yield
@@ -178,5 +178,5 @@ def _told(run: Run) -> Iterator[None]:
         finally:
             run.loggers.close(error)
             if left := run.take_unreported():
-                say = log.warning if run.ranks.is_main else log.error  # other ranks are heard with errors only
-                say("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))
+                write = log.warning if run.ranks.is_main else log.error  # other ranks log errors only
+                write("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

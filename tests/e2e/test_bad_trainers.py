@@ -42,6 +42,7 @@ WRONG = {
     "    del default_budget": r"default_budget = None: must be a mapping",
     "    default_budget = {'step': 3}": r"default_budget = \{'step': 3\}: .* among steps, epochs, time_s",
     "    del state_dict": r"has no method state_dict\(\)",
+    "    default_for = ('reward',)": r"default_for = \('reward',\): must be a tuple of inputs",
     "    def policy(self): return None": r"policy\(\) returned None; return the policy that run\.build_policy",
     "    def steps(self): return {'loss': 1.0}": r"steps\(\) returned dict; it must be a generator",
     "    def steps(self): yield": r"steps\(\) yielded None at step 1; yield a dict of metrics",

@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, capsys: p
     changes = {"run": {"steps": 9}, "checkpoint": {"every": 1, "keep_last": 9}}
     with pytest.raises(errors.CheckpointError, match=r"could not be written.*No space left.*run\.resume=auto"):
         train("sft_config", small_disk, "run", changes)
-    assert "checkpoint not written; the run goes on" in capsys.readouterr().err
+    assert "checkpoint not written; the run continues" in capsys.readouterr().err
     good = names(small_disk / "run")
     assert good == list(range(1, len(good) + 1))
     assert 1 <= len(good) < 9

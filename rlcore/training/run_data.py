@@ -1,0 +1,124 @@
+"""The data of a run: prompts, samples, reward and metric functions, each loaded on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import attrs
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rlcore.config import evolve
+from rlcore.data.logit_masks import load_logit_mask
+from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
+from rlcore.data.sources import load_reference
+from rlcore.errors import ConfigError
+from rlcore.protocols import Policy, PromptPipeline, SamplePipeline
+from rlcore.rewards.combine import Rewards
+from rlcore.settings import DataConfig, TrainConfig
+from rlcore.training.inputs import Inputs
+from rlcore.types import Prompt, Sample, to_device
+
+
+@attrs.define(eq=False, kw_only=True)
+class RunData:
+    """What `Run` reads of the user's inputs. Tokenising needs the policy, so a trainer builds that first.
+
+    Attributes:
+        config: the resolved configuration.
+        inputs: the user's model, data and functions.
+        build_prompts: the pipeline that tokenises prompts.
+        build_samples: the pipeline that tokenises demonstrations.
+        make_rewards: loads the reward functions.
+        policy: the policy of the run, None before it is built.
+    """
+
+    config: TrainConfig
+    inputs: Inputs
+    build_prompts: PromptPipeline
+    build_samples: SamplePipeline
+    make_rewards: Callable[[], Rewards]
+    policy: Policy | None = None
+
+    @property
+    def built_policy(self) -> Policy:
+        """Return the policy.
+
+        Raises:
+            ConfigError: the trainer has not built it yet.
+        """
+        if self.policy is None:
+            raise ConfigError("a trainer must call run.build_policy before it asks for prompts or samples")
+        return self.policy
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Return the policy's tokenizer."""
+        return self.built_policy.tokenizer
+
+    @cached_property
+    def data(self) -> DataConfig:
+        """Return the section `data` of the configuration, with `outputs_begin_text` taken from the policy if unset."""
+        section = self.config.data
+        if section.outputs_begin_text is not None:
+            return section
+        return evolve(section, outputs_begin_text=self.built_policy.outputs_begin_text)
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """Return the training prompts, tokenised; the same on all ranks."""
+        return self.read_prompts(self.inputs.prompts, "prompts")
+
+    @cached_property
+    def eval_prompts(self) -> list[Prompt]:
+        """Return the evaluation prompts; by default the first training prompts, or none without those."""
+        if self.inputs.eval_prompts is not None:
+            return self.read_prompts(self.inputs.eval_prompts, "eval_prompts")
+        return self.prompts[: self.config.eval.num_prompts] if self.inputs.prompts is not None else []
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """Return the demonstrations, tokenised."""
+        return self._read_samples(self.inputs.samples, "samples")
+
+    @cached_property
+    def eval_samples(self) -> list[Sample]:
+        """Return the held-out demonstrations, tokenised; none if the user gave none."""
+        if self.inputs.eval_samples is None:
+            return []
+        return self._read_samples(self.inputs.eval_samples, "eval_samples")
+
+    @cached_property
+    def sample_rewards(self) -> list[SampleReward]:
+        """Return the reward of each token of each demonstration; none if the user gave no rewards."""
+        samples = self.samples if self.inputs.samples is not None else []
+        return build_sample_rewards(self.inputs.rewards, samples) if self.inputs.rewards is not None else []
+
+    def read_prompts(self, source: Any, what: str) -> list[Prompt]:
+        """Tokenise prompts of any form for the policy; errors call them `what`."""
+        longest = self.built_policy.max_prompt_length
+        limit = longest + 1 if longest else 0
+        return self.build_prompts(source, self.tokenizer, self.data, max_length=limit, what=what)
+
+    def _read_samples(self, source: Any, what: str) -> list[Sample]:
+        limit = self.built_policy.max_length
+        return self.build_samples(source, self.tokenizer, self.data, max_length=limit, what=what)
+
+    @cached_property
+    def reward_fn(self) -> Rewards | None:
+        """Return the reward functions as one, None if the user gave none."""
+        return None if self.inputs.reward_fn is None else self.make_rewards()
+
+    @cached_property
+    def metric_fn(self) -> Callable[..., Any] | None:
+        """Return the function that computes metrics of completions, None if the user gave none."""
+        function = self.inputs.metric_fn
+        return load_reference(function, what="metric_fn") if isinstance(function, str) else function
+
+    @cached_property
+    def logit_mask(self) -> Tensor | None:
+        """Return bool[V, V], True where the token of the column may follow the token of the row; None if unset."""
+        source = self.inputs.logit_mask
+        return None if source is None else to_device(load_logit_mask(source), self.built_policy.device)
