@@ -228,7 +228,7 @@ def test_every_override_that_cannot_be_used_is_told() -> None:
     first, second, third, fourth = str(caught.value).splitlines()
     assert first == "a.b: 'a' already has a value, not options"
     assert second == "'c': must be written key=value, such as trainer.clip=0.1"
-    assert third.startswith("'d=[1':1:3: is not YAML")
+    assert third.startswith("'d=[1':1:3: is not valid YAML")
     assert fourth.startswith("'.=2': must be written key=value")
 
 
