@@ -1,4 +1,4 @@
-"""Continue prompts with a policy: what was drawn, how likely it was, and how it ended."""
+"""Sampling: continue prompts with any policy, and record the tokens, their log-probs and how each sequence ended."""
 
 from __future__ import annotations
 

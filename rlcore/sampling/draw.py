@@ -1,4 +1,4 @@
-"""Turn logits into tokens and their log-probs; pure functions of tensors."""
+"""Sample tokens and log-probs from logits; pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256
-"""Tokens whose probabilities are summed before the running sum is taken in double precision."""
+"""Number of tokens whose probabilities are summed before the double-precision cumulative sum."""
 
 
 def restrict(
@@ -18,21 +18,22 @@ def restrict(
     forbidden: Tensor | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """Return logits of the distribution that tokens are drawn from, -inf where nothing may be drawn.
+    """Return the logits of the sampling distribution; excluded tokens get -inf.
 
-    Options act in the order forbidden and allowed, temperature, top-k, top-p. Tokens as likely as the last one that
-    top-k or top-p lets in are let in too.
+    Options apply in the order forbidden and allowed, temperature, top-k, top-p. Tokens that tie with the last token
+    kept by top-k or top-p are kept too.
 
     Args:
         logits: float[B, V].
-        temperature: above 0; divides the logits.
-        top_k: keep the k likeliest tokens, arXiv:1805.04833; 0 keeps all.
-        top_p: keep the likeliest tokens whose probabilities first reach this sum, arXiv:1904.09751; 1 keeps all.
-        forbidden: long[K], tokens that may not be drawn in any row.
-        allowed: bool[B, V], True where a token may be drawn.
+        temperature: positive; divides the logits.
+        top_k: keep the k most likely tokens, arXiv:1805.04833; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens with at least this total probability, arXiv:1904.09751; 1
+            keeps all.
+        forbidden: long[K], tokens excluded in every row.
+        allowed: bool[B, V], True for tokens that may be sampled.
 
     Returns:
-        float[B, V]; `logits` itself where nothing is asked for.
+        float[B, V]; `logits` itself if no option applies.
     """
     if allowed is not None:
         logits = torch.where(allowed, logits, float("-inf"))
@@ -50,8 +51,7 @@ def restrict(
 def steer(logits: Tensor, advantages: Tensor, beta: float) -> Tensor:
     """Return logits of the distribution proportional to pi(a) exp(beta A(a)), arXiv:2206.11871.
 
-    Log-probs would do in place of logits, at the price of normalising them: a constant added to a row changes nothing
-    of what is drawn.
+    A constant added to a row does not change the distribution, so logits need not be normalised to log-probs.
 
     Args:
         logits: float[B, V], of pi.
@@ -66,10 +66,10 @@ def _drop_below(logits: Tensor, floor: Tensor) -> Tensor:
 
 
 def _nucleus_floor(logits: Tensor, top_p: float) -> Tensor:
-    """Find the smallest logit in the nucleus of each row: float[B, 1].
+    """Return the smallest logit in the nucleus of each row: float[B, 1].
 
-    On a processor, all of a row is sorted only if its few hundred (of a large vocabulary: few thousand) likeliest
-    tokens do not reach the sum. An accelerator would have to be waited for to learn that.
+    On a CPU, a row is sorted completely only if its 256 (for a large vocabulary 4096) most likely tokens do not reach
+    `top_p`. On an accelerator this check would need a synchronisation, so all of a row is sorted.
     """
     height, vocabulary = logits.shape
     total = logits.logsumexp(1, keepdim=True)
@@ -89,18 +89,18 @@ def _nucleus_floor(logits: Tensor, top_p: float) -> Tensor:
 
 
 def draw(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw one token a row by inverting the cumulative distribution: the first token whose running sum exceeds u.
+    """Draw one token per row by inverting the cumulative distribution: the first token whose cumulative sum exceeds u.
 
-    Sums over blocks of the vocabulary are inverted first, then the block: as exact as one running sum in double
-    precision over all tokens, at an eighth of its time at V = 50 000. A token of probability 0 is never drawn.
+    The block of the vocabulary is found first, then the token in it: as exact as one cumulative sum in double precision
+    over all tokens, in an eighth of its time at V = 50 000. A token of probability 0 is never drawn.
 
     Args:
-        logits: float[B, V], not normalised; -inf where nothing may be drawn.
+        logits: float[B, V], not normalised; -inf for excluded tokens.
         uniforms: double[B], in [0, 1).
 
     Returns:
         tokens: long[B].
-        logprobs: float[B], of the tokens under softmax(logits).
+        logprobs: float[B], log softmax(logits) at the tokens.
     """
     height, vocabulary = logits.shape
     top = logits.amax(1, keepdim=True)
@@ -122,24 +122,24 @@ def draw(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Find where the running sum of `weights`, float[B, K], exceeds the share double[B, 1] of its total.
+    """Find where the cumulative sum of `weights`, float[B, K], exceeds the fraction `uniforms`, double[B, 1], of it.
 
     Returns:
-        index: long[B, 1], of a positive weight.
-        target: double[B, 1], the share.
-        running: double[B, K], the running sum.
+        index: long[B, 1], index of a positive weight.
+        target: double[B, 1], the value to exceed.
+        running: double[B, K], the cumulative sum.
     """
     running = weights.cumsum(1, dtype=torch.float64)
     target = uniforms * running[:, -1:]
     index = torch.searchsorted(running, target, right=True).clamp_(max=weights.shape[1] - 1)
     weight = weights.gather(1, index)
-    # A parallel running sum may step up at a weight of 0; the likeliest entry stands in for what rounding invented.
+    # By rounding, a parallel cumulative sum may increase at a weight of 0; the most likely entry then replaces it.
     index = torch.where(weight > 0, index, weights.argmax(1, keepdim=True))
     return index, target, running
 
 
 def chosen_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return log softmax(logits) at `tokens` alone: float[B].
+    """Return log softmax(logits) at `tokens`: float[B].
 
     Args:
         logits: float[B, V].

@@ -1,4 +1,4 @@
-"""What sampling is given: prompts as tokens, how far each may go on, and what cannot be done, said before anything."""
+"""Inputs of the sampler: prompts as tokens, token limits, and checks of the options before the first token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rlcore.types import Prompt
 
 
 def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") -> None:
-    """Check the options of sampling against each other and against the policy.
+    """Check the sampling options against each other and against the policy.
 
     Args:
-        policy: what shall be sampled from.
+        policy: the policy to sample from.
         sampling: the options.
-        where: the section they stand in, for messages.
+        where: the section of the options, for messages.
 
     Raises:
-        ConfigError: it names the options that contradict each other, or what the policy lacks.
+        ConfigError: two options contradict each other, or the policy lacks the Q-heads that an option needs.
     """
     if sampling.min_new_tokens > sampling.max_new_tokens:
         raise ConfigError(
@@ -40,19 +40,19 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
 
 
 def takes_logit_mask(sampler: Callable[..., Any]) -> bool:
-    """Tell whether a sampler takes a `logit_mask`, as far as its signature says."""
+    """Return whether the signature of a sampler accepts `logit_mask`."""
     return _takes(sampler, "logit_mask")
 
 
 def takes_on_batch(sampler: Callable[..., Any]) -> bool:
-    """Tell whether a sampler takes `on_batch`, as far as its signature says."""
+    """Return whether the signature of a sampler accepts `on_batch`."""
     return _takes(sampler, "on_batch")
 
 
 def takes_waiting(policy: Policy) -> bool:
-    """Tell whether `policy.decoder` is to be told how many prompts wait: whether its signature names the argument.
+    """Return whether the signature of `policy.decoder` names `waiting`, the number of waiting prompts.
 
-    One that passes any keyword on may pass it to a policy that knows nothing of it.
+    `**kwargs` does not count: a wrapper might pass the argument to a policy without it.
     """
     return "waiting" in (_parameters(policy.decoder) or {})
 
@@ -65,7 +65,7 @@ def _takes(sampler: Callable[..., Any], argument: str) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """Return the arguments a function takes; None where it does not say, as what is written in another language."""
+    """Return the parameters of a function; None if it has no signature, such as a function of a C extension."""
     try:
         return inspect.signature(function).parameters
     except (ValueError, TypeError):
@@ -73,24 +73,24 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def check_vocabulary(logit_mask: Tensor, vocabulary: int) -> None:
-    """Check that a mask has a row and a column for each token of the model, bool[V, V].
+    """Check that a mask, bool[V, V], has one row and one column for each token of the model.
 
     Raises:
-        DataError: it has more or fewer; the message names both sizes.
+        DataError: the sizes differ; the message names both.
     """
     height, width = logit_mask.shape
     if (height, width) != (vocabulary, vocabulary):
         raise DataError(
-            f"logit_mask: has {height} rows and {width} columns, and the model chooses among {vocabulary} tokens (a "
-            "model may know more than its tokenizer): give one row and one column for each of these"
+            f"logit_mask: has {height} rows and {width} columns, and the model chooses among {vocabulary} tokens "
+            "(its vocabulary may be larger than the tokenizer's): give one row and one column for each of these"
         )
 
 
 def as_prompts(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> list[Prompt]:
-    """Return prompts as they are, and strings as prompts for the policy's tokenizer.
+    """Return prompts unchanged, and tokenise strings with the policy's tokenizer.
 
     Raises:
-        DataError: a string alone was given, or a text has no tokens.
+        DataError: `prompts` is a single string, or a text has no tokens.
     """
     if isinstance(prompts, str):
         raise DataError(f"prompts = {prompts!r:.80}: give a list, [{prompts!r:.80}] for one prompt")
@@ -101,10 +101,10 @@ def as_prompts(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> lis
 
 
 def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:
-    """Count the tokens each prompt may be continued by.
+    """Return the maximum number of new tokens of each prompt.
 
     Raises:
-        DataError: a prompt has no tokens, or leaves no room in the context for one more.
+        DataError: a prompt has no tokens, or fills the context of the policy.
     """
     for i, prompt in enumerate(prompts):
         if not prompt.tokens:
@@ -123,9 +123,9 @@ def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int
 
 
 def decoding_order(prompts: Sequence[Prompt], size: int) -> deque[int]:
-    """Order the places of prompts as they are to be continued, `size` at once, 0 for all.
+    """Return the indices of the prompts in decoding order; `size` prompts are decoded at once, 0 means all.
 
-    Prompts of about the same length go together, the longest first: what has room for them has it for all.
+    Prompts of similar length are decoded together, the longest first, so that the first allocation fits all others.
     """
     indices = range(len(prompts))
     if not size or size >= len(prompts):

@@ -1,4 +1,4 @@
-"""The built-in sampler: any policy that can decode, drawn from one token at a time."""
+"""The built-in sampler: autoregressive sampling from any policy with a decoder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 
 LEAVE_SHARE = 8
-"""Finished sequences leave the running batch once they are one in so many of it: copying what stays then pays."""
+"""Finished sequences leave the running batch once they are 1/LEAVE_SHARE of it; copying the rest then pays off."""
 READ_EVERY = {"cpu": 1, "cuda": 8}
-"""Tokens after which a device is options which sequences go on; the program waits for an accelerator each time."""
+"""Number of steps between two reads of `live` from the device; each read synchronises with an accelerator."""
 JOIN_SHARE = 4
-"""Prompts that wait join once one place in so many is free: reading them takes a pass of its own."""
+"""Waiting prompts join once 1/JOIN_SHARE of the batch is free, because their prefill is a forward pass of its own."""
 
 
 def sample(
@@ -36,39 +36,39 @@ def sample(
     logit_mask: Tensor | None = None,
     on_batch: Callable[[list[int], Trajectories], None] | None = None,
 ) -> Trajectories:
-    """Continue each prompt once and say how likely every chosen token was.
+    """Sample one continuation of each prompt, with the log-prob of every sampled token.
 
-    A sequence goes on until it draws an EOS token or completes a stop sequence (`ended`; what was drawn stays in the
-    trajectory as chosen), or until `max_new_tokens` or the policy's context is used up (not `ended`). All random
-    numbers are drawn at the start, one row of them for each prompt in the order given, so what a sequence draws
-    depends neither on `batch_size` nor on when its neighbours finish. Greedy sampling (temperature 0) draws none.
+    A sequence ends with an EOS token or a completed stop sequence (`ended` is True; both stay in the trajectory as
+    chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). All random numbers are
+    drawn at the start, one row for each prompt in the given order, so the sampled tokens of a sequence depend neither
+    on `batch_size` nor on the other sequences. Greedy sampling (temperature 0) draws no random numbers.
 
-    No more than `batch_size` sequences run at once, the longest prompts first. Where the decoder can take them in
-    (`rlcore.protocols.JoiningDecoder`), prompts that wait join as soon as enough places are free; elsewhere a
-    batch runs to its end before the next begins.
+    At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
+    (`rlcore.protocols.JoiningDecoder`), waiting prompts join once enough sequences have left the batch; otherwise each
+    batch runs to its end before the next one begins.
 
-    With `sampling.beta` tokens are drawn from softmax(log pi + beta A), A being the advantages the policy's Q-heads
-    give the tokens, and everything else acts on that.
+    With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the policy's
+    Q-heads; all other options apply to this distribution.
 
     Args:
-        policy: sampled in evaluation mode, and put back as it was.
+        policy: sampled in evaluation mode; its mode is restored afterwards.
         prompts: N prompts, or strings for the policy's tokenizer.
-        sampling: how tokens are drawn.
-        generator: source of the random numbers; torch's own if left out.
-        logit_mask: bool[V, V], in row i True where a token may come next after token i; all may if left out.
-        on_batch: called with indices in `prompts` and their finished trajectories, as soon as a group of about
-            `batch_size` of them is finished; every index comes once. The policy is in evaluation mode then.
+        sampling: the sampling options.
+        generator: source of the random numbers; torch's default generator if omitted.
+        logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
+        on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size` sequences
+            have finished; every index occurs once. The policy is in evaluation mode during the call.
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
-        `logprobs` (untempered policy; not where the decoder is not exact), `sampling_logprobs` (the distribution drawn
-        from, where it is another one) and `values` (where the policy has a value head to decode with).
+        `logprobs` (under the untempered policy; omitted if the decoder is not exact), `sampling_logprobs` (under the
+        sampling distribution, if it differs) and `values` (if the policy's decoder returns values).
 
     Raises:
-        DataError: a prompt is empty, or leaves no room in the context for a single token; the mask is of another size
-            than the model's vocabulary, or lets nothing follow what was drawn.
-        ConfigError: options that contradict each other, an EOS id the model does not know, or `beta` for a policy
-            without Q-heads.
+        DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
+            allows no token after a sampled one.
+        ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
+            policy without Q-heads.
     """
     check_options(policy, sampling)
     ready = as_prompts(policy, prompts)
@@ -100,16 +100,16 @@ def sample(
 
 @attrs.define(eq=False)
 class _Loop:
-    """Continue prompts to their ends, so many at once.
+    """Decoding loop over all prompts, `size` sequences at once.
 
     Attributes:
-        policy: sampled.
+        policy: the policy to sample from.
         prompts: N prompts.
-        limits: tokens each may be continued by.
-        chooser: draws tokens and records them.
-        size: how many sequences run at once.
-        waiting: indices of the prompts that have not begun, the longest first.
-        report: is called with indices of prompts that are finished.
+        limits: maximum number of new tokens of each prompt.
+        chooser: samples tokens and records them.
+        size: number of sequences that run at once.
+        waiting: indices of the prompts that have not started, the longest first.
+        report: called with the indices of finished prompts.
     """
 
     policy: Policy
@@ -137,7 +137,7 @@ class _Loop:
         self._leave([])
 
     def _run_out(self, decoder: Decoder, running: Running, outputs: DecodeStep) -> None:
-        """Draw tokens until every sequence of the decoder has ended or been cut, and all that join on the way."""
+        """Sample until every sequence of the decoder, later joined ones included, has ended or reached its limit."""
         device, joining = self.policy.device, joins(decoder)
         every = READ_EVERY.get(device.type, READ_EVERY["cuda"])
         while True:
@@ -149,7 +149,7 @@ class _Loop:
                 if not going:
                     break
                 num_finished = len(running.indices) - len(going)
-                # Those that are cut leave at once: their contexts may have no room for even one more token.
+                # Sequences at their limit leave at once: their contexts may have no room for one more token.
                 if num_finished * LEAVE_SHARE >= len(running.indices) or (num_finished and running.is_cut):
                     kept = tensor_on(device, going)
                     decoder.keep(kept)
@@ -163,7 +163,7 @@ class _Loop:
         self._leave(running.indices)
 
     def _next(self, number: int, passes: int = 0) -> Running:
-        """Begin with the next prompts that wait, so many at most."""
+        """Start at most `number` of the waiting prompts."""
         indices = [self.waiting.popleft() for _ in range(min(number, len(self.waiting)))]
         limits, last = [self.limits[index] for index in indices], [self.prompts[index].tokens[-1] for index in indices]
         return Running.begin(indices, limits, last, self.policy.device, passes)
@@ -172,7 +172,7 @@ class _Loop:
         return [self.prompts[index].tokens for index in running.indices]
 
     def _leave(self, indices: list[int]) -> None:
-        """Tell of finished sequences once there are as many as run at once, or none to come."""
+        """Collect finished sequences, and report them once there are `size` of them, or at the end (no indices)."""
         self._finished += indices
         if self._finished and (len(self._finished) >= self.size or not indices):
             self.report(sorted(self._finished))
@@ -180,7 +180,7 @@ class _Loop:
 
 
 def _together(outputs: DecodeStep, more: DecodeStep) -> DecodeStep:
-    """Return what is said of some sequences, and of others behind them."""
+    """Concatenate the outputs of the running sequences and of those that join them."""
     values, advantages = (
         None if before is None or behind is None else torch.cat([before, behind])
         for before, behind in ((outputs.values, more.values), (outputs.advantages, more.advantages))

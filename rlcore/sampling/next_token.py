@@ -1,4 +1,4 @@
-"""Decide which token comes next in each of the sequences that are continued together, and which end with it."""
+"""Choose the next token of each running sequence, and find the sequences that end with it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, tensor_on
 
 CONTEXT = 4
-"""Tokens before a text that are decoded with it, because some tokenizers spell a text's first token differently."""
+"""Number of preceding tokens decoded with a text, because some tokenizers decode the first token differently."""
 
 
 @attrs.define(eq=False)
 class TokenChooser:
-    """Choose tokens as the options of sampling have it.
+    """Chooses, checks and records tokens according to the sampling options.
 
     Attributes:
-        policy: says what ends a sequence, and spells tokens.
+        policy: its EOS ids end a sequence, its tokenizer decodes tokens for stop sequences.
         sampling: the options.
         prompts: N prompts.
-        uniforms: float64[N, M], a number in [0, 1) for each token of each continuation; None where none are drawn.
-        logit_mask: bool[V, V], True where a token may come next; None where all may.
-        record: what was chosen so far.
+        uniforms: float64[N, M], a random number in [0, 1) for each token of each continuation; None for greedy
+            sampling.
+        logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
+        record: the tokens chosen so far.
     """
 
     policy: Policy
@@ -55,29 +56,31 @@ class TokenChooser:
             self.stops = StopSequences(self.policy.tokenizer, self.sampling.stop_sequences)
 
     def check(self, outputs: DecodeStep) -> None:
-        """Check what was given against the vocabulary, which is known from the first logits only.
+        """Check EOS ids, mask and advantages against the decoder's first outputs, which give the vocabulary size.
 
         Raises:
-            ConfigError: an EOS id is no token of the model.
-            DataError: the mask is of another size than the vocabulary.
-            ModelError: the decoder says nothing of advantages.
+            ConfigError: an EOS id is not in the vocabulary.
+            DataError: the mask has another size than the vocabulary.
+            ModelError: the decoder returned no advantages although `gen.beta` is set.
         """
         vocabulary = outputs.logits.shape[1]
-        given = self.sampling.eos_token_ids or ()
-        if wrong := [token for token in given if not 0 <= token < vocabulary]:
+        ids = self.sampling.eos_token_ids or ()
+        if wrong := [token for token in ids if not 0 <= token < vocabulary]:
             raise ConfigError(
-                f"gen.eos_token_ids = {list(given)}: {wrong[0]} is no token of this model, which knows {vocabulary}"
+                f"gen.eos_token_ids = {list(ids)}: {wrong[0]} is not in the vocabulary of {vocabulary} tokens"
             )
         if self.logit_mask is not None:
             check_vocabulary(self.logit_mask, vocabulary)
         if self.sampling.beta and outputs.advantages is None:
-            raise ModelError("gen.beta: the policy's decoder was asked for advantages and gave none")
+            raise ModelError(
+                "gen.beta: the policy's decoder returned no advantages, although advantages=True was passed"
+            )
 
     def advance(self, outputs: DecodeStep, running: Running) -> None:
-        """Draw the next token of every sequence, record it, and take down who ends with it.
+        """Choose the next token of every sequence, record it, and mark the sequences that end with it.
 
         Raises:
-            DataError: the mask lets nothing follow the last token of a sequence that goes on.
+            DataError: the mask allows no token after the last token of a live sequence.
         """
         at = running.at
         early = None
@@ -92,7 +95,7 @@ class TokenChooser:
         running.advance(sampled.tokens, ended)
 
     def _choose(self, outputs: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> SampledTokens:
-        """Choose token number `at`, long[K], of the running sequences; those that are `early`, bool[K], draw no EOS."""
+        """Choose token number `at`, long[K], of the running sequences; no EOS for `early` sequences, bool[K]."""
         sampling, logits = self.sampling, outputs.logits.float()
         columns = {} if outputs.values is None else {"values": outputs.values}
         if self.is_plain and self.uniforms is not None:
@@ -118,7 +121,7 @@ class TokenChooser:
         return SampledTokens(tokens, columns)
 
     def _check_dead_end(self, mask: Tensor, sampled: SampledTokens, running: Running, early: Tensor | None) -> None:
-        """Refuse what was chosen where there was nothing to choose from."""
+        """Raise if the chosen token of a live sequence is one that the mask excludes."""
         last = running.tokens
         wrong = ~mask[last, sampled.tokens]
         if early is not None:
@@ -130,12 +133,12 @@ class TokenChooser:
             is_early = early is not None and bool(early[wrong][0])
             but = f", EOS not before gen.min_new_tokens = {self.sampling.min_new_tokens}" if is_early else ""
             raise DataError(
-                f"logit_mask[{token}]: lets nothing follow token {token} ({text!r}){but}, and a sequence has come to "
-                "it; let EOS follow, which ends a sequence, or let no token lead to this one"
+                f"logit_mask[{token}]: allows no token after token {token} ({text!r}){but}, and a sequence has reached "
+                "it; allow EOS after it, which ends a sequence, or forbid this token"
             )
 
     def _ended(self, tokens: Tensor, indices: Sequence[int], at: Tensor) -> Tensor:
-        """Tell which sequences end with their newest token, number `at`: bool[K]."""
+        """Return which sequences end with their newest token, number `at`: bool[K]."""
         ended = (tokens[:, None] == self.eos).any(1)
         if self.stops is not None:
             tail, ends = self.stops.tail, (at + 1).tolist()
@@ -145,9 +148,9 @@ class TokenChooser:
         return ended
 
     def _window(self, row: int, end: int, tail: int) -> tuple[list[int], list[int]]:
-        """Return the last `tail` of `end` chosen tokens, and before them CONTEXT tokens of what they follow."""
+        """Return the last `tail` of `end` chosen tokens of a row, after the CONTEXT tokens that precede them."""
         begin = max(0, end - tail)
         chosen = self.record.chosen(row, max(0, begin - CONTEXT), end)
-        known = [*self.prompts[row].tokens[-CONTEXT:], *chosen] if begin < CONTEXT else chosen
-        split = len(known) - (end - begin)
-        return known[max(0, split - CONTEXT) : split], known[split:]
+        tokens = [*self.prompts[row].tokens[-CONTEXT:], *chosen] if begin < CONTEXT else chosen
+        split = len(tokens) - (end - begin)
+        return tokens[max(0, split - CONTEXT) : split], tokens[split:]

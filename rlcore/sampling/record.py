@@ -1,4 +1,4 @@
-"""What sampling writes down, token by token, and the trajectories it becomes."""
+"""Record of the sampled tokens and their columns, and its conversion to trajectories."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from rlcore.types import Prompt, Trajectories
 
 SETTLE_EVERY = 64
-"""Steps whose choices are kept as they came before they are put into their places together."""
+"""Number of decoding steps buffered before they are written to the record in one indexing call."""
 
 
 class SampledTokens(NamedTuple):
-    """Hold one step's tokens of K sequences.
+    """Sampled tokens of K sequences at one decoding step.
 
     Attributes:
         tokens: long[K].
-        columns: float[K] each, what the trajectories' columns of these names say of the tokens.
+        columns: float[K] each, values of the tokens for the trajectories' columns, such as `logprobs`.
     """
 
     tokens: Tensor
@@ -28,7 +28,7 @@ class SampledTokens(NamedTuple):
 
 
 class _StepTokens(NamedTuple):
-    """Hold one step's tokens of K sequences, and where they belong: `Record.write`."""
+    """Arguments of one buffered call of `Record.write`."""
 
     rows: Tensor
     live: Tensor
@@ -38,13 +38,13 @@ class _StepTokens(NamedTuple):
 
 
 class Record:
-    """Gather the continuations of N prompts, in the order the prompts were given, whatever order they are read in.
+    """Continuations of N prompts, in the order of the prompts, independent of the decoding order.
 
     Args:
         num_prompts: N.
-        num_tokens: tokens a continuation has at most, M.
-        device: where the policy is.
-        names: columns there are even if nothing is written.
+        num_tokens: M, maximum number of tokens of a continuation.
+        device: the policy's device.
+        names: columns that exist even if nothing is written to them.
     """
 
     def __init__(self, num_prompts: int, num_tokens: int, device: torch.device, names: Sequence[str]) -> None:
@@ -59,27 +59,27 @@ class Record:
             self._column(name)
 
     def write(self, rows: Tensor, live: Tensor, at: Tensor, sampled: SampledTokens) -> None:
-        """Write tokens number `at` of the prompts at `rows`, long[K] each; those that are live, bool[K], count."""
+        """Write tokens number `at` of the prompts at `rows`, long[K] each; only `live` tokens, bool[K], are kept."""
         if self._unsettled and self._unsettled[0].columns.keys() != sampled.columns.keys():
             self._settle()
-        # A decoder may say the next step's where it said this one's.
+        # A copy, because a decoder may write the next step's outputs to the same memory.
         columns = {name: column.to(torch.float32, copy=True) for name, column in sampled.columns.items()}
         self._unsettled.append(_StepTokens(rows, live, at, sampled.tokens, columns))
         if len(self._unsettled) == SETTLE_EVERY:
             self._settle()
 
     def end(self, rows: Tensor, ended: Tensor) -> None:
-        """Take down which of the prompts at `rows`, long[K], have ended with their newest token: bool[K]."""
+        """Mark the prompts at `rows`, long[K], that ended with their newest token: bool[K]."""
         self._endings.append((rows, ended))
 
     def chosen(self, row: int, begin: int, end: int) -> list[int]:
-        """List the tokens of a prompt from number `begin` to before `end`."""
+        """Return the chosen tokens `begin` to `end` (exclusive) of the prompt at `row`."""
         self._settle()
         tokens: list[int] = self._tokens[row, begin:end].tolist()
         return tokens
 
     def _settle(self) -> None:
-        """Put what was written into its places, of many steps together: each copy costs a call, however small it is."""
+        """Write all buffered steps to the record, in one indexing call per tensor, because small calls are slow."""
         if self._endings:
             rows, ended = (torch.cat(each) for each in zip(*self._endings, strict=True))
             self._ended.index_put_((rows,), ended, accumulate=True)
@@ -98,12 +98,12 @@ class Record:
         return self._columns[name]
 
     def trajectories(self, prompts: Sequence[Prompt], pad_id: int, rows: Tensor | None = None) -> Trajectories:
-        """Put continuations behind their prompts.
+        """Return trajectories of prompts and their continuations.
 
         Args:
-            prompts: of the continuations that are wanted.
-            pad_id: fills shorter sequences on the right.
-            rows: long[K], whose continuations are wanted; all if left out.
+            prompts: K prompts, those at `rows`.
+            pad_id: pads shorter sequences on the right.
+            rows: long[K], indices of the prompts; all N by default.
         """
         self._settle()
         chosen, real, ended, drawn = self._tokens, self._real, self._ended, self._columns

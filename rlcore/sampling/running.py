@@ -1,4 +1,4 @@
-"""Know of the sequences that are continued together what decides who goes on."""
+"""State of the sequences that are decoded together: their lengths, limits and newest tokens."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rlcore.types import tensor_on
 
 @attrs.define(eq=False)
 class Running:
-    """Hold K sequences, in the order in which the decoder has them.
+    """K running sequences, in the decoder's order.
 
-    Sequences may begin at different times; each counts its own tokens (`at`), and the program counts passes, so that no
-    device need be asked who is cut.
+    Sequences may start at different steps. The host counts decoding steps (`passes`), from which the token index of
+    each sequence (`at`) and the end of its limit follow without reading from the device.
 
     Attributes:
-        indices: their K indices among all prompts.
-        rows: long[K], the same on the device.
-        started: long[K], the passes there were before the first token of each.
-        cut_at: long[K], the pass after which each is cut.
-        tokens: long[K], the newest of each.
-        live: bool[K], those that go on; the others are continued in vain until they leave.
-        passes: tokens drawn so far for those that are here from the beginning.
-        last_join: the passes there were before the last that joined began.
-        cuts: passes after which some sequence is cut.
+        indices: K indices of their prompts.
+        rows: long[K], `indices` on the device.
+        started: long[K], number of steps before each sequence's first token.
+        cut_at: long[K], number of steps after which each sequence reaches its limit.
+        tokens: long[K], the newest token of each.
+        live: bool[K], True for sequences that have not ended; the tokens of the others are discarded.
+        passes: number of decoding steps so far.
+        last_join: number of steps before the most recent sequences joined.
+        cuts: all values of `cut_at`, on the host.
     """
 
     indices: list[int]
@@ -44,14 +44,14 @@ class Running:
     def begin(
         cls, indices: Sequence[int], limits: Sequence[int], tokens: Sequence[int], device: torch.device, passes: int = 0
     ) -> Running:
-        """Begin with sequences that all go on.
+        """Start K sequences.
 
         Args:
-            indices: K indices among all prompts.
-            limits: tokens each may be continued by.
-            tokens: the last of each prompt.
-            device: where the decoder is.
-            passes: how many there were before, with others.
+            indices: K indices of their prompts.
+            limits: maximum number of new tokens of each.
+            tokens: the last token of each prompt.
+            device: the decoder's device.
+            passes: number of decoding steps before, if they join running sequences.
         """
         cuts = [passes + limit for limit in limits]
         rows, cut_at, last = (tensor_on(device, numbers) for numbers in (indices, cuts, tokens))
@@ -61,40 +61,40 @@ class Running:
 
     @property
     def at(self) -> Tensor:
-        """Count the tokens each has been continued by: long[K]."""
+        """Return the number of new tokens of each sequence: long[K]."""
         return self.passes - self.started
 
     @property
     def is_cut(self) -> bool:
-        """Tell whether some sequence may have come to its limit with the newest token."""
+        """Return whether a sequence may have reached its limit with the newest token."""
         return self.passes in self.cuts
 
     @property
     def is_over(self) -> bool:
-        """Tell whether every sequence has come to its limit."""
+        """Return whether every sequence has reached its limit."""
         return self.passes >= max(self.cuts)
 
     def advance(self, tokens: Tensor, ended: Tensor) -> None:
-        """Take down the newest tokens, long[K], and who has ended with them, bool[K], or is cut behind them."""
+        """Store the newest tokens, long[K], and update `live` with `ended`, bool[K], and the limits."""
         self.passes += 1
         self.tokens, self.live = tokens, self.live & ~ended
         if self.is_cut:
             self.live = self.live & (self.cut_at > self.passes)
 
     def going(self) -> list[int]:
-        """List the indices of those that go on; the program waits for the device here."""
-        return [index for index, goes in enumerate(self.live.tolist()) if goes]
+        """Return the positions of the live sequences; this synchronises with the device."""
+        return [position for position, is_live in enumerate(self.live.tolist()) if is_live]
 
     def keep(self, going: Sequence[int], rows: Tensor) -> list[int]:
-        """Go on with those at `going` alone, `rows`, long[L], on the device; return the indices of the others."""
+        """Keep the sequences at `going` (`rows`, long[L], on the device); return the prompt indices of the others."""
         left = set(self.indices)
-        self.indices = [self.indices[index] for index in going]
+        self.indices = [self.indices[position] for position in going]
         for name in ("rows", "started", "cut_at", "tokens", "live"):
             setattr(self, name, getattr(self, name)[rows])
         return sorted(left.difference(self.indices))
 
     def join(self, others: Running) -> None:
-        """Go on with others too, behind those that are here."""
+        """Append other sequences."""
         self.indices += others.indices
         for name in ("rows", "started", "cut_at", "tokens", "live"):
             setattr(self, name, torch.cat([getattr(self, name), getattr(others, name)]))

@@ -1,4 +1,4 @@
-"""Notice the tokens that end a continuation: EOS, or the last token of a stop sequence."""
+"""Detect the token that completes a stop sequence."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SLACK = 8
-"""Tokens decoded besides those a stop sequence can span, for tokens without text and halves of characters."""
+"""Tokens decoded beyond the span of a stop sequence, for tokens without text and parts of characters."""
 REPLACEMENT = "\ufffd"
-"""What a tokenizer decodes a fragment of a character to."""
+"""A tokenizer decodes an incomplete character to this."""
 
 
 class StopSequences:
-    """Recognise strings in a continuation as they are completed, wherever tokens begin and end.
+    """Detects stop sequences in a continuation, independent of token boundaries.
 
-    Only the newest tokens are decoded, and only where the last one may complete a stop sequence; what a token may
-    complete is worked out once per token. Special tokens are decoded too, so that their text can be a stop sequence.
+    Only the newest tokens are decoded, and only if the last one can complete a stop sequence; this property is cached
+    per token. Special tokens are decoded too, so that their text can be a stop sequence.
 
     Args:
-        tokenizer: decodes.
-        sequences: strings, one at least.
+        tokenizer: the policy's tokenizer.
+        sequences: at least one string.
 
     Raises:
         ConfigError: a string is empty.
@@ -44,8 +44,8 @@ class StopSequences:
 
         Args:
             newest: the newest token of each row.
-            window: returns, of a row, the last `tail` tokens of its continuation (or all, if there are no more) and
-                before them a few of what they follow, in which nothing is looked for.
+            window: returns, for a row, a few context tokens, which are not searched, and the last `tail` tokens of the
+                continuation (or all, if there are fewer).
         """
         return [row for row, token in enumerate(newest) if self._is_candidate(token) and self._is_in(*window(row))]
 
@@ -55,9 +55,10 @@ class StopSequences:
         return any(sequence in text for sequence in self._sequences)
 
     def _is_candidate(self, token: int) -> bool:
-        known = self._may_complete.get(token)
-        if known is None:
-            # Twice, for a space that a tokenizer drops at the beginning of a text.
+        is_candidate = self._may_complete.get(token)
+        if is_candidate is None:
+            # Decoded twice in a row, because some tokenizers drop a space at the beginning of a text.
             (text,) = decode(self._tokenizer, [[token, token]], skip_special_tokens=False)
-            known = self._may_complete[token] = REPLACEMENT in text or not self._last_characters.isdisjoint(text)
-        return known
+            is_candidate = REPLACEMENT in text or not self._last_characters.isdisjoint(text)
+            self._may_complete[token] = is_candidate
+        return is_candidate

@@ -114,7 +114,7 @@ def test_a_trainer_whose_steps_end_ends_the_run(make_trainer: Make, tiny_gpt2: A
         ({"trainer": {"optimizer": {"lr": math.inf}}}, r"trainer.optimizer.lr = inf: must lie in \(0, inf\)"),
         ({"trainer": {"optimizer": {"betas": [1.5, 2]}}}, r"betas = \[1.5, 2\]: must lie in \[0, 1\)"),
         ({"gen": {"min_new_tokens": 9}}, "must not exceed max_new_tokens"),
-        ({"gen": {"eos_token_ids": [999]}}, "999 is no token of this model"),
+        ({"gen": {"eos_token_ids": [999]}}, "999 is not in the vocabulary of"),
         ({"eval": {"gen": {"temperature": []}}}, "eval.gen.temperature is an empty list"),
         ({"run": {"mixed_precision": "fp16"}}, "a CPU has no use for it"),
         ({"sampler": {"temperature": 1}}, "must be a name, or a mapping with `name`"),

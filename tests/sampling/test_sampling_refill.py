@@ -274,5 +274,5 @@ def test_a_dead_end_of_one_that_joined_is_refused() -> None:
     mask = torch.ones(32, 32, dtype=torch.bool)
     mask[7] = False
     prompts = [*make_prompts([4] * 9), Prompt("", (7,))]
-    with pytest.raises(DataError, match=r"logit_mask\[7\]: lets nothing follow token 7 \('h'\), and a sequence"):
+    with pytest.raises(DataError, match=r"logit_mask\[7\]: allows no token after token 7 \('h'\), and a sequence"):
         draw(make_policy(), prompts, logit_mask=mask | (torch.arange(32) != 7)[:, None] & (torch.arange(32) != 7))

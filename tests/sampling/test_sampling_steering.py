@@ -124,7 +124,7 @@ def test_advantages_are_asked_for_only_where_they_count() -> None:
 def test_a_policy_without_q_heads_cannot_be_steered() -> None:
     with pytest.raises(ConfigError, match=r"gen.beta = 4: .*this policy has none; leave beta at 0"):
         draw(Tables(STEERED.logits, num_q_heads=0), [0], beta=4.0)
-    with pytest.raises(ModelError, match="asked for advantages and gave none"):
+    with pytest.raises(ModelError, match="decoder returned no advantages"):
         draw(Tables(STEERED.logits), [0], beta=4.0)
 
 
@@ -243,7 +243,9 @@ def test_nothing_may_follow_is_an_error_where_a_sequence_comes_to_it() -> None:
     policy = Tables(torch.zeros(3, 3))
     trap = [[NO, YES, NO], [NO, NO, NO], [YES, NO, NO]]
     assert draw(policy, [0], trap).action_tokens == [[1]]  # at its limit a sequence need not go on
-    message = r"logit_mask\[1\]: lets nothing follow token 1 \('b'\), and a sequence has come to it; let EOS follow"
+    message = (
+        r"logit_mask\[1\]: allows no token after token 1 \('b'\), and a sequence has reached it; allow EOS after it"
+    )
     for temperature in (0.0, 1.0):
         with pytest.raises(DataError, match=message):
             draw(policy, [2, 0], trap, max_new_tokens=3, temperature=temperature)
@@ -263,7 +265,9 @@ def test_an_end_that_must_wait_cannot_be_all_that_may_follow() -> None:
     policy = Tables(torch.zeros(3, 3), eos_token_ids=(0,))
     only_end = [[YES, NO, NO]] * 3
     for temperature in (0.0, 1.0):
-        with pytest.raises(DataError, match=r"nothing follow token 2 \('c'\), EOS not before gen.min_new_tokens = 2"):
+        with pytest.raises(
+            DataError, match=r"allows no token after token 2 \('c'\), EOS not before gen.min_new_tokens = 2"
+        ):
             draw(policy, [2], only_end, max_new_tokens=3, min_new_tokens=2, temperature=temperature)
 
 
