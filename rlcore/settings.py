@@ -42,6 +42,11 @@ class SamplingConfig:
         None, "ids that end a continuation; default: those of the tokenizer and the generation config"
     )
     batch_size: int = option(0, "prompts continued at once; 0: all", ge=0, unit="sequences")
+    reused_logprobs: bool = option(
+        True,
+        "trainers use the log-probs and values of the sampler where they equal the policy's up to rounding; false "
+        "computes them again",
+    )
 
     @property
     def is_plain(self) -> bool:

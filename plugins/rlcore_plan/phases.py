@@ -189,7 +189,12 @@ def _scoring(subject: Subject, live: LiveBytes) -> list[tuple[int, int]]:
     """
     policy, workload, settings = subject.policy, subject.workload, subject.settings
     is_wide = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
-    is_known = is_wide and settings.gen.is_plain and settings.model.get("sampling_dtype") is None
+    is_known = (
+        settings.gen.reused_logprobs
+        and is_wide
+        and settings.gen.is_plain
+        and settings.model.get("sampling_dtype") is None
+    )
     if not workload.num_scored or (is_known and not workload.reference):
         return []
     batch = pieces(subject, rollouts(subject, subject.share(workload.num_sampled)), workload.num_scored)[0]

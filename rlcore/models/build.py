@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, cast
 
+import attrs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
@@ -20,7 +21,8 @@ from rlcore.models.peft.inject import attach
 from rlcore.models.q_heads import QHeads
 from rlcore.models.save_load import load_heads
 from rlcore.models.settings import LanguageModelConfig
-from rlcore.models.speed.activations import checkpoint_activations
+from rlcore.models.speed import SpeedReport
+from rlcore.models.speed.activations import checkpoint_activations, has_fused_activations
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
 
 
@@ -94,6 +96,7 @@ def put_heads(
     model: PreTrainedModel,
     reader: Reader,
     config: LanguageModelConfig,
+    speed: SpeedReport,
     *,
     value: ValueSource | None,
     q_heads: int,
@@ -106,6 +109,7 @@ def put_heads(
         model: the language model.
         reader: lays batches out for it.
         config: options of the architecture.
+        speed: decides about techniques of speed, and logs all that were decided.
         value: where values come from; None without a value function.
         q_heads: how many Q-heads to give it.
         trunk: the bottom of the model, where it does not train.
@@ -114,12 +118,32 @@ def put_heads(
         checkpoint_activations(model)
         if isinstance(value, CriticValue):
             checkpoint_activations(value.trunk)
-    heads = QHeads(model, q_heads) if q_heads else None
-    logit_map = find_logit_map(model, reader)
+    heads = QHeads(model, q_heads, in_tiles=config.speed.fused_logprobs) if q_heads else None
+    logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, reader), None)
+    speed.needs("small_logprobs", "fused_logprobs")
+    if logit_map is not None:
+        logit_map = attrs.evolve(logit_map, in_one_piece=config.speed.small_logprobs)
+    _report(speed, model, reader)
     module = ActorCritic(model, reader, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
     for place in (spec, config.peft):
         load_heads(place, module)
     return module
+
+
+def _report(speed: SpeedReport, model: PreTrainedModel, reader: Reader) -> None:
+    """Decide about the techniques that depend on the device or the batch at run time only, and log all decisions."""
+    if reader.pads:
+        speed.needs("length_groups")
+    else:
+        speed.refuse("length_groups", "batches run packed")
+    speed.needs("preallocated_cache")
+    if has_fused_activations(model):
+        speed.needs("fused_activations")
+    else:
+        speed.refuse("fused_activations", "no GELU written out in Python")
+    speed.needs("packed_decoding", "packing")
+    speed.needs("shared_prompts", "packed_decoding")
+    speed.log(type(model).__name__)
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from transformers import PreTrainedModel
@@ -15,6 +16,7 @@ from rlcore.models.inputs import CausalReader
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
+from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.frozen_trunk import make_trunk
 from rlcore.models.speed.packing import longest_packed
 from rlcore.models.tokenizers import load_tokenizer
@@ -54,14 +56,19 @@ def build_causal_lm(
     critic = load_critic(model, config) if value_head and config.critic else None
     if critic is not None and looks_ahead(cast("PreTrainedModel", critic.base_model)):
         raise ModelError(f"critic = {config.critic!r}: it lets tokens see later ones, so its values would know the end")
-    longest = longest_packed(model) if config.packing else 0
-    if critic is not None and longest:
-        longest = min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))
-    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0))
+    speed = SpeedReport(config.speed)
+    longest = speed.find("packing", lambda: _longest_packed(model, critic), 0)
+    speed.needs("prefixes", "packing")
+    speed.needs("attention_groups", "packing")
+    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0), config.speed)
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    trunk = make_trunk(model, above=config.value_layers, packs=longest > 0, room=config.trunk_cache_gb * 1e9)
-    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads, trunk=trunk)
+    room = config.trunk_cache_gb * 1e9
+    find_trunk = partial(
+        make_trunk, model, above=config.value_layers, packs=longest > 0, room=room, share=config.speed.prefixes
+    )
+    trunk = speed.find("frozen_trunk", find_trunk, None)
+    module = put_heads(spec, model, reader, config, speed, value=value, q_heads=q_heads, trunk=trunk)
     context = loading.context_length(model)
     return ModelPolicy(
         module,
@@ -72,3 +79,13 @@ def build_causal_lm(
         sampling_dtype=config.sampling_dtype,
         decoding=config.decoding,
     )
+
+
+def _longest_packed(model: PreTrainedModel, critic: PreTrainedModel | None) -> int:
+    """Switch the model and its critic to packed attention; return the tokens of the longest sequence both may pack.
+
+    Raises:
+        Refused: one of them does not allow packing.
+    """
+    longest = longest_packed(model)
+    return longest if critic is None else min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))

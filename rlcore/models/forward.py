@@ -13,12 +13,13 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.errors import ModelError
-from rlcore.models.dropout import is_noisy
+from rlcore.models.dropout import eval_mode, is_noisy
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.inputs import Reader
 from rlcore.models.q_heads import QHeads, QScores
+from rlcore.models.speed.exactness import tolerance
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
 from rlcore.models.speed.fused_logprobs import rows_for_the_head, score_tokens
 from rlcore.models.speed.length_groups import in_groups
@@ -68,7 +69,7 @@ def pass_over(
     reader: Reader, run: Callable[[Tensor, Tensor, Tensor], Said], tokens: Tensor, mask: Tensor, action_mask: Tensor
 ) -> Said:
     """Run a pass over a batch; where the reader pads, in groups of about one length."""
-    if reader.pads:
+    if reader.pads and reader.speed.length_groups:
         return in_groups(run, together, tokens, mask, action_mask)
     return run(tokens, mask, action_mask)
 
@@ -209,11 +210,7 @@ def looks_ahead(model: PreTrainedModel) -> bool:
     Two sequences that differ in their last token only must agree before it.
     """
     tokens = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device)
-    training = model.training
-    model.eval()
-    try:
-        said = model(**padded_inputs(tokens % vocabulary_size(model), tokens >= 0))[0][:, :3].float()
-    finally:
-        model.train(training)
-    tolerance = 1e-4 if model.dtype == torch.float32 else 1e-2
-    return bool((said[0] - said[1]).abs().max() > tolerance * said.abs().max())
+    with eval_mode(model):
+        outputs = model(**padded_inputs(tokens % vocabulary_size(model), tokens >= 0))[0][:, :3].float()
+    bound = tolerance(model, low_precision=1e-2) * outputs.abs().max()
+    return bool((outputs[0] - outputs[1]).abs().max() > bound)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rlcore import ops
 from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
 from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.protocols import Decoder
 from rlcore.types import to_device
@@ -34,6 +35,11 @@ class Reading(NamedTuple):
 
 class Reader(Protocol):
     """The way from token sequences to a model and back."""
+
+    @property
+    def speed(self) -> SpeedConfig:
+        """Tell which techniques of speed are switched on."""
+        ...
 
     @property
     def pads(self) -> bool:
@@ -72,10 +78,12 @@ class CausalReader:
     Attributes:
         longest: tokens of the longest sequence that may run packed, 0 if none (`rlcore.models.speed.packing`).
         pad_id: fills the left of shorter prompts; any id will do.
+        speed: which techniques of speed are switched on.
     """
 
     longest: int = 0
     pad_id: int = 0
+    speed: SpeedConfig = ALL_ON
 
     @property
     def pads(self) -> bool:
@@ -92,7 +100,7 @@ class CausalReader:
         tokens, mask, action_mask = tokens.cpu(), mask.cpu(), action_mask.cpu()
         rows = ops.predicting(action_mask)
         read = mask & ops.needed(mask, rows)
-        packed = pack(tokens, read, share=share, device=device)
+        packed = pack(tokens, read, share=share, device=device, speed=self.speed)
         return Reading(
             packed.inputs, to_device(packed.node[rows[read]], device), to_device(tokens[action_mask], device)
         )
@@ -110,9 +118,11 @@ class CausalReader:
         """Begin to continue `prompts`."""
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
-        if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting):
-            return PackedDecoder(model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast)
+        if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting, speed=self.speed):
+            return PackedDecoder(
+                model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, speed=self.speed
+            )
         return CausalDecoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,
-            packs=packs,
+            packs=packs, speed=self.speed,
         )  # fmt: skip

@@ -71,7 +71,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         suffix = "ForCausalLM" if kind is DECODER_ONLY else "ForConditionalGeneration"
         raise ModelError(f"{type(model).__name__} has no language-model head: load it as ...{suffix}")
     _make_savable(model)
-    if config.fused_activations:
+    if config.speed.fused_activations:
         fuse_activations(model)
     model.eval()
     return model
@@ -182,7 +182,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
     else:
         loader = kind.loader
     critic: PreTrainedModel = _from_pretrained(loader, name, config, what="critic")
-    if config.fused_activations:
+    if config.speed.fused_activations:
         fuse_activations(critic)
     critic.eval()
     return critic

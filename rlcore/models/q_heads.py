@@ -36,11 +36,12 @@ class QHead(nn.Module):
         width: H.
         vocabulary: V.
         gain: hidden states are multiplied by this first.
+        in_tiles: whether log-probs of many tokens are computed without a tensor of all Q-values.
     """
 
-    def __init__(self, width: int, vocabulary: int, gain: float = 1.0) -> None:
+    def __init__(self, width: int, vocabulary: int, gain: float = 1.0, *, in_tiles: bool = True) -> None:
         super().__init__()
-        self.gain = gain
+        self.gain, self.in_tiles = gain, in_tiles
         self.rise = nn.Linear(width, 2 * width)
         self.fall = nn.Linear(2 * width, vocabulary)
 
@@ -51,7 +52,7 @@ class QHead(nn.Module):
 
     def score(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the Q-values of `tokens`, long[N], and the logs of their softmax: float32[N] for float[N, H]."""
-        if len(hidden) <= rows_kept_whole(self.fall.weight):
+        if not self.in_tiles or len(hidden) <= rows_kept_whole(self.fall.weight):
             every = self(hidden)
             return every.gather(1, tokens[:, None])[:, 0], ops.token_logprobs(every, tokens)
         risen = torch.relu(self.rise(hidden.float() * self.gain))
@@ -74,12 +75,15 @@ class QHeads(nn.Module):
     Args:
         model: the policy's language model.
         num: K.
+        in_tiles: whether log-probs of many tokens are computed without a tensor of all Q-values.
     """
 
-    def __init__(self, model: PreTrainedModel, num: int) -> None:
+    def __init__(self, model: PreTrainedModel, num: int, *, in_tiles: bool = True) -> None:
         super().__init__()
         vocabulary = model.get_output_embeddings().weight.shape[0]
-        self.heads = nn.ModuleList(QHead(hidden_width(model), vocabulary, hidden_gain(model)) for _ in range(num))
+        self.heads = nn.ModuleList(
+            QHead(hidden_width(model), vocabulary, hidden_gain(model), in_tiles=in_tiles) for _ in range(num)
+        )
         self.targets = copy.deepcopy(self.heads).requires_grad_(False)
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> QScores:

@@ -18,6 +18,7 @@ from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.seq2seq_inputs import Seq2SeqReader
 from rlcore.models.settings import Seq2SeqLMConfig
+from rlcore.models.speed import SpeedReport
 from rlcore.models.tokenizers import load_tokenizer
 
 
@@ -40,17 +41,20 @@ def build_seq2seq_lm(
     check_vocabulary(model, loaded_tokenizer)
     prepare(model, config)
     critic = load_critic(model, config) if value_head and config.critic else None
-    reader = _make_reader(model, loaded_tokenizer)
+    reader = _make_reader(model, loaded_tokenizer, config)
+    speed = SpeedReport(config.speed)
+    for name in ("packing", "prefixes", "attention_groups", "frozen_trunk"):
+        speed.refuse(name, "encoder-decoder")
     kept = keep_reference(model, reader) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    module = put_heads(spec, model, reader, config, value=value, q_heads=q_heads)
+    module = put_heads(spec, model, reader, config, speed, value=value, q_heads=q_heads)
     return ModelPolicy(
         module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length,
         outputs_begin_text=True, sampling_dtype=config.sampling_dtype,
     )  # fmt: skip
 
 
-def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqReader:
+def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Seq2SeqLMConfig) -> Seq2SeqReader:
     """Return the way `model` reads: how texts begin and end on either side, and how much it takes.
 
     Raises:
@@ -62,6 +66,7 @@ def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
         encoder_length=_bound(model.config, "encoder"),
         decoder_length=_bound(model.config, "decoder"),
         pad_id=int(tokenizer.pad_token_id or 0),
+        speed=config.speed,
     )
 
 

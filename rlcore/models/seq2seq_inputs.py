@@ -15,6 +15,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.decoding.seq2seq import Seq2SeqDecoder
 from rlcore.models.inputs import Reading
+from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.protocols import Decoder
 from rlcore.types import Trajectories
 
@@ -33,6 +34,7 @@ class Seq2SeqReader:
         encoder_length: tokens the encoder can read, `closing` included; 0 where there is no bound.
         decoder_length: tokens the decoder can read, `opening` included; 0 where there is no bound.
         pad_id: fills the right of shorter rows; any id will do.
+        speed: which techniques of speed are switched on.
     """
 
     opening: tuple[int, ...]
@@ -40,6 +42,7 @@ class Seq2SeqReader:
     encoder_length: int = 0
     decoder_length: int = 0
     pad_id: int = 0
+    speed: SpeedConfig = ALL_ON
     pads: ClassVar[bool] = True
 
     def read(
@@ -157,5 +160,11 @@ class Seq2SeqReader:
             copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=model.device)
         inputs = self.read(batch.tokens, batch.mask, batch.action_mask).inputs
         return Seq2SeqDecoder(
-            model, inputs, copies=copies, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast
+            model,
+            inputs,
+            copies=copies,
+            max_new_tokens=max_new_tokens,
+            heads=heads,
+            autocast=autocast,
+            speed=self.speed,
         )

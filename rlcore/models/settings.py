@@ -9,6 +9,26 @@ from rlcore.config import config, option
 
 
 @config
+class SpeedConfig:
+    """Techniques that make a model faster without changing what it computes beyond rounding; all are on by default."""
+
+    packing: bool = option(True, "run batches without padding, for families where that is proved exact at start")
+    prefixes: bool = option(True, "in packed batches, compute tokens that several sequences begin with once")
+    attention_groups: bool = option(True, "on a CPU, run packed attention in groups of similar length")
+    length_groups: bool = option(True, "on a CPU, run padded batches in groups of similar length")
+    frozen_trunk: bool = option(True, "cache the outputs of frozen bottom layers within a step (`trunk_cache_gb`)")
+    fused_logprobs: bool = option(True, "compute log-probs from hidden states without a tensor of all logits")
+    small_logprobs: bool = option(True, "on a CPU, keep the logits of few tokens in one piece of memory")
+    fused_activations: bool = option(True, "replace GELU written out in Python by torch's fused kernel (equal to 5e-7)")
+    packed_decoding: bool = option(True, "on a CPU, decode without padding where that is faster")
+    shared_prompts: bool = option(True, "in packed decoding, store a prompt's keys and values once for all its samples")
+    preallocated_cache: bool = option(True, "allocate the key-value cache once, for all tokens to come")
+
+
+ALL_ON = SpeedConfig()
+
+
+@config
 class LanguageModelConfig:
     """A language model of `transformers`: what of it trains, where its values come from, how it runs."""
 
@@ -33,7 +53,7 @@ class LanguageModelConfig:
         "values are then computed anew by trainers that need them; absent, sampling is from the weights themselves",
     )  # fmt: skip
     attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
-    fused_activations: bool = option(True, "replace slow spellings of GELU by torch's fused one (equal to 5e-7)")
+    speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
     gradient_checkpointing: bool = option(
         False, "recompute activations in the backward pass to save memory; with glibc, memory that is freed then goes "
         "back to the system at once, in the whole process",
@@ -46,9 +66,6 @@ class LanguageModelConfig:
 class CausalLMConfig(LanguageModelConfig):
     """A decoder-only language model: what of it trains, where its values come from, how it runs."""
 
-    packing: bool = option(
-        True, "keep padding out of the linear layers, for families where that is proved exact at start"
-    )
     trunk_cache_gb: float = option(
         2.0, "memory for what frozen bottom layers have made of a step's sequences, so that they run once a step for "
         "the policy of every epoch and the reference together; 0 runs them in every pass", ge=0, unit="GB",

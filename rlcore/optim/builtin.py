@@ -100,10 +100,11 @@ def build_adamw(
     eps: float = 1e-8,
     weight_decay: float = 1e-6,
     amsgrad: bool = False,
+    fused: bool = True,
 ) -> Optimizer:
     """Build Adam with decoupled weight decay (Loshchilov & Hutter, 2017, arXiv:1711.05101), in fused kernels."""
     return torch.optim.AdamW(
-        groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=True
+        groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused or None
     )
 
 
@@ -115,9 +116,12 @@ def build_adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     amsgrad: bool = False,
+    fused: bool = True,
 ) -> Optimizer:
     """Build Adam (Kingma & Ba, 2014, arXiv:1412.6980), in fused kernels; weight decay goes through the gradient."""
-    return torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=True)
+    return torch.optim.Adam(
+        groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused or None
+    )
 
 
 def build_adafactor(

@@ -25,6 +25,7 @@ class AMSGradOptions:
     """Adam and AdamW."""
 
     amsgrad: bool = option(False, "divide by the largest second moment so far", source="arXiv:1904.09237")
+    fused: bool = option(True, "update all parameters in one kernel; false leaves the kernel to torch")
 
 
 @config

@@ -127,7 +127,12 @@ def register_loggers(register: Register) -> None:
 @hookimpl
 def register_samplers(register: Register) -> None:
     """Register the built-in sampler."""
-    register("default", "rlcore.sampling:sample", summary="a preallocated cache; finished rows leave the batch")
+    register(
+        "default",
+        "rlcore.sampling.loop:build_sampler",
+        config="rlcore.sampling.settings:SamplerConfig",
+        summary="token by token with any policy; finished sequences leave the batch",
+    )
 
 
 @hookimpl

@@ -121,6 +121,25 @@ def draw(logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     return tokens.view(height), logprobs.view(height)
 
 
+def draw_multinomial(logits: Tensor, uniforms: Tensor, *, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by `torch.multinomial` from normalised probabilities.
+
+    Args:
+        logits: float[B, V], not normalised; -inf where nothing may be drawn.
+        uniforms: double[B]; not used, since `torch.multinomial` draws its own random numbers.
+        generator: source of the random numbers; torch's own if left out.
+
+    Returns:
+        tokens: long[B].
+        logprobs: float[B], of the tokens under softmax(logits).
+    """
+    del uniforms
+    logprobs = logits.log_softmax(1)
+    device = logits.device if generator is None else generator.device
+    tokens = torch.multinomial(logprobs.exp().to(device), 1, generator=generator).to(logits.device)
+    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
+
+
 def _invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Find where the cumulative sum of `weights`, float[B, K], exceeds the fraction `uniforms`, double[B, 1], of it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor
 
 from rlcore.models.dropout import eval_mode
-from rlcore.protocols import Decoder, DecodeStep, Policy, joins
+from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler, joins
+from rlcore.sampling.draw import draw, draw_multinomial
 from rlcore.sampling.inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
 from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
 from rlcore.sampling.running import Running
+from rlcore.sampling.settings import ALL_ON, SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 
@@ -27,6 +30,11 @@ JOIN_SHARE = 4
 """Waiting prompts join once 1/JOIN_SHARE of the batch is free, because their prefill is a forward pass of its own."""
 
 
+def build_sampler(config: SamplerConfig) -> Sampler:
+    """Return `sample` with these options, as a run chooses it by the name `default`."""
+    return partial(sample, options=config)
+
+
 def sample(
     policy: Policy,
     prompts: Sequence[Prompt] | Sequence[str],
@@ -35,6 +43,7 @@ def sample(
     generator: torch.Generator | None = None,
     logit_mask: Tensor | None = None,
     on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    options: SamplerConfig = ALL_ON,
 ) -> Trajectories:
     """Sample one continuation of each prompt, with the log-prob of every sampled token.
 
@@ -58,6 +67,7 @@ def sample(
         logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
         on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size` sequences
             have finished; every index occurs once. The policy is in evaluation mode during the call.
+        options: techniques of speed of this sampler.
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
@@ -90,9 +100,10 @@ def sample(
             on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
 
     mask = None if logit_mask is None else to_device(logit_mask, policy.device)
-    chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record)
+    draw_tokens = draw if options.inverse_cdf else partial(draw_multinomial, generator=generator)
+    chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens)
     size = sampling.batch_size or len(ready)
-    loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report)
+    loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report, options.early_leaving)
     with torch.no_grad(), eval_mode(policy.module):
         loop.run()
     return record.trajectories(ready, pad_id)
@@ -110,6 +121,7 @@ class _Loop:
         size: number of sequences that run at once.
         waiting: indices of the prompts that have not started, the longest first.
         report: called with the indices of finished prompts.
+        leave_early: whether finished sequences leave before all of them have finished.
     """
 
     policy: Policy
@@ -119,6 +131,7 @@ class _Loop:
     size: int
     waiting: deque[int]
     report: Callable[[list[int]], None]
+    leave_early: bool
     _finished: list[int] = attrs.field(factory=list, init=False)
 
     def run(self) -> None:
@@ -150,7 +163,8 @@ class _Loop:
                     break
                 num_finished = len(running.indices) - len(going)
                 # Sequences at their limit leave at once: their contexts may have no room for one more token.
-                if num_finished * LEAVE_SHARE >= len(running.indices) or (num_finished and running.is_cut):
+                are_many = self.leave_early and num_finished * LEAVE_SHARE >= len(running.indices)
+                if are_many or (num_finished and running.is_cut):
                     kept = tensor_on(device, going)
                     decoder.keep(kept)
                     self._leave(running.keep(going, kept))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
@@ -35,6 +35,7 @@ class TokenChooser:
             sampling.
         logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
         record: the tokens chosen so far.
+        draw: samples a token of each row of logits (`rlcore.sampling.draw.draw`).
     """
 
     policy: Policy
@@ -43,6 +44,7 @@ class TokenChooser:
     uniforms: Tensor | None
     logit_mask: Tensor | None
     record: Record
+    draw: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = draw
     is_plain: bool = attrs.field(init=False)
     eos: Tensor = attrs.field(init=False)
     stops: StopSequences | None = attrs.field(init=False, default=None)
@@ -100,7 +102,7 @@ class TokenChooser:
         columns = {} if outputs.values is None else {"values": outputs.values}
         if self.is_plain and self.uniforms is not None:
             name = "logprobs" if outputs.is_exact else "sampling_logprobs"
-            tokens, columns[name] = draw(logits, self.uniforms[running.rows, at])
+            tokens, columns[name] = self.draw(logits, self.uniforms[running.rows, at])
             return SampledTokens(tokens, columns)
         steered = logits
         if sampling.beta and outputs.advantages is not None:
@@ -115,7 +117,7 @@ class TokenChooser:
             restricted = restrict(
                 steered, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, allowed=allowed
             )
-            tokens, columns["sampling_logprobs"] = draw(restricted, self.uniforms[running.rows, at])
+            tokens, columns["sampling_logprobs"] = self.draw(restricted, self.uniforms[running.rows, at])
         if outputs.is_exact:
             columns["logprobs"] = chosen_logprobs(logits, tokens)
         return SampledTokens(tokens, columns)

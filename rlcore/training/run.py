@@ -184,7 +184,9 @@ class Run(RunData):
         In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate.
         """
         low_precision = self.config.model.get("sampling_dtype") is not None
-        return self.config.gen.is_plain and self.logit_mask is None and self.is_full_precision and not low_precision
+        gen = self.config.gen
+        is_policy = gen.is_plain and self.logit_mask is None and not low_precision
+        return gen.reused_logprobs and is_policy and self.is_full_precision
 
     @property
     def is_full_precision(self) -> bool:

@@ -24,7 +24,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     few = [*natural, "--batch", "16", "--prompts", "1", "256", "--new-tokens", "128"]
     found = [
         Duel(f"random walks: {name}", walks, ["without.py", name, *walks], prepare=making, **ITERATION)
-        for name in ("reused-logprobs", "shared-prefixes", "attention-groups", "fused-activations", "fused-optimizer")
+        for name in ("reused_logprobs", "prefixes", "attention_groups", "fused_activations", "fused_optimizer")
     ]
     reference = [*walks, "--kl-coef", "0.05"]
     found.append(
@@ -37,11 +37,11 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
         )
     )
     for what, work, name in (
-        ("128 prompts of 1 to 64 tokens", natural, "packed-decoding"),
-        ("128 prompts of 1 to 64 tokens", natural, "early-leaving"),
-        ("the same, vocabulary 32,000", large, "inverted-distribution"),
-        ("8 samples of each of 16 prompts of 160 tokens", grouped, "shared-prompts"),
-        ("16 prompts of 1 to 256 tokens", few, "preallocated-cache"),
+        ("128 prompts of 1 to 64 tokens", natural, "packed_decoding"),
+        ("128 prompts of 1 to 64 tokens", natural, "early_leaving"),
+        ("the same, vocabulary 32,000", large, "inverse_cdf"),
+        ("8 samples of each of 16 prompts of 160 tokens", grouped, "shared_prompts"),
+        ("16 prompts of 1 to 256 tokens", few, "preallocated_cache"),
     ):
         found.append(Duel(f"{what}: {name}", work, ["without.py", name, *work], **TOKENS))
     return found

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from figures import Clock, report
+from run_options import merged, nested
 from tasks import Task, load_task
 
 import rlcore
@@ -34,8 +35,10 @@ PPO = {
 }
 
 
-def train(folder: str, task: Task, *, iterations: int, seed: int, kl_coef: float = 0.0) -> dict[str, Any]:
-    """Run PPO from the model in `folder` and report as hand_ppo.py does."""
+def train(
+    folder: str, task: Task, options: dict[str, Any], *, iterations: int, seed: int, kl_coef: float = 0.0
+) -> dict[str, Any]:
+    """Run PPO from the model in `folder`, with `options` changed, and report as hand_ppo.py does."""
     clock = Clock()
     scores: list[float] = []
 
@@ -47,11 +50,12 @@ def train(folder: str, task: Task, *, iterations: int, seed: int, kl_coef: float
 
     with TemporaryDirectory() as root:
         result = rlcore.train(
-            folder,
-            trainer={**PPO, "rollouts": task.rollouts, "kl_coef": kl_coef},
+            {"path": folder, **options.get("model", {})},
+            trainer=merged({**PPO, "rollouts": task.rollouts, "kl_coef": kl_coef}, options.get("trainer", {})),
+            sampler={"name": "default", **options.get("sampler", {})},
             reward_fn=reward_fn,
             prompts=task.prompts * task.samples,
-            gen={"max_new_tokens": task.max_new_tokens},
+            gen={"max_new_tokens": task.max_new_tokens, **options.get("gen", {})},
             eval={"at_end": False},
             checkpoint={"at_end": False},
             run={"steps": iterations + 1, "seed": seed, "root": root, "name": "benchmark"},
@@ -74,10 +78,14 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kl-coef", type=float, default=0.0, help="above 0 a reference is asked too")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of the run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = load_task(options.task, options.data, graph_seed=options.graph_seed)
-    figures = train(options.folder, task, iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef)
+    figures = train(
+        options.folder, task, nested(options.set),
+        iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef,
+    )  # fmt: skip
     print(json.dumps(figures))
 
 

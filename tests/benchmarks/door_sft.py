@@ -36,7 +36,7 @@ def main() -> None:
     optimizer = {"lr": LR, "weight_decay": 0.0, "max_grad_norm": MAX_GRAD_NORM}
     with TemporaryDirectory() as root:
         result = rlcore.train(
-            {"path": options.model, "packing": not options.padded},
+            {"path": options.model, "speed": {"packing": not options.padded}},
             trainer={"name": "sft", "batch_size": BATCH_SIZE, "optimizer": optimizer},
             samples=[[prompt, output] if prompt else output for prompt, output in pairs],
             eval={"at_end": False},

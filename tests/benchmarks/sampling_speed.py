@@ -23,13 +23,16 @@ from typing import Any
 
 import torch
 from figures import usage
+from run_options import nested
 from tokenizers import Tokenizer, models
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
+from rlcore.config import structure
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.settings import CausalLMConfig
-from rlcore.sampling import sample
+from rlcore.sampling.loop import build_sampler
+from rlcore.sampling.settings import SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 
@@ -78,8 +81,9 @@ def through_rlcore(model: PreTrainedModel, rows: Rows, arguments: argparse.Names
     tokenizer = FastTokenizer(
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w2")), eos_token="w1", pad_token="w0"
     )
-    given: Any = dict(option.split("=") for option in arguments.model)
-    policy = build_causal_lm(model, CausalLMConfig(**given), tokenizer=tokenizer)
+    options = nested(arguments.set)
+    policy = build_causal_lm(model, structure(CausalLMConfig, options.get("model", {})), tokenizer=tokenizer)
+    sample = build_sampler(structure(SamplerConfig, options.get("sampler", {})))
     sampling = SamplingConfig(max_new_tokens=arguments.new_tokens, eos_token_ids=(EOS,), batch_size=arguments.at_once)
     prompts = [Prompt(text="", tokens=row) for row in rows]
     return lambda: int(sample(policy, prompts, sampling).num_actions.sum())
@@ -119,7 +123,9 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--return-sequences", action="store_true")
-    parser.add_argument("--model", nargs="*", default=[], metavar="OPTION=VALUE", help="options of the section model")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="OPTION=VALUE", help="such as model.decoding=dynamic"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = make_model(arguments.family, arguments.vocabulary, natural=arguments.lengths == "natural")

@@ -1,4 +1,4 @@
-"""What is taken away is there, and every technique that can be taken away is measured."""
+"""Every technique that is measured alone is switched off by an option that the measured program takes."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ from pathlib import Path
 
 import case_techniques
 import pytest
-import torch
 import without
+from run_options import merged, nested
 
+from rlcore.models.speed import BY_NAME, TECHNIQUES
 
-@pytest.mark.parametrize("technique", without.TECHNIQUES)
-def test_something_stands_where_the_technique_is_taken_away(technique: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    replaced = []
-
-    def replace(owner: object, name: str, stand_in: object) -> None:
-        replaced.append(getattr(owner, name) is not stand_in)
-        monkeypatch.setattr(owner, name, stand_in)
-
-    monkeypatch.setattr(without, "replace", replace)
-    without.TECHNIQUES[technique]()
-    assert replaced
-    assert all(replaced)
-
-
-def test_what_is_not_there_cannot_be_taken_away() -> None:
-    with pytest.raises(AttributeError):
-        without.replace(without, "perpetual_motion", None)
-
-
-def test_multinomial_draws_say_the_log_probs_of_what_they_drew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlcore.sampling import next_token
-
-    monkeypatch.setattr(next_token, "draw", next_token.draw)
-    without.inverted_distribution()
-    logits = torch.tensor([[0.0, 1.0, 2.0], [3.0, -1.0, 0.0]])
-    tokens, logprobs = next_token.draw(logits, torch.zeros(2, dtype=torch.float64))
-    for row, token, logprob in zip(logits, tokens, logprobs, strict=True):
-        assert logprob == pytest.approx(float(row[token] - row.exp().sum().log()))
+ELSEWHERE = {"packing", "length_groups", "frozen_trunk", "fused_logprobs", "small_logprobs"}
+"""Measured by cases of their own, against other programs or with other models."""
 
 
 def test_each_technique_is_measured(tmp_path: Path) -> None:
     duels = case_techniques.duels(tmp_path, quick=True)
-    taken = [one.theirs[1] for one in duels if one.theirs and one.theirs[0] == "without.py"]
-    assert sorted(taken) == sorted(without.TECHNIQUES)
+    measured = [one.theirs[1] for one in duels if one.theirs and one.theirs[0] == "without.py"]
+    assert sorted([*measured, *ELSEWHERE]) == sorted(BY_NAME)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.name)
+def test_the_option_switches_the_technique_off(technique: object) -> None:
+    name = technique.name  # type: ignore[attr-defined]
+    flag, option = without.arguments_without(name)
+    assert flag == "--set"
+    sections = nested([option])
+    for part in BY_NAME[name].option.split("."):
+        sections = sections[part]
+    assert sections is False
+
+
+def test_an_unknown_technique_cannot_be_switched_off() -> None:
+    with pytest.raises(KeyError):
+        without.arguments_without("perpetual_motion")
+
+
+def test_options_are_merged_section_by_section() -> None:
+    given = {"name": "ppo", "optimizer": {"lr": 0.1}}
+    changes = nested(["optimizer.options.fused=false", "epochs=2"])
+    assert merged(given, changes) == {
+        "name": "ppo", "optimizer": {"lr": 0.1, "options": {"fused": False}}, "epochs": 2,
+    }  # fmt: skip

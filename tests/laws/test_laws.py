@@ -50,7 +50,7 @@ def build(
         inputs = {"prompts": PROMPTS, "reward_fn": letters}
     sections = {"model": architecture, "gen": {"max_new_tokens": 6, "eos_token_ids": ENDS}}
     trainer = make(name, model, sections=sections, inputs=inputs, **options)
-    assert (trainer.policy().module.reader.longest > 0) == architecture.get("packing", True)
+    assert (trainer.policy().module.reader.longest > 0) == architecture.get("speed", {}).get("packing", True)
     return trainer
 
 
@@ -132,7 +132,7 @@ LAYOUTS = ["more on the right", "all on the left", "more on the left", "on both 
 def test_padding_changes_no_logprob_and_no_value(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool, layout: str, pad_id: int
 ) -> None:
-    trainer = build(make_trainer, "ppo", tiny_model, packing=packing)
+    trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
     batch = data(trainer)
     offsets, width = layouts(batch)[layout]
     other = moved(batch, offsets, width, pad_id, garbage=0.0)
@@ -163,7 +163,7 @@ def test_padding_changes_no_gradient(
 def test_the_layout_changes_no_gradient_of_an_unpacked_pass(
     make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    trainer = build(make_trainer, algorithm, tiny_model, packing=False)
+    trainer = build(make_trainer, algorithm, tiny_model, speed={"packing": False})
     batch = data(trainer)
     expected = learn(trainer, batch, monkeypatch)
     for offsets, width in layouts(batch).values():
@@ -225,8 +225,8 @@ def test_packing_changes_nothing(
     value: dict[str, Any],
 ) -> None:
     plain = copy.deepcopy(tiny_model)
-    packed = build(make_trainer, algorithm, tiny_model, packing=True, **value)
-    padded = build(make_trainer, algorithm, plain, packing=False, **value)
+    packed = build(make_trainer, algorithm, tiny_model, speed={"packing": True}, **value)
+    padded = build(make_trainer, algorithm, plain, speed={"packing": False}, **value)
     padded.policy().module.load_state_dict(packed.policy().module.state_dict())
     batch = data(packed)
     with torch.no_grad():
@@ -240,7 +240,7 @@ def test_packing_changes_nothing(
 def test_a_sequence_does_not_depend_on_its_neighbours(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool
 ) -> None:
-    trainer = build(make_trainer, "ppo", tiny_model, packing=packing)
+    trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
     batch = data(trainer)
     with torch.no_grad():
         together = trainer.policy().score(batch)
@@ -255,7 +255,7 @@ def test_a_sequence_does_not_depend_on_its_neighbours(
 def test_a_sequences_gradient_does_not_depend_on_its_neighbours(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool
 ) -> None:
-    trainer = build(make_trainer, "ppo", tiny_model, packing=packing)
+    trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
     batch = data(trainer)
     policy, row = trainer.policy(), batch.rows(torch.tensor([3]))
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
@@ -271,7 +271,7 @@ def test_a_sequences_gradient_does_not_depend_on_its_neighbours(
 def test_the_ratio_is_one_on_the_first_minibatch(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool, value: dict[str, Any]
 ) -> None:
-    trainer = build(make_trainer, "ppo", tiny_model, packing=packing, **value)
+    trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing}, **value)
     steps = trainer.steps()
     for _ in range(2):
         metrics = next(steps)  # one epoch of one minibatch

@@ -25,7 +25,7 @@ from rlcore.models.loading import (
     eos_token_ids,
     load_model,
 )
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.models.tokenizers import load_tokenizer
 
@@ -249,7 +249,7 @@ def test_fused_activations_are_the_same_function(slow: type[nn.Module]) -> None:
 
 
 def test_fusing_changes_no_logits_and_can_be_left(tiny_gpt2: PreTrainedModel) -> None:
-    plain = load_model(copy.deepcopy(tiny_gpt2), CausalLMConfig(fused_activations=False))
+    plain = load_model(copy.deepcopy(tiny_gpt2), CausalLMConfig(speed=SpeedConfig(fused_activations=False)))
     fused = load_model(tiny_gpt2, CausalLMConfig())
     assert isinstance(plain.transformer.h[0].mlp.act, NewGELUActivation)
     assert isinstance(fused.transformer.h[1].mlp.act, nn.GELU)

@@ -20,8 +20,8 @@ from rlcore.models.forward import predict
 from rlcore.models.inputs import CausalReader
 from rlcore.models.logit_map import find_logit_map
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
-from rlcore.models.speed import fused_logprobs
+from rlcore.models.settings import CausalLMConfig, SpeedConfig
+from rlcore.models.speed import Refused, fused_logprobs
 from rlcore.models.speed.logit_tiles import LogitMap
 from rlcore.models.speed.small_logprobs import whole_scores
 from rlcore.types import PolicyOutputs, Trajectories
@@ -218,10 +218,11 @@ ELSE = {
 @pytest.mark.parametrize("name", ELSE)
 def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
     model = ELSE[name]()
-    assert find_logit_map(model, CausalReader()) is None
+    with pytest.raises(Refused):
+        find_logit_map(model, CausalReader())
     if name in ("columns left out", "numbers that are not given"):
         return
-    policy, batch = build(model, char_tokenizer, packing=False), dialogues()
+    policy, batch = build(model, char_tokenizer, speed=SpeedConfig(packing=False)), dialogues()
     due, _ = predict(model, CausalReader(), batch.tokens, batch.mask, batch.action_mask)
     monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
     expected = due.log_softmax(-1).gather(1, batch.tokens[batch.action_mask][:, None])[:, 0]

@@ -15,7 +15,7 @@ from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
@@ -59,7 +59,7 @@ def test_scores_are_those_of_plain_transformers(
     tiny_model: PreTrainedModel, side: str, packing: bool, char_tokenizer: Any
 ) -> None:
     plain = copy.deepcopy(tiny_model)
-    policy, batch = build(tiny_model, char_tokenizer, packing=packing), trajectories(side)
+    policy, batch = build(tiny_model, char_tokenizer, speed=SpeedConfig(packing=packing)), trajectories(side)
     with torch.no_grad():
         expected = independent(plain, policy.module.value.head, batch)
         said = policy.score(batch, entropy=True, logits=True)
@@ -83,7 +83,7 @@ def test_nothing_is_computed_that_was_not_asked_for(tiny_gpt2: PreTrainedModel, 
 def test_a_sequence_without_chosen_tokens_changes_nothing(
     tiny_model: PreTrainedModel, packing: bool, char_tokenizer: Any
 ) -> None:
-    policy, batch = build(tiny_model, char_tokenizer, packing=packing), trajectories("both")
+    policy, batch = build(tiny_model, char_tokenizer, speed=SpeedConfig(packing=packing)), trajectories("both")
     expected = policy.score(batch)
     batch.action_mask[2] = False
     said = policy.score(batch)
@@ -98,7 +98,10 @@ def test_a_sequence_without_chosen_tokens_changes_nothing(
 def test_no_chosen_token_at_all_is_a_zero_with_a_gradient(
     tiny_model: PreTrainedModel, packing: bool, options: dict[str, Any], char_tokenizer: Any
 ) -> None:
-    policy, batch = build(tiny_model, char_tokenizer, packing=packing, **options), trajectories("both")
+    policy, batch = (
+        build(tiny_model, char_tokenizer, speed=SpeedConfig(packing=packing), **options),
+        trajectories("both"),
+    )
     batch.action_mask[:] = False
     said = policy.score(batch, entropy=True, logits=True)
     assert said.logits.shape == (0, 32)
@@ -123,7 +126,11 @@ def test_recomputed_activations_give_the_same_gradients(
     for checkpointing in (False, True):
         torch.manual_seed(0)
         policy = build(
-            copy.deepcopy(tiny_model), char_tokenizer, packing=packing, gradient_checkpointing=checkpointing, **options
+            copy.deepcopy(tiny_model),
+            char_tokenizer,
+            speed=SpeedConfig(packing=packing),
+            gradient_checkpointing=checkpointing,
+            **options,
         )
         policy.module.train()
         runs: list[object] = []
@@ -148,7 +155,7 @@ def test_recomputing_is_silent(tiny_gpt2: PreTrainedModel, char_tokenizer: Any, 
 def test_bfloat16_scores_are_float32_and_near(packing: bool, tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:
     batch = trajectories("left")
     exact = build(copy.deepcopy(tiny_llama), char_tokenizer).score(batch).logprobs
-    policy = build(tiny_llama.to(torch.bfloat16), char_tokenizer, packing=packing)
+    policy = build(tiny_llama.to(torch.bfloat16), char_tokenizer, speed=SpeedConfig(packing=packing))
     said = policy.score(batch, entropy=True)
     assert (said.logprobs.dtype, said.values.dtype, said.entropy.dtype) == (torch.float32,) * 3
     assert float((said.logprobs - exact).detach().abs().mean()) < 0.03

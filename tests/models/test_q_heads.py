@@ -15,7 +15,7 @@ from transformers import GPT2Config
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.types import Trajectories
 
 ROWS = ([3, 5, 7, 9, 11], [4, 6, 8])
@@ -53,7 +53,7 @@ def by_hand(policy: ModelPolicy, head: Any, row: int) -> Tensor:
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_q_of_a_chosen_token_is_read_off_the_state_before_it(model: Any, char_tokenizer: Any, packing: bool) -> None:
-    policy = build(model, char_tokenizer, packing=packing)
+    policy = build(model, char_tokenizer, speed=SpeedConfig(packing=packing))
     heads = policy.module.q_heads
     assert heads is not None
     with torch.no_grad():  # targets that differ from their heads

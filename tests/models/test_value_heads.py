@@ -12,6 +12,7 @@ from value_making import CONFIGS, build, by_hand, make, trajectories, values
 from rlcore.errors import ModelError
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.heads import BranchValue, TrunkValue, ValueHead
+from rlcore.models.settings import SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
@@ -20,7 +21,7 @@ from rlcore.types import Prompt
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_head_reads_the_trunk_before_the_token(name: str, packing: bool, char_tokenizer: Any) -> None:
-    policy = build(make(name), char_tokenizer, packing=packing)
+    policy = build(make(name), char_tokenizer, speed=SpeedConfig(packing=packing))
     head = policy.module.value.head
     for side in ("left", "right", "both"):
         batch = trajectories(side)
@@ -34,7 +35,7 @@ def test_the_head_reads_the_trunk_before_the_token(name: str, packing: bool, cha
 def test_an_untrained_branch_says_what_the_trunk_says(
     name: str, packing: bool, layers: int, char_tokenizer: Any
 ) -> None:
-    policy = build(make(name), char_tokenizer, value_layers=layers, packing=packing)
+    policy = build(make(name), char_tokenizer, value_layers=layers, speed=SpeedConfig(packing=packing))
     assert isinstance(policy.module.value, BranchValue)
     batch = trajectories()
     expected = by_hand(policy.model.get_decoder(), policy.module.value.head, batch)

@@ -182,8 +182,8 @@ def test_a_response_that_fills_the_context_can_be_bootstrapped(
     plain = copy.deepcopy(tiny_gpt2)
     inputs = {"prompts": ["a" * 60, "b"], "reward_fn": lengths}
     trainer = make_ppo(
-        make_trainer, tiny_gpt2, inputs=inputs, gen={"max_new_tokens": 9}, model={**value, "packing": packing},
-        bootstrap_truncated=True,
+        make_trainer, tiny_gpt2, inputs=inputs, gen={"max_new_tokens": 9}, bootstrap_truncated=True,
+        model={**value, "speed": {"packing": packing}},
     )  # fmt: skip
     batch, _ = roll(trainer)
     assert batch.tokens.shape[1] == 64

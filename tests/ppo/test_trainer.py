@@ -73,7 +73,7 @@ def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: Pr
         },
         {"rollouts": 5, "model": {"value_layers": 1}},
         {"rollouts": 5, "model": {"critic": "copy"}},
-        {"rollouts": 5, "model": {"unfrozen_layers": 1, "packing": False}},
+        {"rollouts": 5, "model": {"unfrozen_layers": 1, "speed": {"packing": False}}},
         {"rollouts": 5, "gen": {"max_new_tokens": 1}},
         {"rollouts": 5, "gen": {"temperature": 0.0}},
     ],

@@ -58,7 +58,7 @@ def test_the_loss_and_its_gradient_are_those_of_transformers(
     ids, attention, labels = labelled(char_tokenizer, samples)
     expected = plain(input_ids=ids, attention_mask=attention, labels=labels).loss
     expected.backward()
-    trainer = make_sft(make_trainer, tiny_model, samples, model={"packing": packing}, micro_batch_size=2)
+    trainer = make_sft(make_trainer, tiny_model, samples, model={"speed": {"packing": packing}}, micro_batch_size=2)
     monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
     metrics = next(trainer.steps())
     assert metrics["loss/total"] == pytest.approx(expected.item(), rel=1e-5)

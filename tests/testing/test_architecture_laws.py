@@ -75,7 +75,7 @@ WRONG = [
 OPTIONS: dict[str, dict[str, Any]] = {
     "top layers": {"unfrozen_layers": 1, "value_layers": 1},
     "critic, recomputed": {"critic": "copy", "gradient_checkpointing": True},
-    "heads only, padded": {"unfrozen_layers": 0, "packing": False},
+    "heads only, padded": {"unfrozen_layers": 0, "speed": {"packing": False}},
 }
 
 
@@ -101,7 +101,7 @@ def test_every_law_is_about_the_cores_architectures(law: Law) -> None:
 
 
 @pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
-@pytest.mark.parametrize("name", [name for name in OPTIONS if "packing" not in OPTIONS[name]])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "speed" not in OPTIONS[name]])
 def test_seq2seq_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
     assert_kept(law, installed("architectures", "rlcore:seq2seq_lm", **OPTIONS[name]), but=[FROZEN])
 

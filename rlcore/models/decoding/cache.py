@@ -71,14 +71,15 @@ class PreallocatedLayer(DynamicLayer):
         return buffer
 
 
-def make_cache(config: PreTrainedConfig, capacity: int) -> DynamicCache:
+def make_cache(config: PreTrainedConfig, capacity: int, *, preallocate: bool = True) -> DynamicCache:
     """Make the cache transformers would, with every layer preallocated that can be.
 
     These are the layers with plain full attention, and those whose sliding window holds all of `capacity` tokens.
     Others (shorter windows, state spaces, convolutions, compressed keys) stay as transformers makes them.
     """
     cache = DynamicCache(config=config)
-    cache.layers = [_preallocated(layer, capacity) or layer for layer in cache.layers]
+    if preallocate:
+        cache.layers = [_preallocated(layer, capacity) or layer for layer in cache.layers]
     return cache
 
 

@@ -14,6 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
 from rlcore.models.head_input import head_reads
+from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import Packing, pack
 from rlcore.protocols import DecodeStep
 
@@ -36,6 +37,7 @@ class CausalDecoder:
         autocast: makes the context of precision that the model is run in.
         packs: the model's attention runs packed (`rlcore.models.speed.packing`), for sequences of this length too:
             prompts are then read without their padding, and what several of them begin with is read once.
+        speed: which techniques of speed are switched on.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class CausalDecoder:
         pad_id: int = 0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         packs: bool = False,
+        speed: SpeedConfig = ALL_ON,
     ) -> None:
+        self._speed = speed
         self._autocast = autocast
         self._model, self._heads = model, heads
         device = next(model.parameters()).device
@@ -65,7 +69,7 @@ class CausalDecoder:
         columns = torch.arange(capacity, device=device)[None]
         self._positions = (columns - starts).clamp(min=0)
         self._mask = (columns >= starts).long()  # passed even if nothing is padded: transformers then builds no mask
-        self._cache = make_cache(model.config, capacity)
+        self._cache = make_cache(model.config, capacity, preallocate=speed.preallocated_cache)
         # Without attention, the mask is about the tokens being read, not about those remembered.
         self._is_recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in self._cache.layers)
         self._layers = [layer for layer in self._cache.layers if isinstance(layer, PreallocatedLayer)]
@@ -99,7 +103,7 @@ class CausalDecoder:
     def _read_packed(self) -> DecodeStep:
         """Read the prompts packed, and put what attention was given in the cache, as if they had been padded."""
         mask = self._mask[:, : self._length].bool()
-        inputs, node = pack(self._prompts, mask, share=True)
+        inputs, node = pack(self._prompts, mask, share=True, speed=self._speed)
         reading = Prefill(inputs["packing"])
         last = node[mask.sum(1).cumsum(0) - 1]
         head = self._model.get_output_embeddings()

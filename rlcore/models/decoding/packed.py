@@ -16,6 +16,7 @@ from rlcore.models.decoding.prompt_states import PromptStates
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.head_input import head_reads
+from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 
@@ -30,19 +31,29 @@ MOST_SHORT = 24
 
 
 def pays(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_new_tokens: int = 0, waiting: int = 0
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int = 0,
+    waiting: int = 0,
+    speed: SpeedConfig = ALL_ON,
 ) -> bool:
-    """Tell whether `PackedDecoder` is the faster one for a batch that so many more prompts may join."""
+    """Tell whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
+    if not speed.packed_decoding:
+        return False
     least = LEAST_ROWS
-    if waiting >= len(prompts) and _kind(prompts, max_new_tokens) is BlockCache:
+    if waiting >= len(prompts) and _kind(prompts, max_new_tokens, speed) is BlockCache:
         least = min(least, LEAST_JOINED)
     return model.device.type == "cpu" and len(prompts) >= least
 
 
-def _kind(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> type[BlockCache | SequenceCache | SharedCache]:
+def _kind(
+    prompts: Sequence[Sequence[int]], max_new_tokens: int, speed: SpeedConfig
+) -> type[BlockCache | SequenceCache | SharedCache]:
     """Choose the cache that is the fastest for these prompts."""
     longest = max(len(prompt) for prompt in prompts)
-    if longest >= LEAST_SHARED and 2 * len({tuple(prompt) for prompt in prompts}) <= len(prompts):
+    num_distinct = len({tuple(prompt) for prompt in prompts})
+    if speed.shared_prompts and longest >= LEAST_SHARED and 2 * num_distinct <= len(prompts):
         return SharedCache
     return SequenceCache if longest + max_new_tokens <= MOST_SHORT else BlockCache
 
@@ -60,6 +71,7 @@ class PackedDecoder:
         max_new_tokens: how often `step` may be called.
         heads: what is said besides logits.
         autocast: makes the context of precision that the model is run in.
+        speed: which techniques of speed are switched on.
 
     Attributes:
         cache: what is remembered of the sequences, once the prompts are read.
@@ -73,7 +85,9 @@ class PackedDecoder:
         max_new_tokens: int,
         heads: ReadHeads | None = None,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        speed: SpeedConfig = ALL_ON,
     ) -> None:
+        self._speed = speed
         self._model, self._heads, self._autocast = model, heads, autocast
         self._output = model.get_output_embeddings()
         self._prompts, self._room = prompts, max_new_tokens
@@ -86,7 +100,7 @@ class PackedDecoder:
         order = states.begun.argsort(descending=True, stable=True)
         states = states._replace(copies=states.copies[order])
         self._places, self._positions = order.argsort(), states.begun[None]
-        self.cache = _kind(self._prompts, self._room)(states, self._room)
+        self.cache = _kind(self._prompts, self._room, self._speed)(states, self._room)
         self._inputs = inputs | {"packing": self.cache}
         return said
 
@@ -114,7 +128,7 @@ class PackedDecoder:
         width = int(lengths.max())
         padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
         mask = torch.arange(width, device=device) < lengths[:, None]
-        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True)
+        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True, speed=self._speed)
         reading = Prefill(inputs["packing"])
         said = self._say(inputs | {"packing": reading}, node[lengths.cumsum(0) - 1])
         places = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)

@@ -13,6 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 from rlcore.models.decoding.cache import make_cache
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.head_input import head_reads
+from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.protocols import DecodeStep
 
 
@@ -31,6 +32,7 @@ class Seq2SeqDecoder:
         max_new_tokens: how often `step` may be called; it is what the cache has room for.
         heads: what is said besides logits.
         autocast: makes the context of precision that the model is run in.
+        speed: which techniques of speed are switched on.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Seq2SeqDecoder:
         max_new_tokens: int,
         heads: ReadHeads | None = None,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        speed: SpeedConfig = ALL_ON,
     ) -> None:
         self._model, self._inputs, self._copies = model, inputs, copies
         self._heads, self._autocast = heads, autocast
@@ -50,7 +53,9 @@ class Seq2SeqDecoder:
         # The configuration as a whole may count the encoder's layers; the decoder's is asked for its own.
         config = model.get_decoder().config.get_text_config(decoder=True)
         capacity = inputs["decoder_input_ids"].shape[1] + max_new_tokens
-        self._cache = EncoderDecoderCache(make_cache(config, capacity), DynamicCache(config=config))
+        self._cache = EncoderDecoderCache(
+            make_cache(config, capacity, preallocate=speed.preallocated_cache), DynamicCache(config=config)
+        )
 
     @torch.no_grad()
     def start(self) -> DecodeStep:

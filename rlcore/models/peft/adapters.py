@@ -21,6 +21,7 @@ from rlcore.models.freezing import frozen_copy, vocabulary_size
 from rlcore.models.hub import WEIGHTS_FILE
 from rlcore.models.inputs import Reader
 from rlcore.models.peft.layers import adapter_layers
+from rlcore.models.speed.exactness import probe_tokens
 from rlcore.models.weights import check_same_form
 
 PREFIX = "base_model.model."
@@ -69,7 +70,7 @@ class Adapters:
         It is so of a new adapter that changes nothing yet. Not of a trained one, nor of one whose making rewrote the
         weights beneath it, nor where anything else trains that takes part without it.
         """
-        tokens = (torch.arange(12, device=self.model.device).reshape(2, 6) * 7 + 1) % vocabulary_size(self.model)
+        tokens = probe_tokens(self.model, 6)
         mask = torch.ones_like(tokens, dtype=torch.bool)
         batch = tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
         with torch.no_grad():

@@ -22,6 +22,11 @@ def fuse_activations(model: nn.Module) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
+def has_fused_activations(model: nn.Module) -> bool:
+    """Tell whether `model` has GELU modules that run in the fused kernel of the same function."""
+    return any(isinstance(module, nn.GELU) and module.approximate == "tanh" for module in model.modules())
+
+
 def checkpoint_activations(model: PreTrainedModel | Bare) -> None:
     """Have `model` recompute activations in the backward pass, and what is freed meanwhile go back to the system."""
     hand_back_freed()

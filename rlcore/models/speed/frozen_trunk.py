@@ -21,8 +21,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
-from rlcore.logging import get_logger
-from rlcore.models.freezing import decoder_blocks, runs_before, vocabulary_size
+from rlcore.models.freezing import decoder_blocks, runs_before
+from rlcore.models.speed import Refused
+from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
 
@@ -67,10 +68,11 @@ class FrozenTrunk:
         depth: how many blocks.
         parameters: all that take part in a pass before the blocks above.
         room: bytes for what is remembered.
+        share: compute what several sequences begin with once (`rlcore.models.speed.prefixes`).
     """
 
-    def __init__(self, depth: int, parameters: Sequence[nn.Parameter], room: float) -> None:
-        self.depth, self._room = depth, room
+    def __init__(self, depth: int, parameters: Sequence[nn.Parameter], room: float, *, share: bool = True) -> None:
+        self.depth, self._room, self._share = depth, room, share
         self._below = tuple(parameters)
         self._memory: Memory | None = None
         self._returns: int | None = None
@@ -153,7 +155,7 @@ class FrozenTrunk:
         lengths = torch.tensor([len(row) for row in ids], device=model.device)
         tokens = pad_sequence(ids, batch_first=True).to(model.device)
         mask = torch.arange(tokens.shape[1], device=model.device) < lengths[:, None]
-        packed = pack(tokens, mask, share=True) if is_packed else None
+        packed = pack(tokens, mask, share=self._share) if is_packed else None
         with self._watching(model, _stop) as seen, suppress(_Reached):
             model(**(padded_inputs(tokens, mask) if packed is None else packed.inputs))
         flat = seen[0][mask] if packed is None else seen[0][0].index_select(0, packed.node)
@@ -164,58 +166,56 @@ def _stop() -> None:
     raise _Reached
 
 
-def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float) -> FrozenTrunk | None:
-    """Return the frozen trunk of a model; None where it has none, or replaying it is not exact.
+def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float, share: bool = True) -> FrozenTrunk:
+    """Return the frozen trunk of a model.
 
     Args:
         model: the policy's.
         above: blocks at the top that are not to be taken for the trunk, even if they are frozen.
         packs: the model runs packed too.
         room: bytes for what is remembered.
+        share: compute what several sequences begin with once.
+
+    Raises:
+        Refused: the model has no frozen trunk, or replaying its outputs is not exact.
     """
-    if not room or all(parameter.requires_grad for parameter in model.parameters()):
-        return None
+    if not room:
+        raise Refused("trunk_cache_gb is 0")
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        raise Refused("nothing is frozen")
     try:
         blocks = decoder_blocks(model)
     except ModelError:
-        return None
+        raise Refused("no list of blocks was found") from None
     trains = [any(parameter.requires_grad for parameter in block.parameters()) for block in blocks]
     depth = min([*trains, True].index(True), len(blocks) - above)
     if depth <= 0:
-        return None
+        raise Refused("the bottom block trains")
     below = [*runs_before(model, blocks[min(depth, len(blocks) - 1)]), *blocks[:depth].parameters()]
-    trunk = FrozenTrunk(depth, below, room)
+    trunk = FrozenTrunk(depth, below, room, share=share)
     if any(parameter.requires_grad for parameter in below):
-        return None
-    if not _is_exact(trunk, model, packs=packs):
-        get_logger("rlcore.models").info("frozen blocks are run in every pass", model=type(model).__name__)
-        return None
+        raise Refused("embeddings or other parameters below the blocks train")
+    with probing(model):
+        _replay(trunk, model, packs=packs)
     return trunk
 
 
-@torch.no_grad()
-def _is_exact(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> bool:
-    """Tell whether `model` says the same with its trunk replayed, in each layout: of two rows, after one of them."""
-    tokens = (torch.arange(10, device=model.device).reshape(2, 5) * 7 + 1) % vocabulary_size(model)
+def _replay(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> None:
+    """Compare logits with the trunk replayed to the model's own, in each layout: of two rows, after one of them.
+
+    Raises:
+        Refused: they differ.
+    """
+    tokens = probe_tokens(model, 5)
     mask = torch.tensor([[True] * 4 + [False], [False, True, True, False, False]], device=model.device)
-    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
-    training = model.training
-    model.eval()
-    try:
-        for lay_out in [padded_inputs] + [_packed_inputs] * packs:
-            real = mask if lay_out is padded_inputs else slice(None)
-            due = model(**lay_out(tokens, mask)).logits[real].float()
-            with trunk.remembering():
-                for inputs in (lay_out(tokens[:1], mask[:1]), lay_out(tokens, mask)):
-                    with trunk.standing_in(model, inputs):
-                        got = model(**inputs).logits
-            if not (got[real].float() - due).abs().max() <= tolerance * due.abs().max():
-                return False
-    except (ModelError, TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError):
-        return False
-    finally:
-        model.train(training)
-    return True
+    for lay_out in [padded_inputs] + [_packed_inputs] * packs:
+        real = mask if lay_out is padded_inputs else slice(None)
+        expected = model(**lay_out(tokens, mask)).logits[real].float()
+        with trunk.remembering():
+            for inputs in (lay_out(tokens[:1], mask[:1]), lay_out(tokens, mask)):
+                with trunk.standing_in(model, inputs):
+                    seen = model(**inputs).logits
+        require_same(model, "logits with the trunk replayed", seen[real].float(), expected)
 
 
 def _packed_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:

@@ -23,10 +23,12 @@ class LogitMap:
     Attributes:
         scale: what the head's output is multiplied by, as in Cohere and Granite.
         cap: what no logit exceeds, as in Gemma 2; 0 for none.
+        in_one_piece: whether logits of few tokens may be kept in one piece (`rlcore.models.speed.small_logprobs`).
     """
 
     scale: float = 1.0
     cap: float = 0.0
+    in_one_piece: bool = True
 
     def apply_(self, raw: Tensor) -> Tensor:
         """Do it in place."""

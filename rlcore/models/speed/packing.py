@@ -21,10 +21,11 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from rlcore.logging import get_logger
-from rlcore.models.freezing import vocabulary_size
-from rlcore.models.hub import quiet_transformers
 from rlcore.models.speed.attention_groups import CALL, AttentionGroups
+from rlcore.models.hub import quiet_transformers
+from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.speed import Refused
+from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
 from rlcore.types import to_device
 
@@ -36,10 +37,6 @@ IGNORABLE = {
 """Keywords of an attention function that do not change what it computes here, or that are looked at by name."""
 
 
-class PackingRefused(Exception):
-    """Say why a model's attention cannot run packed; caught where packing is tried."""
-
-
 @attrs.frozen(eq=False)
 class Packing:
     """Say where N packed tokens stand in the padded batch that attention sees, `[R, C]` positions.
@@ -49,6 +46,7 @@ class Packing:
         picked: long[N], the position at which attention's result for each packed token is read.
         columns: C.
         lengths: long[R], real tokens of each row, which stand at its left end.
+        in_groups: whether attention may run in groups of similar length (`rlcore.models.speed.attention_groups`).
         calls: how often attention ran, so that a model with other kinds of layers is found out.
     """
 
@@ -56,6 +54,7 @@ class Packing:
     picked: Tensor
     columns: int
     lengths: Tensor
+    in_groups: bool = True
     calls: list[int] = attrs.field(factory=lambda: [0])
     _groups: dict[int, AttentionGroups] = attrs.field(factory=dict, init=False)
 
@@ -98,7 +97,7 @@ class Packing:
         Devices that are not busy with a small call keep to one.
         """
         width = query.shape[1] * query.shape[3]
-        if query.device.type != "cpu" or (len(self.places) - len(self.picked)) * width <= CALL:
+        if not self.in_groups or query.device.type != "cpu" or (len(self.places) - len(self.picked)) * width <= CALL:
             return None
         if width not in self._groups:
             self._groups[width] = AttentionGroups.of(self.places, self.picked, self.lengths, width=width)
@@ -119,7 +118,7 @@ def packed_attention(
     """Attend within each sequence of a packed batch; without `packing`, be plain scaled-dot-product attention.
 
     Raises:
-        PackingRefused: the family asks for something plain attention does not do, or the window is too short.
+        Refused: the family asks for something plain attention does not do, or the window is too short.
     """
     if packing is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -128,10 +127,10 @@ def packed_attention(
         return out
     unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in IGNORABLE)
     if unknown:
-        raise PackingRefused(f"its attention takes {', '.join(unknown)}")
+        raise Refused(f"its attention takes {', '.join(unknown)}")
     window = kwargs.get("sliding_window")
     if window is not None and window < packing.columns:
-        raise PackingRefused(f"its attention window of {window} tokens is shorter than the longest sequence")
+        raise Refused(f"its attention window of {window} tokens is shorter than the longest sequence")
     packing.calls[0] += 1
     return packing.attend(query, key, value, dropout=dropout, scaling=scaling), None
 
@@ -152,7 +151,14 @@ class Packed(NamedTuple):
     node: Tensor
 
 
-def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.device | None = None) -> Packed:
+def pack(
+    tokens: Tensor,
+    mask: Tensor,
+    *,
+    share: bool = False,
+    device: torch.device | None = None,
+    speed: SpeedConfig = ALL_ON,
+) -> Packed:
     """Lay the real tokens of long[B, T] out as one row, as if they stood at the left end of theirs.
 
     The layout is made on the host, where an array of numbers so small costs least: a device is waited for where it
@@ -164,6 +170,7 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
         share: read tokens that stand behind the same tokens once, which a causal model without noise cannot tell from
             reading them several times: a prompt and its G continuations, or equal continuations.
         device: where the model is; where the tokens are if left out.
+        speed: which techniques of speed are switched on.
     """
     device = device or tokens.device
     ids, real = tokens.cpu().numpy(), mask.cpu().numpy()
@@ -175,7 +182,7 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
     inside = np.arange(width) < lengths[:, None]
     rows = np.full(inside.shape, NOTHING)
     rows[inside] = ids[real]
-    order, owned = (distinct_prefixes if share else every_prefix)(rows, inside)
+    order, owned = (distinct_prefixes if share and speed.prefixes else every_prefix)(rows, inside)
     # Numbers rise, so the largest at a token or above it is that of the last one that was to be read.
     number = np.where(owned, owned.cumsum().reshape(owned.shape) - 1, 0)
     number = np.maximum.accumulate(number, axis=0)
@@ -188,7 +195,8 @@ def pack(tokens: Tensor, mask: Tensor, *, share: bool = False, device: torch.dev
         return to_device(torch.from_numpy(array), device)
 
     packing = Packing(
-        at_model(number[kept].reshape(-1)), at_model(row * width + column), width, at_model(lengths[order][kept])
+        at_model(number[kept].reshape(-1)), at_model(row * width + column), width, at_model(lengths[order][kept]),
+        speed.attention_groups,
     )
     inputs = {
         "input_ids": at_model(rows[order][owned])[None],
@@ -217,37 +225,33 @@ def longest_packed(model: PreTrainedModel) -> int:
     The model proves it on a small batch: as many attention calls as layers, and the result of an ordinary pass.
 
     Returns:
-        Tokens of the longest sequence that may be packed; 0 where the family does not allow packing, which is logged,
-        and the model is left as it was.
+        Tokens of the longest sequence that may be packed.
+
+    Raises:
+        Refused: the family does not allow packing; the model is left as it was.
     """
     before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
     limit = min(_windows(model), default=2**31)
-    training = model.training
-    model.eval()
+    if before not in ("sdpa", PACKED):
+        raise Refused(f"its attention is {before!r}, not 'sdpa'")
+    if limit < 3:
+        raise Refused(f"its attention window is of {limit} tokens")
     try:
-        if before not in ("sdpa", PACKED):
-            raise PackingRefused(f"its attention is {before!r}, not 'sdpa'")
-        if limit < 3:
-            raise PackingRefused(f"its attention window is of {limit} tokens")
-        _run_packed(model)
-    except (PackingRefused, TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        with probing(model):
+            _run_packed(model)
+    except Refused:
         _attend_with(model, before)
-        reason = str(error) if isinstance(error, PackingRefused) else f"{type(error).__name__}: {error}"
-        get_logger("rlcore.models").info("padding is computed along", model=type(model).__name__, reason=reason)
-        return 0
-    finally:
-        model.train(training)
+        raise
     return limit
 
 
-@torch.no_grad()
 def _run_packed(model: PreTrainedModel) -> None:
     """Switch `model` to packed attention.
 
     Raises:
-        PackingRefused: it then says something else.
+        Refused: its outputs then differ.
     """
-    tokens = (torch.arange(8, device=model.device).reshape(2, 4) * 7 + 1) % vocabulary_size(model)
+    tokens = probe_tokens(model, 4)
     mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
     expected = model(**padded_inputs(tokens, mask))[0][mask].float()
     _attend_with(model, PACKED)
@@ -255,11 +259,8 @@ def _run_packed(model: PreTrainedModel) -> None:
     got = model(**inputs)[0][0].float()
     calls, layers = inputs["packing"].calls[0], model.config.get_text_config().num_hidden_layers
     if calls != layers:
-        raise PackingRefused(f"{calls} of its {layers} layers attend as others do")
-    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
-    error, largest = float((got - expected).abs().max()), float(expected.abs().max())
-    if not error <= tolerance * largest:
-        raise PackingRefused(f"what it says of packed tokens is off by {error:.2g} of {largest:.2g}")
+        raise Refused(f"{calls} of its {layers} layers attend as others do")
+    require_same(model, "outputs of packed tokens", got, expected)
 
 
 def _attend_with(model: PreTrainedModel, implementation: str) -> None:

@@ -27,7 +27,7 @@ def serves(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> bool:
     Where products are narrow rows of p would have to be rounded, and other devices have not been measured.
     """
     full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    return weight.device.type == "cpu" and full and not logit_map.cap and not entropy
+    return logit_map.in_one_piece and weight.device.type == "cpu" and full and not logit_map.cap and not entropy
 
 
 def whole_scores(

@@ -14,6 +14,7 @@ from torch import nn
 from rlcore.errors import ModelError
 from rlcore.models.loading import disable_dropout
 from rlcore.models.peft.adapters import Adapters
+from rlcore.models.settings import SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 
@@ -162,7 +163,7 @@ def test_what_an_earlier_run_froze_stays_so_beneath_an_adapter() -> None:
 
 
 def test_packing_holds_with_adapters() -> None:
-    policy, padded = build("llama", lora()), build("llama", lora(), packing=False)
+    policy, padded = build("llama", lora()), build("llama", lora(), speed=SpeedConfig(packing=False))
     step(policy)
     step(padded)
     assert policy.module.reader.longest > 0

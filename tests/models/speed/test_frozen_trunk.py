@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.testing.small import make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
 
@@ -103,7 +103,7 @@ def counting(*modules: nn.Module) -> Iterator[list[int]]:
 @pytest.mark.parametrize(("unfrozen", "packing"), [(1, True), (2, False), (3, True), (0, True)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_said_and_learned_is_the_same(name: str, unfrozen: int, packing: bool) -> None:
-    policy = build(make_causal(CONFIGS[name]), unfrozen, packing=packing)
+    policy = build(make_causal(CONFIGS[name]), unfrozen, speed=SpeedConfig(packing=packing))
     assert policy.module.trunk is not None
     assert policy.module.trunk.depth == 4 - unfrozen
     policy.module.train()
@@ -126,7 +126,7 @@ def test_what_is_said_of_the_policy_is_not_its_reference() -> None:
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
 def test_the_bottom_runs_once_for_a_sequence_and_the_top_each_time(name: str, packing: bool) -> None:
-    policy, batch = build(make_causal(CONFIGS[name]), packing=packing), trajectories("left")
+    policy, batch = build(make_causal(CONFIGS[name]), speed=SpeedConfig(packing=packing)), trajectories("left")
     with counting(*decoder_blocks(policy.model), *decoder_blocks(policy.reference)) as counts, policy.training_step():
         policy.score(batch.rows(torch.tensor([0, 1])))
         assert counts == [1, 1, 1, 1, 0, 0, 0, 0]

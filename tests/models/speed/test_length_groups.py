@@ -15,7 +15,7 @@ from transformers import BloomConfig, GPTJConfig, PreTrainedModel
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig
+from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore.models.speed import length_groups
 from rlcore.models.speed.length_groups import cut
 from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer
@@ -56,7 +56,9 @@ def bloom() -> PreTrainedModel:
 
 def causal(make: Callable[[], PreTrainedModel], **asked: Any) -> ModelPolicy:
     torch.manual_seed(1)
-    return build_causal_lm(make(), CausalLMConfig(packing=False), tokenizer=make_tokenizer(), **asked)
+    return build_causal_lm(
+        make(), CausalLMConfig(speed=SpeedConfig(packing=False)), tokenizer=make_tokenizer(), **asked
+    )
 
 
 def seq2seq(**asked: Any) -> ModelPolicy:

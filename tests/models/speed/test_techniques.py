@@ -1,0 +1,132 @@
+"""Techniques of speed are listed in one table, and each can be switched off without changing what is computed."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+
+from rlcore.config import structure
+from rlcore.config.describe import fields, section_class
+from rlcore.errors import ConfigError
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.settings import CausalLMConfig, LanguageModelConfig, SpeedConfig
+from rlcore.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, Refused, SpeedReport, Technique
+from rlcore.optim.options import AMSGradOptions
+from rlcore.sampling import sample
+from rlcore.sampling.settings import SamplerConfig
+from rlcore.settings import SamplingConfig
+from rlcore.testing.rig.policies import make_dialogues
+from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer
+from rlcore.types import Prompt
+
+ROOT = Path(__file__).resolve().parents[3]
+SECTIONS: dict[str, Any] = {
+    "model": LanguageModelConfig, "sampler": SamplerConfig, "gen": SamplingConfig,
+    "trainer.optimizer.options": AMSGradOptions,
+}  # fmt: skip
+OF_MODELS = [field.name for field in attrs.fields(SpeedConfig)]
+
+
+def default_of(option: str) -> Any:
+    """Return the default of a dotted option of a run's configuration."""
+    section = next(each for each in SECTIONS if option.startswith(f"{each}."))
+    cls, default = SECTIONS[section], None
+    for part in option.removeprefix(f"{section}.").split("."):
+        field, kind = fields(cls)[part]
+        cls, default = section_class(kind), field.default
+    return default
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=lambda technique: technique.name)
+def test_every_speed_technique_has_a_row_an_option_and_a_figure(technique: Technique) -> None:
+    assert default_of(technique.option) is True
+    assert importlib.import_module(technique.file)
+    if technique.measured != NOT_MEASURED:
+        figures = re.findall(r"(?<![\w.])(?:\d+\.\d+|\.\d+|\d{3,})(?!\d)", technique.measured)
+        assert figures
+        written = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+        for figure in figures:
+            assert figure in written, f"{technique.name}: {figure} is not in docs/benchmarks.md"
+
+
+def test_every_option_and_every_file_of_speed_has_a_row() -> None:
+    assert {f"model.speed.{name}" for name in OF_MODELS} | {f"sampler.{name}" for name in fields(SamplerConfig)} <= {
+        technique.option for technique in TECHNIQUES
+    }
+    files = {f"rlcore.models.speed.{path.stem}" for path in (ROOT / "rlcore" / "models" / "speed").glob("[a-z]*.py")}
+    shared = {"exactness", "trunk_layout", "logit_tiles"}  # the probe, and parts of frozen_trunk and fused_logprobs
+    assert files - {technique.file for technique in TECHNIQUES} == {f"rlcore.models.speed.{name}" for name in shared}
+    assert len(BY_NAME) == len(TECHNIQUES)
+
+
+def test_an_unknown_technique_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"model\.speed\.prefix = False: .*'prefixes'"):
+        structure(CausalLMConfig, {"speed": {"prefix": False}}, path="model")
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_without_a_technique_the_same_is_computed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    policies = []
+    for speed in (SpeedConfig(), SpeedConfig(**{name: False})):
+        torch.manual_seed(0)
+        config = CausalLMConfig(unfrozen_layers=1, speed=speed)
+        policies.append(build_causal_lm(make_gpt2(), config, tokenizer=make_tokenizer(), value_head=True, q_heads=2))
+    logged = capsys.readouterr().err
+    assert f"{name} off (switched off)" in logged
+    assert logged.count("speed: packing ") == 2
+    with_it, without = (_outputs(policy) for policy in policies)
+    for one, other in zip(with_it, without, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def _outputs(policy: Any) -> list[torch.Tensor]:
+    """Return log-probs, values, gradients, and what is sampled with its log-probs."""
+    batch = make_dialogues()
+    with policy.training_step():
+        policy.score(batch)
+        outputs = policy.score(batch, entropy=True)
+        (outputs.logprobs.sum() + outputs.values.sum() + outputs.q_values.sum() + outputs.q_logprobs.sum()).backward()
+    gradients = [parameter.grad for parameter in policy.module.parameters() if parameter.grad is not None]
+    prompts = [Prompt(text="", tokens=(3, 4, 5, *(6,) * (i % 20), 7)) for i in (0, 19, 19, 3) for _ in range(10)]
+    drawn = sample(policy, prompts, SamplingConfig(max_new_tokens=8), generator=torch.Generator().manual_seed(1))
+    return [outputs.logprobs, outputs.values, outputs.entropy, *gradients, drawn.tokens, drawn["logprobs"]]
+
+
+def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    from rlcore.models.seq2seq import build_seq2seq_lm
+    from rlcore.models.settings import Seq2SeqLMConfig
+
+    config = CausalLMConfig(attention="eager", speed=SpeedConfig(fused_logprobs=False))
+    build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())
+    logged = " ".join(capsys.readouterr().err.split())
+    assert (
+        "speed: packing off (its attention is 'eager', not 'sdpa'), prefixes off (packing is off), attention_groups "
+        "off (packing is off), length_groups on, frozen_trunk off (nothing is frozen), fused_logprobs off (switched off), small_logprobs off (fused_logprobs "
+        "is off), fused_activations on, packed_decoding off (packing is off), shared_prompts off (packed_decoding is "
+        "off), preallocated_cache on"
+    ) in logged
+    build_seq2seq_lm(make_t5(), Seq2SeqLMConfig(), tokenizer=make_tokenizer())
+    logged = capsys.readouterr().err
+    assert logged.count("speed: packing off (encoder-decoder), prefixes off (encoder-decoder), attention_groups") == 1
+
+
+def test_a_refusal_is_a_reason() -> None:
+    report = SpeedReport(SpeedConfig(prefixes=False))
+
+    def refuse() -> int:
+        raise Refused("its head is odd")
+
+    assert report.find("fused_logprobs", refuse, 7) == 7
+    assert report.find("prefixes", refuse, 5) == 5
+    assert report.find("packing", lambda: 3, 0) == 3
+    report.needs("small_logprobs", "packing", "fused_logprobs")
+    assert report.reasons == {
+        "fused_logprobs": "its head is odd", "prefixes": "switched off", "packing": "",
+        "small_logprobs": "fused_logprobs is off",
+    }  # fmt: skip
