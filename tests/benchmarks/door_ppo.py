@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,7 +38,13 @@ PPO = {
 
 
 def train(
-    folder: str, task: Task, options: dict[str, Any], *, iterations: int, seed: int, kl_coef: float = 0.0
+    folder: str,
+    task: Task,
+    *,
+    iterations: int,
+    seed: int,
+    kl_coef: float = 0.0,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Run PPO from the model in `folder`, with `options` changed, and report as hand_ppo.py does."""
     clock = Clock()
@@ -83,8 +91,8 @@ def main() -> None:
     torch.set_num_threads(1)
     task = load_task(options.task, options.data, graph_seed=options.graph_seed)
     figures = train(
-        options.folder, task, nested(options.set),
-        iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef,
+        options.folder, task, iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef,
+        options=nested(options.set),
     )  # fmt: skip
     print(json.dumps(figures))
 
