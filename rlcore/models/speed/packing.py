@@ -21,10 +21,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from rlcore.models.speed.attention_groups import CALL, AttentionGroups
 from rlcore.models.hub import quiet_transformers
 from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.models.speed import Refused
+from rlcore.models.speed.attention_groups import CALL, AttentionGroups
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
 from rlcore.types import to_device
@@ -195,7 +195,10 @@ def pack(
         return to_device(torch.from_numpy(array), device)
 
     packing = Packing(
-        at_model(number[kept].reshape(-1)), at_model(row * width + column), width, at_model(lengths[order][kept]),
+        at_model(number[kept].reshape(-1)),
+        at_model(row * width + column),
+        width,
+        at_model(lengths[order][kept]),
         speed.attention_groups,
     )
     inputs = {

@@ -107,7 +107,8 @@ def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFix
     logged = " ".join(capsys.readouterr().err.split())
     assert (
         "speed: packing off (its attention is 'eager', not 'sdpa'), prefixes off (packing is off), attention_groups "
-        "off (packing is off), length_groups on, frozen_trunk off (nothing is frozen), fused_logprobs off (switched off), small_logprobs off (fused_logprobs "
+        "off (packing is off), length_groups on, "
+        "frozen_trunk off (nothing is frozen), fused_logprobs off (switched off), small_logprobs off (fused_logprobs "
         "is off), fused_activations on, packed_decoding off (packing is off), shared_prompts off (packed_decoding is "
         "off), preallocated_cache on"
     ) in logged
