@@ -15,39 +15,44 @@ NAIR = "Nair et al. 2020, arXiv:2006.09359"
 
 @config
 class ILQLConfig(BatchOptions):
-    """Implicit language Q-learning: learn from rewarded samples which tokens lead to reward, to steer by that."""
+    """Implicit language Q-learning: learn Q and V from samples with rewards, and steer sampling by them."""
 
     batch_size: int = option(32, "samples of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW of policy, V and Q together")
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "optimizer of policy, V and Q together")
     dropout: bool = option(
-        False, "drop out as the model's configuration says; noise in Q and V is then taken for spread in the data"
+        False, "dropout as in the model's configuration; Q and V then take its noise for variance of the data"
     )
 
     gamma: float = option(0.99, "discount per chosen token", ge=0, le=1, source=SNELL)
     tau: float = option(
         0.7,
-        "expectile of Q that V becomes: .5 is the mean over the data, near 1 its best",
+        "expectile of Q that V estimates: .5 is the mean over the data, near 1 the best action in it",
         gt=0,
         lt=1,
         source=KOSTRIKOV,
     )
-    cql_coef: float = option(0.1, "weight of the CQL term, which keeps Q low off the data", ge=0, source=KUMAR)
-    awac_coef: float = option(1.0, "weight of imitation, which trains the policy itself", ge=0, source=NAIR)
+    cql_coef: float = option(
+        0.1, "weight of the CQL term, which keeps Q low for tokens that are not in the data", ge=0, source=KUMAR
+    )
+    awac_coef: float = option(1.0, "weight of the AWAC term, which trains the policy itself", ge=0, source=NAIR)
     awac_beta: float = option(
-        0.0, "how much more imitation weighs tokens of high advantage; 0 weighs all alike (sampling has gen.beta)",
+        0.0, "tokens are imitated with weight exp(beta * advantage); 0 weighs all alike (sampling has gen.beta)",
         ge=0, source=NAIR,
     )  # fmt: skip
-    num_q_heads: int = option(2, "Q-functions, of which the lowest counts", ge=1, source=SNELL)
+    num_q_heads: int = option(2, "number of Q-heads; targets use the minimum over them", ge=1, source=SNELL)
     target_rate: float = option(
         0.001,
-        "share of Q in the targets after a sync, the rest being what they were",
+        "Polyak rate: at a sync, target = rate * Q + (1 - rate) * target",
         gt=0,
         le=1,
         source="trlX",
     )
-    sync_every: int = option(5, "optimizer steps between syncs of the targets", ge=1, unit="steps", source="trlX")
+    sync_every: int = option(
+        5, "optimizer steps between two syncs of the target Q-heads", ge=1, unit="steps", source="trlX"
+    )
     standardise_rewards: bool = option(
-        True, "bring the returns of the samples to mean 0 and deviation 1; dense rewards keep their mean"
+        True,
+        "standardise the returns of the samples to mean 0 and standard deviation 1; dense rewards are only divided",
     )
 
 

@@ -1,8 +1,8 @@
 """The losses of ILQL: pure functions of tensors, one number per token; the trainer reduces them.
 
 Column t of every array is about token t. `values`, `rewards`, `logprobs` are float[B, T]; `q_values`, `q_logprobs` and
-`target_q_values` float[K, B, T], one row for each of K Q-functions. Entries of tokens the policy did not choose may be
-anything, NaN included: they change no result at a chosen one, and the trainer sums over chosen tokens only.
+`target_q_values` float[K, B, T], one row for each of K Q-functions. Entries of tokens the policy did not choose are
+arbitrary, NaN included: they change no result at a chosen token, and only chosen tokens are summed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 def next_values(values: Tensor, action_mask: Tensor) -> Tensor:
     """Return V' = V at the next chosen token of the sequence, 0 after the last: float[B, T].
 
-    What lies between two chosen tokens, as another speaker's turn, takes no time.
+    Tokens between two chosen ones, such as another speaker's turn, are not discounted.
     """
     width = action_mask.shape[1]
     columns = torch.arange(width, device=action_mask.device)
@@ -44,7 +44,7 @@ def value_loss(values: Tensor, target_q_values: Tensor, *, tau: float) -> Tensor
 
 
 def cql_loss(q_logprobs: Tensor) -> Tensor:
-    """Return sum_k -log softmax(Q_k)[a]: what keeps Q low where the data has no action.
+    """Return sum_k -log softmax(Q_k)[a], which keeps Q low for tokens that are not in the data.
 
     Kumar et al. 2020, arXiv:2006.04779, in the form of Snell et al. 2022.
     """
@@ -52,7 +52,7 @@ def cql_loss(q_logprobs: Tensor) -> Tensor:
 
 
 def awac_loss(logprobs: Tensor, values: Tensor, target_q_values: Tensor, *, beta: float) -> Tensor:
-    """Return -sg(exp(beta (Qbar - V))) log pi: imitation, of the better actions more where beta > 0.
+    """Return -sg(exp(beta (Qbar - V))) log pi: imitation, weighted by the advantage if beta > 0.
 
     Nair et al. 2020, arXiv:2006.09359.
     """
@@ -61,5 +61,5 @@ def awac_loss(logprobs: Tensor, values: Tensor, target_q_values: Tensor, *, beta
 
 
 def lowest(target_q_values: Tensor) -> Tensor:
-    """Return Qbar, the least hopeful of the target Q-functions, without gradient: float[K, B, T] -> float[B, T]."""
+    """Return Qbar, the minimum over the target Q-heads, without gradient: float[K, B, T] -> float[B, T]."""
     return target_q_values.detach().min(0).values

@@ -1,4 +1,4 @@
-"""Bring ILQL to rlcore; light, for every command imports it."""
+"""Registration of ILQL; light, since every command imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring rewards to a scale that learning rates and weights of losses can be chosen for, whatever the user's units."""
+"""Standardised returns: the scale of rewards no longer depends on the user's units."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rlcore.logging import get_logger
 from rlcore.types import Sample
 
 ROUNDING = 1e-12
-"""Returns this close, as a share of the largest, are one number that was added up in different ways."""
+"""Returns that differ by less than this share of the largest count as equal: they differ by rounding only."""
 
 
 @attrs.frozen
 class Returns:
-    """Hold the rewards a data set is learned from, and what its returns were before.
+    """Hold the rewards of a data set as they are learned from, and the statistics of the original returns.
 
     Attributes:
         rewards: for each sample one number for each of its tokens.
-        mean: of the samples' undiscounted returns, as they were given.
-        std: their unbiased deviation; 0 where all are equal but for rounding.
+        mean: mean of the samples' undiscounted returns, as given.
+        std: their unbiased standard deviation; 0 if they differ by rounding only.
     """
 
     rewards: list[tuple[float, ...]]
@@ -31,10 +31,10 @@ class Returns:
 
 
 def read_returns(given: Sequence[SampleReward], samples: Sequence[Sample], *, standardise: bool) -> Returns:
-    """Measure the returns of a data set and, if told, standardise them: (R - mean R) / std R, on the last chosen token.
+    """Measure the returns of a data set and, if requested, standardise them: (R - mean R) / std R, on the last token.
 
-    Where any sample has dense rewards all are divided by std R and none is centred: what is taken off a return would
-    have to come off some token, and so say that another one had earned it.
+    If any sample has dense rewards, all are divided by std R and none is centred: the mean would have to be subtracted
+    from some token, which would assign reward to it.
     """
     totals = torch.tensor([each.total for each in given], dtype=torch.float64)
     differ = float(totals.max() - totals.min()) > ROUNDING * float(totals.abs().max())

@@ -1,4 +1,4 @@
-"""ILQL's loop: one optimizer step on rewarded samples, and every so many a sync of the target Q-functions."""
+"""ILQL's loop: one optimizer step on samples with rewards, one yield; a sync of the target Q-heads when due."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ILQLTrainer:
             run.add_evaluation(self.validation_losses)
 
     def steps(self) -> Iterator[Metrics]:
-        """Yield after each optimizer step, and the sync of the targets where one is due."""
+        """Yield after each optimizer step, and after the sync of the target Q-heads when one is due."""
         config, updater = self.config, self.updater
         while True:
             indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
@@ -101,10 +101,10 @@ class ILQLTrainer:
         return [reward for reward, chosen in marked if chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer, whose count of steps tells when the targets are due, and the order of samples."""
+        """Return the optimizer, whose count of steps determines the next sync, and the order of samples."""
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

@@ -31,40 +31,55 @@ class PPOConfig(BatchOptions):
     )
     value_coef: float = option(1.0, "weight of the value loss", ge=0, source="trlX 1, TRL 0.1")
     entropy_coef: float = option(0.0, "weight of the entropy bonus", ge=0, source=SCHULMAN)
-    whiten_advantages: bool = option(True, "bring a round's advantages to mean 0 and deviation 1", source=HUANG)
+    whiten_advantages: bool = option(
+        True, "normalise the advantages of a round to mean 0 and standard deviation 1", source=HUANG
+    )
 
     kl_coef: float = option(
-        0.001, "weight of the KL penalty, its first value if adaptive; 0 keeps no reference model", ge=0, source=ZIEGLER
+        0.001,
+        "weight of the KL penalty, or its initial value if adaptive; 0 needs no reference model",
+        ge=0,
+        source=ZIEGLER,
     )
     kl_target: float | None = option(
-        None, "KL per response that the weight adapts to; a fixed weight if absent", gt=0, unit="nats", source=ZIEGLER
+        None,
+        "target of the mean KL per response, to which kl_coef adapts; if omitted, kl_coef is fixed",
+        gt=0,
+        unit="nats",
+        source=ZIEGLER,
     )
-    kl_horizon: int = option(10_000, "responses over which an adaptive weight moves", ge=1, source=ZIEGLER)
+    kl_horizon: int = option(
+        10_000, "number of responses over which an adaptive kl_coef changes; larger is slower", ge=1, source=ZIEGLER
+    )
     kl_estimator: Literal["k1", "k2", "k3", "full"] = option(
-        "k1", "estimate of the KL at a token; full sums over the vocabulary", source="Schulman 2020"
+        "k1", "estimator of the KL at a token; full sums over the vocabulary", source="Schulman 2020"
     )
 
-    score_min: float | None = option(None, "scores below are raised to it, before scaling")
-    score_max: float | None = option(None, "scores above are lowered to it, before scaling")
+    score_min: float | None = option(None, "lower bound of scores, applied before scaling")
+    score_max: float | None = option(None, "upper bound of scores, applied before scaling")
     score_scaling: Literal["none", "running", "first"] = option(
-        "none", "divide scores by the deviation of all so far, or of the first round", source="trlX"
+        "none",
+        "divide scores by the standard deviation of all scores so far (running) or of the first round (first)",
+        source="trlX",
     )
-    missing_eos_penalty: float = option(0.0, "taken off the score of a response that was cut", ge=0, source=HUANG)
-    bootstrap_truncated: bool = option(False, "where a response was cut, go on with the value instead of 0")
+    missing_eos_penalty: float = option(0.0, "subtracted from the score of a truncated response", ge=0, source=HUANG)
+    bootstrap_truncated: bool = option(
+        False, "the value after a truncated response is the critic's estimate instead of 0"
+    )
 
     target_kl: float | None = option(
-        None, "stop a round's epochs once the approximate KL to the old policy passes 1.5 times this", gt=0, unit="nats"
+        None, "end a round's epochs when the approximate KL to the old policy exceeds 1.5 times this", gt=0, unit="nats"
     )
     max_ratio: float = option(
-        10.0, "skip an optimizer step whose mean ratio is larger, and count it", gt=1, source="TRL 0.7"
+        10.0, "skip optimizer steps of minibatches whose mean ratio is larger", gt=1, source="TRL 0.7"
     )
 
 
 def check(config: PPOConfig, world: int) -> None:
-    """Refuse options that are each in range and make no sense together.
+    """Check options against each other.
 
     Raises:
-        ConfigError: naming the option to change.
+        ConfigError: two options contradict each other; the message names the one to change.
     """
     low, high = config.score_min, config.score_max
     if config.kl_target is not None and not config.kl_coef:

@@ -1,7 +1,7 @@
 """The losses of PPO: pure functions of tensors, one number per token; the trainer reduces them.
 
-Every argument is float[B, T], column t about token t; entries of tokens the policy did not choose may be anything
-finite, for the trainer sums over chosen tokens only.
+Every argument is float[B, T], column t about token t; entries of tokens the policy did not choose are
+arbitrary finite numbers, since only chosen tokens are summed.
 """
 
 from __future__ import annotations

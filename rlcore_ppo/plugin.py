@@ -1,4 +1,4 @@
-"""Bring PPO to rlcore; light, for every command imports it."""
+"""Registration of PPO; light, since every command imports it."""
 
 from __future__ import annotations
 

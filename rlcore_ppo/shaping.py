@@ -14,7 +14,7 @@ from rlcore.types import Trajectories
 
 @attrs.define
 class KLCoefficient:
-    """Hold the weight of the KL penalty, and move it towards a target KL where one is set.
+    """Hold the weight of the KL penalty, and adapt it to a target KL if one is set.
 
     beta <- beta (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon), once per round of n responses.
     Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
@@ -25,7 +25,7 @@ class KLCoefficient:
     horizon: int
 
     def update(self, kl: float, num_responses: int) -> None:
-        """Take account of a round whose mean KL per response was `kl` nats."""
+        """Adapt the weight to a round whose mean KL per response was `kl` nats."""
         if self.target is not None:
             error = min(max(kl / self.target - 1.0, -0.2), 0.2)
             self.value *= 1.0 + error * num_responses / self.horizon
@@ -45,7 +45,7 @@ class ScoreScale:
     squares: float = 0.0
 
     def divisor(self, scores: Tensor) -> float:
-        """Take a round's scores, float[B], into account and return what to divide them by."""
+        """Add a round's scores, float[B], and return the divisor of them."""
         if self.mode == "none":
             return 1.0
         if self.mode == "running" or not self.count:
@@ -66,32 +66,32 @@ class ScoreScale:
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the moments that `state_dict` returned."""
         self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
 
 
 def token_scores(
     totals: Tensor, dense: Tensor | None, batch: Trajectories, *, low: float | None, high: float | None, penalty: float
 ) -> Tensor:
-    """Put scores where they are earned: each at its last chosen token, EOS included, or slot by slot where dense.
+    """Turn scores into rewards per token: each at the last chosen token, EOS included, or token by token where dense.
 
     Args:
         totals: float[B], the score of each response; ignored where `dense` is given.
         dense: float[B, T] or None.
-        batch: B responses; the score of those that were cut is lowered by `penalty` before it is bounded.
+        batch: B responses; `penalty` is subtracted from the score of truncated ones before the bounds apply.
         low: lower bound of a score (of each dense reward), None for none.
         high: upper bound.
-        penalty: for a response without an end of its own.
+        penalty: for a truncated response.
 
     Returns:
         float[B, T], zero where no token was chosen.
     """
-    cut = penalty * (~batch.ended).to(totals.dtype)
+    penalties = penalty * (~batch.ended).to(totals.dtype)
     if dense is None:
-        return ops.place_last(bound(totals - cut, low, high), batch.action_mask)
-    return bound(dense - ops.place_last(cut, batch.action_mask), low, high).masked_fill(~batch.action_mask, 0.0)
+        return ops.place_last(bound(totals - penalties, low, high), batch.action_mask)
+    return bound(dense - ops.place_last(penalties, batch.action_mask), low, high).masked_fill(~batch.action_mask, 0.0)
 
 
 def bound(scores: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Clamp scores from either side, where a bound is given."""
+    """Clamp scores to the bounds that are given."""
     return scores if low is None and high is None else torch.clamp(scores, low, high)

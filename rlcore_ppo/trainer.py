@@ -1,4 +1,4 @@
-"""PPO's loop: sample a round, reward it, estimate advantages, learn from it for a few epochs, yield."""
+"""PPO's loop: sample and score a round, estimate advantages, learn from it for a few epochs, yield."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rlcore_ppo.config import PPOConfig, check, workload
 from rlcore_ppo.loss import policy_loss, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
-RATIO_TOLERANCE, NARROW_TOLERANCE = 1e-2, 5e-2
-"""Sampler and trainer disagree when ratios on a round's first minibatch are further than this from 1; in a precision of
-few bits, where a pass with gradients may take another kernel than one without, further than the second."""
-LEARNED_FROM = ("old_logprobs", "values", "advantages", "returns")
+RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
+"""Largest distance of ratios from 1 on the first minibatch of a round; the second holds in low precision, where a pass
+with gradients may use another kernel than one without."""
+TRAINING_COLUMNS = ("old_logprobs", "values", "advantages", "returns")
 
 
 class PPOTrainer:
@@ -60,7 +60,7 @@ class PPOTrainer:
         return self._policy
 
     def rollout(self) -> Metrics:
-        """Sample and reward a round, shape its rewards, and put it in the store with its advantages."""
+        """Sample and score a round, and put it in the store with its rewards, advantages and returns."""
         run, clock = self.run, time.perf_counter
         indices = self.order.take(self.config.rollouts)
         prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
@@ -95,18 +95,18 @@ class PPOTrainer:
         return batch
 
     def _is_known(self, batch: Trajectories) -> bool:
-        """Tell whether the sampler's log-probs and values can stand for the learner's."""
+        """Return whether the sampler's log-probs and values equal the trainer's, so that no forward pass is needed."""
         return self.run.samples_exactly and "logprobs" in batch and "values" in batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
-        """Replace log-probs and values by the learner's own, and add the entropy."""
+        """Replace log-probs and values by the trainer's own, and add the entropy."""
         outputs = self._policy.score(batch, entropy=True)
         return batch.with_columns(
             logprobs=outputs.logprobs, values=outputs.need("values"), entropy=outputs.need("entropy")
         )
 
     def _compared(self, batch: Trajectories) -> Trajectories:
-        """Add the KL to the reference at each token, and the value past a cut, where they are wanted."""
+        """Add the KL to the reference at each token, and the value after a truncated response, if they are used."""
         if self.penalised:
             full = self.config.kl_estimator == "full"
             reference = self._policy.reference_score(batch, logits=full)
@@ -117,18 +117,18 @@ class PPOTrainer:
                 kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=self.config.kl_estimator)
             batch = batch.with_columns(kl=kl)
         if self.config.bootstrap_truncated:
-            batch = batch.with_columns(bootstrap=self._value_past_the_cut(batch))
+            batch = batch.with_columns(bootstrap=self._value_after_truncation(batch))
         return batch
 
-    def _value_past_the_cut(self, batch: Trajectories) -> Tensor:
-        """Return V of the whole sequence where it was cut, zero where it ended: float[B]."""
-        longer = batch.extended()
-        values = self._policy.score(longer).need("values")
-        past = ops.place_last(torch.ones_like(values[:, 0]), longer.action_mask)
-        return (values * past).sum(1) * ~batch.ended
+    def _value_after_truncation(self, batch: Trajectories) -> Tensor:
+        """Return V of the whole sequence where it was truncated, zero where it ended: float[B]."""
+        extended = batch.extended()
+        values = self._policy.score(extended).need("values")
+        last = ops.place_last(torch.ones_like(values[:, 0]), extended.action_mask)
+        return (values * last).sum(1) * ~batch.ended
 
     def _shaped(self, batch: Trajectories) -> tuple[Trajectories, Metrics]:
-        """Turn a whole round's scores into rewards, advantages and returns; every rank does the same."""
+        """Add rewards, advantages and returns to a whole round; every rank computes the same."""
         config, chosen = self.config, batch.action_mask
         rewards = token_scores(
             batch["scores"], batch.columns.get("dense"), batch,
@@ -150,10 +150,10 @@ class PPOTrainer:
         return batch.with_columns(rewards=rewards, advantages=advantages, returns=returns), metrics
 
     def update(self, batch: Trajectories) -> Metrics:
-        """Learn from a round: `epochs` passes of minibatches, stopped early where the policy has moved too far."""
+        """Learn from a round: `epochs` passes of minibatches, fewer if the KL to the old policy grows too large."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
         skipped = self.updater.num_skipped
-        batch = batch.with_only(*LEARNED_FROM)
+        batch = batch.with_only(*TRAINING_COLUMNS)
         for epoch in range(config.epochs):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + epoch
             passed = Meter(self.run.ranks)
@@ -173,7 +173,7 @@ class PPOTrainer:
         return metrics | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
 
     def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
-        """Make one optimizer step, or skip it where the mean ratio is out of bounds; return the sums it measured."""
+        """Make one optimizer step, or skip it if the mean ratio is out of bounds; return its metrics."""
         config, meter, errors = self.config, Meter(self.run.ranks), list[Tensor]()
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
@@ -187,7 +187,7 @@ class PPOTrainer:
             self._check(torch.stack(errors).max())
         if meter.means()["policy/ratio_mean"] <= config.max_ratio:
             self.updater.step(meter)
-        else:  # not a number counts as out of bounds
+        else:  # NaN is out of bounds
             self.updater.skip()
         return meter
 
@@ -202,22 +202,22 @@ class PPOTrainer:
             loss = loss - config.entropy_coef * outputs.need("entropy")
         with torch.no_grad():
             ratio = ((outputs.logprobs - old) * part.action_mask).exp()
-            moved = (values - part["values"]).abs() > config.clip_value
+            clipped = (values - part["values"]).abs() > config.clip_value
             return loss, {
                 "loss/policy": policy,
                 "loss/value": value,
                 "policy/approx_kl": ops.kl_estimate(old, outputs.logprobs, estimator="k3"),
                 "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
                 "policy/ratio_mean": ratio,
-                "value/clip_fraction": moved.float() * float(config.clip_value > 0),
+                "value/clip_fraction": clipped.float() * float(config.clip_value > 0),
                 **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
             }
 
     def _check(self, error: Tensor) -> None:
-        """Warn where the policy that learns is not the one that sampled."""
+        """Warn if the policy that learns is not the one that sampled."""
         errors = self.run.ranks.gather([float(error)])
-        tolerance = RATIO_TOLERANCE if self.run.is_full_precision else NARROW_TOLERANCE
-        if any(not size <= tolerance for size in errors):  # not a number is no agreement either
+        tolerance = RATIO_TOLERANCE if self.run.is_full_precision else LOW_PRECISION_TOLERANCE
+        if any(not size <= tolerance for size in errors):  # NaN warns too
             get_logger("ppo").warning(
                 "ratio is not 1 on the first minibatch: sampler and trainer disagree (is dropout on?)",
                 largest_error=max(errors), round=self.num_rounds + 1,
@@ -234,7 +234,7 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])
         self.kl.value, self.num_rounds = state["kl_coef"], state["num_rounds"]

@@ -8,8 +8,10 @@ from rlcore.settings import BatchOptions, OptimizerConfig
 
 @config
 class SFTConfig(BatchOptions):
-    """Supervised fine-tuning: make the chosen tokens of demonstrations likelier."""
+    """Supervised fine-tuning: maximise the log-likelihood of the chosen tokens of demonstrations."""
 
     batch_size: int = option(32, "demonstrations of one optimizer step, on all ranks together", ge=1, unit="sequences")
-    dropout: bool = option(True, "drop out as the model's configuration says; False trains without")
-    optimizer: OptimizerConfig = option(OptimizerConfig(lr=5e-5), "AdamW")
+    dropout: bool = option(True, "dropout as in the model's configuration; false disables it")
+    optimizer: OptimizerConfig = option(
+        OptimizerConfig(lr=5e-5), "optimizer, learning-rate schedule, bound on gradients"
+    )

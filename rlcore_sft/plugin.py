@@ -1,4 +1,4 @@
-"""Bring SFT to rlcore; light, for every command imports it."""
+"""Registration of SFT; light, since every command imports it."""
 
 from __future__ import annotations
 

@@ -13,5 +13,7 @@ class DiskStoreConfig:
         None, "folder in which every process makes one of its own; the system's for temporary files when left out"
     )
     keep: int = option(
-        0, "taken rounds left on disk to be looked at, the newest; they outlive the run, so `path` must be given", ge=0
+        0,
+        "newest rounds that stay on disk for inspection after they are taken, and after the run; needs `path`",
+        ge=0,
     )

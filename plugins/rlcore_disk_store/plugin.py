@@ -1,4 +1,4 @@
-"""Bring the store on disk to rlcore; light, for every command imports it."""
+"""Registration of the store on disk; light, since every command imports it."""
 
 from __future__ import annotations
 

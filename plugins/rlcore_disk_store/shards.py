@@ -32,7 +32,7 @@ WRITTEN_AS = {
 
 @attrs.frozen
 class Shard:
-    """Hold where a batch lies and what is to come back from there.
+    """Hold the file of a batch, and the types and shapes of its arrays.
 
     Attributes:
         path: the Arrow file; one row a sequence, one column an array.

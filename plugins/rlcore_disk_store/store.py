@@ -78,7 +78,7 @@ class DiskStore:
         return {"parts": [attrs.asdict(part, recurse=False) for part in parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken; `memory` writes the same state, so either can read the other's."""
+        """Restore the state that `state_dict` returned; the store `memory` writes and reads the same state."""
         self._forget(keep=0)
         for part in state["parts"]:
             self.append(Trajectories(**part))
@@ -93,7 +93,7 @@ class DiskStore:
         self._num_takes += bool(keep)
 
     def _set_aside(self, shard: Shard) -> None:
-        """Move a file to those that are kept, and let the oldest round of them go."""
+        """Move a file to the kept ones, and delete the oldest kept round if there are too many."""
         taken = self.folder / TAKEN
         (taken / f"{self._num_takes:06d}").mkdir(parents=True, exist_ok=True)
         shard.path.rename(taken / f"{self._num_takes:06d}" / shard.path.name)
@@ -102,6 +102,6 @@ class DiskStore:
 
 
 def _columns(shard: Shard) -> dict[str, Any]:
-    """Return what batches must agree in: the type of each array, and its shape but for B and T."""
+    """Return the type of each array, and its shape without B and T, in which all batches must agree."""
     width = shard.kinds["tokens"][1][1:]
     return {name: (dtype, "T" if shape[1:] == width else shape[1:]) for name, (dtype, shape) in shard.kinds.items()}

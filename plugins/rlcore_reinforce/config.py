@@ -8,7 +8,7 @@ from rlcore.settings import BatchOptions
 
 @config
 class ReinforceConfig(BatchOptions):
-    """REINFORCE: make responses likelier that scored better than the others of their round."""
+    """REINFORCE: raise the log-probability of responses that scored better than the others of their round."""
 
     rollouts: int = option(
         64, "responses of a round and its one optimizer step, on all ranks together", ge=2, unit="sequences"

@@ -1,4 +1,4 @@
-"""Bring REINFORCE to rlcore; light, for every command imports it."""
+"""Registration of REINFORCE; light, since every command imports it."""
 
 from __future__ import annotations
 

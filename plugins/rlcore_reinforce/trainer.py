@@ -44,7 +44,7 @@ class ReinforceTrainer:
         self.updater = run.updater(self._policy, config.optimizer)
 
     def steps(self) -> Iterator[Metrics]:
-        """Yield after each round, once it has been learned from."""
+        """Yield after each round and its optimizer step."""
         while True:
             metrics = self.rollout()
             metrics |= self.update(self.store.take().to(self.run.ranks.device))
@@ -83,6 +83,6 @@ class ReinforceTrainer:
         return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])

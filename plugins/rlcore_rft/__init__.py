@@ -1,4 +1,4 @@
-"""Reward-ranked fine-tuning: imitate the best of what the policy itself says, a little more strictly each time.
+"""Reward-ranked fine-tuning: imitate the best of the policy's own responses, with a rising threshold.
 
 A round first grows, then improves K times. To grow, G responses to each prompt x are sampled and scored; they join the
 history, the responses of the last rounds. Improve step k = 0 .. K - 1 imitates the best of the history:

@@ -16,26 +16,34 @@ class RFTConfig(BatchOptions):
     """Reward-ranked fine-tuning: imitate the responses that scored best among those to the same prompt."""
 
     generations: int = option(32, "responses to each prompt of a round", ge=1, unit="sequences", source="trlX")
-    prompts: int = option(0, "prompts of a round; 0 takes all there are, which is right for a few hundred", ge=0)
+    prompts: int = option(0, "prompts of a round; 0 takes all, which is right for a few hundred", ge=0)
     history: int = option(
-        4, "rounds whose responses are compared and learned from, the present one included", ge=1, unit="rounds"
+        4, "rounds whose responses are compared and learned from, including the current one", ge=1, unit="rounds"
     )
     improve_steps: int = option(4, "passes over the best of the history in each round", ge=1, source=REST)
     start_percentile: float = option(
-        0.7, "share of a prompt's responses that the first improve step leaves out", ge=0, le=1, source="trlX"
+        0.7,
+        "percentile of a prompt's scores that responses must reach in the first improve step",
+        ge=0,
+        le=1,
+        source="trlX",
     )
     end_percentile: float = option(
-        0.95, "share of a prompt's responses that the last improve step leaves out", ge=0, le=1, source="trlX"
+        0.95,
+        "percentile of a prompt's scores that responses must reach in the last improve step",
+        ge=0,
+        le=1,
+        source="trlX",
     )
     batch_size: int = option(32, "responses of one optimizer step, on all ranks together", ge=1, unit="sequences")
     optimizer: OptimizerConfig = option(
-        OptimizerConfig(lr=5e-5), "AdamW; a schedule falls by as much in each improve step"
+        OptimizerConfig(lr=5e-5), "optimizer; the learning-rate schedule advances equally in each improve step"
     )
-    dropout: bool = option(True, "drop out as the model's configuration says; False trains without")
+    dropout: bool = option(True, "dropout as in the model's configuration; false disables it")
 
 
 def check(config: RFTConfig, num_prompts: int, world: int) -> None:
-    """Refuse options that are each in range and make no sense together.
+    """Check options against each other.
 
     Args:
         config: the options.
@@ -43,7 +51,7 @@ def check(config: RFTConfig, num_prompts: int, world: int) -> None:
         world: number of processes.
 
     Raises:
-        ConfigError: naming the option to change.
+        ConfigError: two options contradict each other; the message names the one to change.
     """
     if config.start_percentile > config.end_percentile:
         raise ConfigError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 MARGIN = 1e-3
-"""Thresholds stay this far inside the lowest and highest of all scores."""
+"""Distance of thresholds from the lowest and highest of all scores."""
 
 
 def percentile(k: int, num_steps: int, *, start: float, end: float) -> float:
@@ -17,16 +17,16 @@ def percentile(k: int, num_steps: int, *, start: float, end: float) -> float:
 
 
 def thresholds(scores: Tensor, counts: Tensor, prompts: Tensor, *, percentile: float) -> Tensor:
-    """Return for each prompt the score that a response to it must reach.
+    """Return the threshold of each prompt: the score that a response to it must reach.
 
     It is the quantile of the prompt's scores, interpolated linearly, and lies in [lowest + 1e-3, highest - 1e-3] of all
-    prompts' scores. Where these bounds cross, for scores that are (almost) all equal, the lower one holds: then there
-    is no better and worse, and nothing is worth imitating.
+    prompts' scores. Where these bounds cross, for scores that are (almost) all equal, the lower one holds, and no
+    response reaches it.
 
     Args:
         scores: float[N].
-        counts: long[N], how often each response came; it counts as often.
-        prompts: long[N], the number of each response's prompt, from 0 to P - 1, each present.
+        counts: long[N], how often each response was sampled; the quantile counts it as often.
+        prompts: long[N], the index of each response's prompt, from 0 to P - 1, each present.
         percentile: share of scores below the quantile, in [0, 1].
 
     Returns:
@@ -39,18 +39,18 @@ def thresholds(scores: Tensor, counts: Tensor, prompts: Tensor, *, percentile: f
     return torch.stack(quantiles).clamp(max=highest - MARGIN).clamp(min=lowest + MARGIN)
 
 
-def first_places(keys: Sequence[Hashable]) -> tuple[Tensor, Tensor]:
-    """Return where each distinct key comes first, ascending, and how often it comes: long[K], long[K]."""
-    places: dict[Hashable, int] = {}
+def first_indices(keys: Sequence[Hashable]) -> tuple[Tensor, Tensor]:
+    """Return the first index of each distinct key, ascending, and its number of occurrences: long[K], long[K]."""
+    indices: dict[Hashable, int] = {}
     counts: dict[Hashable, int] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, place)
+    for index, key in enumerate(keys):
+        indices.setdefault(key, index)
         counts[key] = counts.get(key, 0) + 1
-    return torch.tensor(list(places.values()), dtype=torch.long), torch.tensor(list(counts.values()), dtype=torch.long)
+    return torch.tensor(list(indices.values()), dtype=torch.long), torch.tensor(list(counts.values()), dtype=torch.long)
 
 
 def judged(by_name: Mapping[str, Sequence[float | None]]) -> list[bool]:
-    """Tell of each response whether any reward function gave it a number; one of which none did is no bad one."""
+    """Return for each response whether any reward function gave it a number; without one it is not learned from."""
     return [any(score is not None for score in scores) for scores in zip(*by_name.values(), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Bring RFT to rlcore; light, for every command imports it."""
+"""Registration of RFT; light, since every command imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of RFT: sample a round into the history, then imitate its best, one pass over them and one yield a time."""
+"""The loop of RFT: sample a round into the history, then imitate its best responses, one pass and one yield a step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RFTTrainer:
         self.updater = run.updater(self._policy, config.optimizer, updates_per_step=self.updates_per_step)
 
     def steps(self) -> Iterator[Metrics]:
-        """Yield after each improve step; the first of a round has grown the history too."""
+        """Yield after each improve step; the first one of a round samples before it."""
         while True:
             metrics: Metrics = {}
             if self.num_improved >= self.config.improve_steps:
@@ -85,7 +85,7 @@ class RFTTrainer:
         return rollout_metrics(batch, scored, run.ranks) | dict(scored.times)
 
     def select(self) -> tuple[Trajectories, Metrics]:
-        """Return the best of the history, without duplicates; every rank selects the same, and nothing random."""
+        """Return the best responses of the history, without duplicates; every rank selects the same ones."""
         config, responses = self.config, self.history.responses
         scores, counts = responses["scores"], responses["counts"]
         prompts = responses["prompts"].unique(return_inverse=True)[1]
@@ -121,7 +121,7 @@ class RFTTrainer:
             )
             self.updater.step(meter)
             num_left -= 1
-        # The schedule was planned for passes over everything; it goes on by as much after a pass over the best.
+        # The schedule was planned for passes over all responses; it advances as far after a pass over the best ones.
         for _ in range(num_left):
             self.updater.scheduler.step()
         return meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
@@ -132,7 +132,7 @@ class RFTTrainer:
         return losses, {"loss/total": losses}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer, the order of prompts, the history, and how far the present round is."""
+        """Return the optimizer, the order of prompts, the history, and the progress of the current round."""
         return {
             "updater": self.updater.state_dict(),
             "order": self.order.state_dict(),
@@ -142,7 +142,7 @@ class RFTTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])
         self.history.load_state_dict(state["history"])

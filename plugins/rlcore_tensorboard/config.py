@@ -14,4 +14,4 @@ class TensorBoardConfig:
         "`tensorboard` in the run's own folder when left out"
     )  # fmt: skip
     completions: int = option(8, "completions shown of each evaluation; 0 shows none", ge=0)
-    flush_every_s: float = option(30.0, "a reader sees a step at the latest after this time", gt=0, unit="seconds")
+    flush_every_s: float = option(30.0, "events are flushed to disk at least this often", gt=0, unit="seconds")

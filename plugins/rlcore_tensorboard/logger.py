@@ -41,13 +41,13 @@ class TensorBoardLogger:
             self._writer.add_scalar(name, value, step)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the first completions as a text each, and have readers see the evaluation at once."""
+        """Write the first completions as a text each, and flush them to disk."""
         for i, row in enumerate(rows[: self._num_shown]):
             self._writer.add_text(f"completions/{i}", _shown(row), step)
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:
-        """Write what waits, mark the run as a success unless an error ended it, and close the file."""
+        """Flush all events, mark the run as a success unless an error ended it, and close the file."""
         if error is None:
             self._writer.file_writer.add_summary(self._ended, self._run.step)
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Bring TensorBoard's event files to rlcore; light, for every command imports it."""
+"""Registration of the logger `tensorboard`; light, since every command imports it."""
 
 from __future__ import annotations
 

@@ -13,11 +13,13 @@ class WandbConfig:
 
     project: str | None = option(None, "project; WANDB_PROJECT, else `rlcore`, when left out")
     entity: str | None = option(None, "user or team the project belongs to; WANDB_ENTITY, else yours, when left out")
-    run_name: str | None = option(None, "what the run is called there; the name of its folder when left out")
+    run_name: str | None = option(None, "name of the run at Weights & Biases; if omitted, that of its folder")
     mode: Literal["online", "offline", "disabled"] | None = option(
         None, "send, keep in the run's folder for `wandb sync`, or do nothing; WANDB_MODE, else online, when left out"
     )
     group: str | None = option(None, "runs of one group are shown together; WANDB_RUN_GROUP when left out")
     tags: tuple[str, ...] = option((), "labels to find the run by")
     completions: int = option(64, "rows of the table of completions of each evaluation; 0 sends none", ge=0)
-    start_timeout_s: float = option(90.0, "the run does not begin if wandb is not ready by then", gt=0, unit="seconds")
+    start_timeout_s: float = option(
+        90.0, "time to wait for wandb; if it is not ready by then, the run does not start", gt=0, unit="seconds"
+    )

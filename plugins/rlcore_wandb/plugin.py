@@ -1,4 +1,4 @@
-"""Bring the logger of Weights & Biases to rlcore; light, for every command imports it."""
+"""Registration of the logger `wandb`; light, since every command imports it."""
 
 from __future__ import annotations
 

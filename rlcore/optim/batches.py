@@ -1,4 +1,4 @@
-"""Cut a batch into the pieces that are learned from one after another."""
+"""Minibatches and micro-batches: a batch cut into the parts that are learned from one after another."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def micro_batches(
         batch: the same on all ranks.
         size: sequences of a part at the most; 0 sets no bound.
         ranks: this process's place among the others.
-        tokens: of a part at the most, counted as its sequences times the longest of them; 0 sets no bound.
+        tokens: tokens of a part at the most, counted as its sequences times the longest of them; 0 sets no bound.
         group: so many consecutive sequences stay together, in their order, and are sorted by the longest of them. A
             group that exceeds a bound is a part of its own.
 
@@ -76,13 +76,13 @@ def micro_batches(
 def put_through(
     batch: Trajectories, change: Callable[[Trajectories], Trajectories], size: int, *, tokens: int = 0
 ) -> Trajectories:
-    """Change a batch part by part, the parts being those of `micro_batches`, and return it in the order it had.
+    """Apply a function to a batch part by part, as `micro_batches` cuts it; return the results in the original order.
 
     Args:
-        batch: sequences of this rank's own.
-        change: returns a part's sequences with other columns, in their order.
+        batch: this rank's own sequences.
+        change: returns the sequences of a part with other columns, in the same order.
         size: sequences of a part at the most; 0 sets no bound.
-        tokens: of a part at the most, likewise.
+        tokens: tokens of a part at the most, padding included; 0 sets no bound.
     """
     if not tokens and (not size or size >= len(batch)):
         return change(batch)

@@ -24,7 +24,7 @@ from rlcore.errors import ConfigError
 def build_polynomial(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, *, lr_end: float = 0.0, power: float = 1.0
 ) -> LRScheduler:
-    """Fall from lr to `lr_end` with a power of the steps that are left."""
+    """Decay from lr to `lr_end` polynomially in the remaining steps."""
     # The original divides by the steps after warm-up, which a short run may not have.
     last = max(num_training_steps, num_warmup_steps + 1)
     built: LRScheduler = get_polynomial_decay_schedule_with_warmup(
@@ -42,7 +42,7 @@ def build_cosine_with_min_lr(
     min_lr_rate: float | None = None,
     num_cycles: float = 0.5,
 ) -> LRScheduler:
-    """Fall along a cosine from lr to a rate above 0.
+    """Decay from lr to a rate above 0 along a cosine.
 
     Raises:
         ValueError: not one of the two rates is given, or the rate is above lr.
@@ -68,7 +68,7 @@ def build_warmup_stable_decay(
     decay_type: str = "cosine",
     min_lr_ratio: float = 0.0,
 ) -> LRScheduler:
-    """Rise to lr, stay there, and fall in the last steps (Hu et al., 2024, arXiv:2404.06395).
+    """Warm up to lr, keep it, and decay in the last steps (Hu et al., 2024, arXiv:2404.06395).
 
     Raises:
         ValueError: how long it stays is neither given nor follows from the last step, or rise and fall do not fit.

@@ -1,4 +1,4 @@
-"""What some optimizers and learning-rate schedules take besides what all of them do; light, so that it can be listed.
+"""Options of single optimizers and learning-rate schedules, beside `OptimizerConfig`; light, so they can be listed.
 
 The names are those of the arguments in torch, `transformers` and bitsandbytes.
 """
@@ -32,9 +32,9 @@ class AMSGradOptions:
 class SGDOptions:
     """Stochastic gradient descent."""
 
-    momentum: float = option(0.0, "share of the last update in the next", ge=0, lt=1)
-    dampening: float = option(0.0, "share of the gradient kept out of the momentum", ge=0, le=1)
-    nesterov: bool = option(False, "look ahead along the momentum; needs momentum, and no dampening")
+    momentum: float = option(0.0, "factor of the previous update in the next one", ge=0, lt=1)
+    dampening: float = option(0.0, "the gradient enters the momentum with weight 1 - dampening", ge=0, le=1)
+    nesterov: bool = option(False, "Nesterov momentum; needs momentum > 0 and dampening = 0")
 
 
 @config
@@ -42,7 +42,7 @@ class RMSpropOptions:
     """RMSprop."""
 
     alpha: float = option(0.99, "decay of the running second moment", ge=0, lt=1)
-    momentum: float = option(0.0, "share of the last update in the next", ge=0, lt=1)
+    momentum: float = option(0.0, "factor of the previous update in the next one", ge=0, lt=1)
     centered: bool = option(False, "divide by the variance instead", source="arXiv:1308.0850")
 
 
@@ -51,7 +51,7 @@ class AdagradOptions:
     """Adagrad."""
 
     lr_decay: float = option(0.0, "lr is divided by 1 + lr_decay * steps", ge=0)
-    initial_accumulator_value: float = option(0.0, "sum of squares that it begins with", ge=0)
+    initial_accumulator_value: float = option(0.0, "initial sum of squared gradients", ge=0)
 
 
 @config
@@ -65,24 +65,30 @@ class AdadeltaOptions:
 class NAdamOptions:
     """Adam with Nesterov's momentum."""
 
-    momentum_decay: float = option(0.004, "how soon the momentum reaches its full size", ge=0)
-    decoupled_weight_decay: bool = option(False, "decay weights themselves, as AdamW does, not through the gradient")
+    momentum_decay: float = option(0.004, "decay of the momentum schedule", ge=0)
+    decoupled_weight_decay: bool = option(
+        False, "decay the weights directly, as AdamW does, instead of through the gradient"
+    )
 
 
 @config
 class RAdamOptions:
     """Adam with a rectified variance."""
 
-    decoupled_weight_decay: bool = option(False, "decay weights themselves, as AdamW does, not through the gradient")
+    decoupled_weight_decay: bool = option(
+        False, "decay the weights directly, as AdamW does, instead of through the gradient"
+    )
 
 
 @config
 class AdafactorOptions:
-    """Adafactor; its learning rate is `lr`, never one of its own."""
+    """Adafactor with `lr` as its learning rate; the relative step size is off."""
 
     clip_threshold: float = option(1.0, "bound on the root mean square of an update", gt=0)
-    decay_rate: float = option(-0.8, "power of the step by which the second moment's decay goes to 1", lt=0)
-    beta1: float | None = option(None, "decay of a running first moment; none is kept when left out", ge=0, lt=1)
+    decay_rate: float = option(-0.8, "exponent of the step in the second moment's decay, 1 - step ** decay_rate", lt=0)
+    beta1: float | None = option(
+        None, "decay of the running first moment; if omitted, no first moment is kept", ge=0, lt=1
+    )
     scale_parameter: bool = option(False, "multiply lr by the root mean square of each parameter")
 
 
@@ -90,34 +96,34 @@ class AdafactorOptions:
 class EightBitOptions:
     """Moments in 8 bits."""
 
-    min_8bit_size: int = option(4096, "smaller parameters keep moments of 32 bits", ge=0, unit="numbers")
+    min_8bit_size: int = option(4096, "parameters with fewer elements keep moments in 32 bits", ge=0, unit="numbers")
 
 
 @config
 class CosineOptions:
-    """Along a cosine."""
+    """Cosine decay."""
 
-    num_cycles: float = option(0.5, "periods of the cosine until the last step", gt=0)
+    num_cycles: float = option(0.5, "periods of the cosine over the run", gt=0)
 
 
 @config
 class RestartsOptions:
-    """Along a cosine that begins anew."""
+    """Cosine decay with restarts."""
 
-    num_cycles: int = option(1, "times that it falls to 0", ge=1)
+    num_cycles: int = option(1, "number of cosine cycles, each from lr to 0", ge=1)
 
 
 @config
 class PolynomialOptions:
-    """Along a power of the steps that are left."""
+    """Polynomial decay."""
 
     lr_end: float = option(0.0, "learning rate at the last step", ge=0)
-    power: float = option(1.0, "the power; 1 is a straight line", gt=0)
+    power: float = option(1.0, "exponent of the decay; 1 is linear", gt=0)
 
 
 @config
 class InverseSqrtOptions:
-    """With the inverse root of the step."""
+    """Decay with the inverse square root of the step."""
 
     timescale: int | None = option(
         None, "steps after which the rate, but for warm-up, is 1/√2 of lr; warmup_steps, or 10000, when left out", ge=1
@@ -126,36 +132,36 @@ class InverseSqrtOptions:
 
 @config
 class MinLROptions:
-    """Along a cosine to a rate above 0: one of the two must be given."""
+    """Cosine decay to a rate above 0; min_lr or min_lr_rate must be given."""
 
     min_lr: float | None = option(None, "learning rate at the last step", ge=0)
     min_lr_rate: float | None = option(None, "the same as a share of lr", ge=0, le=1)
-    num_cycles: float = option(0.5, "periods of the cosine until the last step", gt=0)
+    num_cycles: float = option(0.5, "periods of the cosine over the run", gt=0)
 
 
 @config
 class StableDecayOptions:
-    """Up, level, down."""
+    """Warm-up, constant rate, decay."""
 
-    num_decay_steps: int = option(MUST_BE_GIVEN, "optimizer steps in which it falls", ge=1, unit="steps")
+    num_decay_steps: int = option(MUST_BE_GIVEN, "optimizer steps of the decay", ge=1, unit="steps")
     num_stable_steps: int | None = option(
-        None, "optimizer steps at lr; as many as the run has room for when left out", ge=0, unit="steps"
+        None, "optimizer steps at lr; if omitted, all that remain between warm-up and decay", ge=0, unit="steps"
     )
-    warmup_type: Literal["linear", "cosine", "1-sqrt"] = option("linear", "form of the rise")
-    decay_type: Literal["linear", "cosine", "1-sqrt"] = option("cosine", "form of the fall")
-    min_lr_ratio: float = option(0.0, "share of lr that it rises from and falls to", ge=0, le=1)
+    warmup_type: Literal["linear", "cosine", "1-sqrt"] = option("linear", "shape of the warm-up")
+    decay_type: Literal["linear", "cosine", "1-sqrt"] = option("cosine", "shape of the decay")
+    min_lr_ratio: float = option(0.0, "the warm-up starts and the decay ends at this share of lr", ge=0, le=1)
 
 
 @config
 class StepOptions:
-    """Down by steps."""
+    """Decay by a factor every `step_size` steps."""
 
-    step_size: int = option(MUST_BE_GIVEN, "optimizer steps from one fall to the next", ge=1, unit="steps")
-    gamma: float = option(0.1, "factor of each fall", gt=0)
+    step_size: int = option(MUST_BE_GIVEN, "optimizer steps between two decays", ge=1, unit="steps")
+    gamma: float = option(0.1, "factor of each decay", gt=0)
 
 
 @config
 class ExponentialOptions:
-    """Down by a factor a step."""
+    """Exponential decay."""
 
-    gamma: float = option(MUST_BE_GIVEN, "factor of each optimizer step", gt=0)
+    gamma: float = option(MUST_BE_GIVEN, "factor of lr at each optimizer step", gt=0)

@@ -1,4 +1,4 @@
-"""Update a policy: backward passes of micro-batches, clipping, one optimizer step, the learning-rate schedule."""
+"""The update of a policy: backward passes of micro-batches, gradient clipping, optimizer step, schedule."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 class Updater:
-    """Own the optimizer and the schedule of one policy.
+    """Own the optimizer and the learning-rate schedule of one policy.
 
-    `lr` is the learning rate of the last step, `num_updates` and `num_skipped` count the steps taken and thrown away.
+    `lr` is the learning rate of the last step; `num_updates` and `num_skipped` count optimizer steps made and skipped.
 
     `accumulate` adds the gradient of a batch; `step` or `skip` follows. The pieces it is made of, `exchanging` and
     `backward`, are there for what it cannot express: a loss given to `backward` must already be a *sum over tokens
     divided by their number in the whole batch, on all ranks*; then neither micro-batches nor ranks change the gradient.
 
     Args:
-        policy: its parameters that want gradients are trained.
+        policy: its parameters with `requires_grad` are trained.
         config: names the optimizer and the schedule.
         ranks: this process's place among the others.
         total_updates: optimizer steps of the whole run, None where only time bounds it.
-        optimization: what `config` names, where it has been looked up already.
+        optimization: the optimizer and schedule that `config` names, if they have been looked up already.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Updater:
         total_updates: int | None,
         optimization: Optimization | None = None,
     ) -> None:
-        chosen = optimization or Optimizers().get(config)
+        built = optimization or Optimizers().get(config)
         self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
         self.lr = 0.0
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
-        _warn_of_narrow(self.parameters)
+        _warn_of_low_precision(self.parameters)
         matrices = [p for p in self.parameters if p.dim() > 1]
         vectors = [p for p in self.parameters if p.dim() <= 1]
         groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-        optimizer = chosen.build([group for group in groups if group["params"]])
-        self.scheduler = chosen.schedule(optimizer, total_updates)
+        optimizer = built.build([group for group in groups if group["params"]])
+        self.scheduler = built.schedule(optimizer, total_updates)
         self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
         # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
         self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
@@ -113,7 +113,7 @@ class Updater:
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
-        """Open around one micro-batch's forward and backward pass: ranks exchange gradients with the last one only."""
+        """Return a context for a micro-batch's forward and backward pass; ranks exchange gradients in the last one."""
         with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
             yield
 
@@ -147,12 +147,12 @@ class Updater:
         return norm
 
     def skip(self) -> None:
-        """Throw the gradients away instead of stepping."""
+        """Discard the gradients instead of making a step, and count it in `num_skipped`."""
         self.optimizer.zero_grad()
         self.num_skipped += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the moments, the schedule's place and the counts."""
+        """Return the states of optimizer, schedule and gradient scaler, and the counts."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -162,7 +162,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         load_optimizer(self.optimizer, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
@@ -179,9 +179,10 @@ def _counted(batch: Trajectories, unit: int) -> Tensor:
 
 
 def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Have an optimizer go back to where its `state_dict` was taken, exactly.
+    """Restore the exact state of an optimizer.
 
-    Torch casts what it loads to the parameters' type. What an optimizer keeps in another comes back in its own.
+    Torch casts loaded tensors to the type of their parameters. Tensors that an optimizer keeps in another type, such as
+    moments in 32 bits, are put back in that type.
     """
     optimizer.load_state_dict(saved)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -192,11 +193,11 @@ def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
                 optimizer.state[parameters[index]][name] = value.to(loaded.device)
 
 
-def _warn_of_narrow(parameters: Sequence[Tensor]) -> None:
-    """Say that weights of few bits lose updates that are small beside them: most of them, at usual learning rates."""
-    narrow = sorted({str(p.dtype) for p in parameters if p.dtype in (torch.bfloat16, torch.float16)})
-    if narrow:
+def _warn_of_low_precision(parameters: Sequence[Tensor]) -> None:
+    """Warn that weights in bfloat16 or float16 round away most updates at usual learning rates."""
+    low = sorted({str(p.dtype) for p in parameters if p.dtype in (torch.bfloat16, torch.float16)})
+    if low:
         get_logger("optim").warning(
             "weights of few bits lose small updates; model.dtype=float32 with run.mixed_precision=bf16 keeps them",
-            dtype=", ".join(narrow),
+            dtype=", ".join(low),
         )

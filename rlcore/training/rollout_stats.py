@@ -1,8 +1,6 @@
-"""Metrics of sampled responses: their rewards, their lengths, and how many were cut."""
+"""Metrics of a round of responses: their rewards, their lengths, and the share that was truncated."""
 
 from __future__ import annotations
-
-from torch import Tensor
 
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored
@@ -14,31 +12,17 @@ def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metric
 
     Args:
         batch: the whole round, the same on all ranks, with the column `scores`.
-        scored: this rank's share as `run.rollout` returned it; where there are several reward functions, the mean of
-            each is `reward/<name>`.
+        scored: this rank's share as `run.rollout` returned it. With several reward functions, `reward/<name>` is the
+            mean of each.
         ranks: the means of single functions are taken over all of them.
     """
-    by_name = ranks.average(scored.by_name) if len(scored.by_name) > 1 else {}
-    return {
-        **reward_metrics(batch["scores"]),
-        **response_metrics(batch.num_actions.float(), batch.ended.float()),
-        **{f"reward/{name}": mean for name, mean in by_name.items()},
-    }
-
-
-def reward_metrics(scores: Tensor) -> Metrics:
-    """Return mean, population standard deviation, minimum and maximum of float[B] scores."""
+    scores, by_name = batch["scores"], scored.by_name
     return {
         "reward/mean": float(scores.mean()),
         "reward/std": float(scores.std(correction=0)),
         "reward/min": float(scores.min()),
         "reward/max": float(scores.max()),
-    }
-
-
-def response_metrics(lengths: Tensor, ended: Tensor) -> Metrics:
-    """Return the mean length of responses and the share of those that were cut, from float[B] lengths and ends."""
-    return {
-        "response/length_mean": float(lengths.mean()),
-        "response/truncated_fraction": 1.0 - float(ended.mean()),
+        "response/length_mean": float(batch.num_actions.float().mean()),
+        "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+        **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
     }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore_rft.loss import first_places, nll, percentile, thresholds
+from rlcore_rft.loss import first_indices, nll, percentile, thresholds
 
 
 def limits(rows: list[tuple[int, float, int]], share: float) -> list[float]:
@@ -71,10 +71,10 @@ def test_quantiles_agree_with_numpy() -> None:
 
 
 def test_each_key_has_its_first_place_and_its_count() -> None:
-    places, counts = first_places(["b", "a", "b", "c", "a", "b"])
+    places, counts = first_indices(["b", "a", "b", "c", "a", "b"])
     assert places.tolist() == [0, 1, 3]
     assert counts.tolist() == [3, 2, 1]
-    assert first_places([])[0].dtype == torch.long
+    assert first_indices([])[0].dtype == torch.long
 
 
 def test_the_loss_is_one_number_a_token() -> None:
