@@ -1,8 +1,8 @@
-"""Write the pages of the documentation that say what the code says, so that they cannot disagree with it.
+"""Generate the reference pages of the documentation from the code.
 
     python docs/generate.py [--check] [--into FOLDER]
 
-With --check nothing is written; the exit code is 1, and the pages are named, if they are not what the code says.
+With --check nothing is written; pages that are out of date are listed, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS))
 
-from generators import configuration, conformance, errors, hooks, protocols  # noqa: E402  # found in the folder just named
+from generators import configuration, conformance, errors, hooks, protocols  # noqa: E402  # needs the path set above
 
 GENERATORS = (configuration, hooks, protocols, errors, conformance)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write or check the pages."""
-    parser = argparse.ArgumentParser(description="Write the pages that say what the code says.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description="Generate the reference pages from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument("--into", type=Path, default=DOCS, metavar="FOLDER", help="folder of the documentation")
     arguments = parser.parse_args(argv)
     pages = {path: text for generator in GENERATORS for path, text in generator.pages().items()}
     stale = [path for path, text in pages.items() if _read(arguments.into / path) != text]
-    # A page of something that is no longer there is as wrong as one that is missing.
+    # Pages of removed hooks or protocols are out of date too.
     folders = {Path(path).parent for path in pages} - {Path()}
     there = {page.relative_to(arguments.into).as_posix() for at in folders for page in (arguments.into / at).glob("*")}
     left = sorted(there - pages.keys())
     if arguments.check:
         for path in [*stale, *left]:
-            print(f"{path} is not what the code says: run `make docs`")
+            print(f"{path} is out of date: run `make docs`")
         return int(bool(stale or left))
     for path in stale:
         (arguments.into / path).parent.mkdir(parents=True, exist_ok=True)

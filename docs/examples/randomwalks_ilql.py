@@ -1,11 +1,11 @@
-"""Learn to find short ways through a graph from random walks alone: offline reinforcement learning (ILQL).
+"""Learn to find short paths through a graph from random walks only: offline reinforcement learning (ILQL).
 
     python randomwalks_ilql.py [--seed 0] [--graph-seed 1000] [--steps 200] [--out runs]
 
-A GPT-2 of 1.66 M parameters and random weights, one letter a token, learns from 1000 random walks (`walks.py`) and the
-optimality of each; no walk is sampled while it trains. Imitated as they are (beta 0), they are worth about a third of
-what is possible. What the Q-functions have learnt shows once they steer the sampling: of 1000 samples each, the median
-optimality over training seeds 0 to 4 is .27 at beta 0, .49 at beta 1 and .978 at beta 100 (graph seed 1000).
+A GPT-2 with 1.66 M parameters, random weights and one token per letter learns from 1000 random walks (`walks.py`) and
+their optimality; no walk is sampled during training. The walks themselves have about a third of the possible optimality
+(beta 0 imitates them). At a higher beta the Q-functions steer sampling: over 1000 samples each, the median optimality
+for training seeds 0 to 4 is .27 at beta 0, .49 at beta 1 and .978 at beta 100 (graph seed 1000).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BETAS = (0, 1, 100)
 
 
 def main() -> None:
-    """Train and show what came of it."""
+    """Train, and print sampled walks at two betas."""
     options = parse_options()
     graph = task(options.graph_seed)
 
@@ -50,7 +50,7 @@ def main() -> None:
         trainer=ILQL,
         samples=graph.walks,
         rewards=reward_fn(graph.walks),
-        reward_fn=reward_fn,  # asked at the evaluation only
+        reward_fn=reward_fn,  # called at evaluations only
         eval_prompts=graph.starts * 50,
         eval={"show": 0, "batch_size": 1000, "gen": {"beta": list(BETAS)}},
         gen=GEN,
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the training")
     parser.add_argument("--graph-seed", type=int, default=1000, help="of the graph and the walks")
@@ -85,7 +85,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def walks_table(graph: RandomWalks, walks: dict[int, list[str]]) -> Table:
-    """Set one walk from each start beside another, each sampled at a beta of its own."""
+    """Return a table of walks from each start, one column for each beta."""
     columns = [name for beta in walks for name in (f"beta {beta}", "optimality")]
     table = Table("from", "shortest", *columns, title="Sampled walks")
     for i, start in enumerate(graph.starts):

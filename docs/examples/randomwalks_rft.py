@@ -1,12 +1,12 @@
-"""Learn to find short ways through a graph: imitate random walks (SFT), then the best of one's own walks (RFT).
+"""Learn to find short paths through a graph: imitate random walks (SFT), then the policy's own best walks (RFT).
 
     python randomwalks_rft.py [--seed 0] [--graph-seed 1000] [--steps 32] [--out runs]
 
 The task and the model are those of `randomwalks.py`. Each round samples 100 walks from each of the 20 starts and takes
-a few passes over those whose optimality reaches the .9-quantile of their start, the last pass the .95-quantile. It
-prints after how many rounds, and CPU seconds of this process, the mean optimality of 1000 sampled walks first reached
-.95: 4 to 7 rounds and 18 to 47 seconds for seeds 0 to 4 (graph seed 1000). The seconds count from when the SFT model is
-there, evaluations included; set OMP_NUM_THREADS=1 to compare them.
+a few passes over those whose optimality reaches the .9-quantile of their start, in the last pass the .95-quantile. The
+script prints the rounds and CPU seconds after which the mean optimality of 1000 sampled walks first reached .95: 4 to 7
+rounds and 18 to 47 seconds for seeds 0 to 4 (graph seed 1000). CPU seconds are counted from the end of SFT and include
+evaluations; set OMP_NUM_THREADS=1 to compare them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RFT = {
     "start_percentile": 0.9,
     "end_percentile": 0.95,
     "improve_steps": 4,
-    "history": 1,  # a round's 2000 walks are enough to choose from
+    "history": 1,  # the 2000 walks of one round are enough
     "batch_size": 32,
     "optimizer": {"lr": 3e-4, "betas": [0.9, 0.99]},
 }
@@ -40,7 +40,7 @@ GEN = {"max_new_tokens": 9}
 
 
 def main() -> None:
-    """Train twice and show the course of the second."""
+    """Train by SFT and RFT, and print the progress of RFT."""
     options = parse_options()
     graph = task(options.graph_seed)
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of both trainings")
     parser.add_argument("--graph-seed", type=int, default=1000, help="of the graph and the walks")
@@ -93,12 +93,12 @@ def parse_options() -> argparse.Namespace:
 
 
 def folder_of(out: Path, name: str) -> dict[str, object]:
-    """Say where a run lies; a former run of the same name gives way."""
+    """Return the run options of a folder, overwriting an earlier run of the same name."""
     return {"root": str(out), "name": name, "overwrite": True}
 
 
 def cpu_clock() -> Callable[..., dict[str, list[float]]]:
-    """Return a metric function that tells how many CPU seconds this process has used since now."""
+    """Return a metric function that reports the CPU seconds of this process since this call."""
     begun = time.process_time()
 
     def metric_fn(samples: list[str]) -> dict[str, list[float]]:
@@ -108,7 +108,7 @@ def cpu_clock() -> Callable[..., dict[str, list[float]]]:
 
 
 def course(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row for each evaluation: step, rounds and walks learned from so far, optimality, CPU seconds."""
+    """Return one row for each evaluation: step, rounds and training walks so far, optimality, CPU seconds."""
     evaluations, step, rounds, learned = [], 0, 0.0, 0.0
     for row in rows:
         if "rft/round" in row:
@@ -122,7 +122,7 @@ def course(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def course_table(rows: list[dict[str, Any]]) -> Table:
-    """Show how optimality rose."""
+    """Return a table of the optimality at each evaluation."""
     table = Table("improve steps", "rounds", "walks in the last pass", "optimality", "CPU seconds", title="RFT")
     for row in rows:
         table.add_row(

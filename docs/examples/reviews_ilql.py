@@ -1,21 +1,21 @@
-"""Learn from film reviews and their labels alone, then say at sampling time how favourable to be: offline RL by ILQL.
+"""Learn from labelled film reviews by offline RL (ILQL), then choose at sampling time how favourable the output is.
 
     python reviews_ilql.py REVIEWS.jsonl [--seed 0] [--epochs 2] [--at-end] [--out runs] [--quick]
 
-REVIEWS.jsonl has one review a line, {"text": ..., "label": 1 or 0}, as for `reviews.py`. A tenth is held out for
-prompts. A third of the rest trains a classifier of sentiment, the judge, and nothing else; the other two thirds train
+REVIEWS.jsonl contains one review per line, {"text": ..., "label": 1 or 0}, as for `reviews.py`. A tenth is held out for
+prompts. A third of the rest is used only to train a sentiment classifier, the judge; the other two thirds train
   1. a byte-level BPE tokenizer,
   2. a GPT-2 of 2 layers from random weights, with two Q-functions and a V.
-Nothing is sampled while it trains. Then the same weights continue the first words of held-out reviews at several
-betas, the weight that the Q-functions' advantages have in `gen.beta`, and the judge says how favourable that is.
+Nothing is sampled during training. Afterwards the policy continues the first words of held-out reviews with several
+values of `gen.beta`, the weight of the Q-functions' advantages, and the judge scores the results.
 
-Every token of a review is paid the label, 1 or -1, and no future counts (gamma 0), so that Q of a token is what a
-review is worth in which it was written there. Paid once, at the end, the label has to come back through some thirty
-tokens from value to value (`--at-end`, gamma 1); in two epochs that steers next to nothing.
+Every token of a review is rewarded with the label, 1 or -1, and gamma is 0, so Q of a token is the expected label of
+reviews that contain it there. With `--at-end` only the last token is rewarded and gamma is 1: the label must then
+propagate through some thirty tokens, which has almost no effect in two epochs.
 
-Measured with OMP_NUM_THREADS=1, 76 to 83 CPU seconds each, on the 10,662 sentences of Pang & Lee (ACL 2005). Judged
-favourable, and in brackets the share of words that occur in the reviews learned from, over 200 held-out prompts; the
-judge is right about .72 to .73 of 1066 held-out reviews. Each seed splits the reviews anew.
+Measured with OMP_NUM_THREADS=1, 76 to 83 CPU seconds each, on the 10,662 sentences of Pang & Lee (ACL 2005): the
+judge's mean probability of favourable over 200 held-out prompts, and in brackets the share of words that occur in the
+training reviews. The judge's accuracy is .72 to .73 on 1066 held-out reviews. Each seed has its own split.
 
     beta      seed 0        seed 1        seed 2        seed 0, --at-end
     -8        .529 (.01)    .505 (.02)    .472 (.00)    .520 (.01)
@@ -25,9 +25,8 @@ judge is right about .72 to .73 of 1066 held-out reviews. Each seed splits the r
      8        .793 (.66)    .865 (.69)    .788 (.68)    .542 (.64)
     16        .899 (.77)    .903 (.58)    .893 (.56)    .558 (.65)
 
-Below 0 it goes the other way for a little, and soon nowhere: the words are no words any more. CQL keeps Q low off the
-data, and what is not in the data is then what a negative beta seeks. A model this small that has read 6,400 sentences
-twice misspells at every beta.
+Negative betas steer slightly in the other direction, then the text degenerates: CQL keeps Q low outside the data, and
+a negative beta prefers low Q. So small a model trained on 6,400 sentences for two epochs misspells words at every beta.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ ILQL = {
 
 
 def main() -> None:
-    """Train the judge and the policy, and show what beta does."""
+    """Train the judge and the policy, and print the effect of beta."""
     options = parse_options()
     console = Console()
     rest, held_out = read_reviews(options.reviews, options.seed, limit=200 if options.quick else None)
@@ -82,7 +81,7 @@ def main() -> None:
     words = {word for text in texts(for_policy) for word in text.split()}
 
     def known(outputs: list[str]) -> dict[str, list[float]]:
-        """Count the words that some review has; the first of an output may be the end of one."""
+        """Return the share of words that occur in a review, without the first, which may be the end of a word."""
         written = [output.split()[1:] for output in outputs]
         return {"known": [sum(word in words for word in output) / max(len(output), 1) for output in written]}
 
@@ -96,7 +95,7 @@ def main() -> None:
         trainer=ILQL | {"gamma": 1.0 if options.at_end else 0.0},
         samples=texts(for_policy),
         rewards=[pay(review, tokenizer, at_end=options.at_end) for review in for_policy],
-        reward_fn=favourable,  # asked at the evaluation only, as the other one
+        reward_fn=favourable,  # called at evaluations only, like metric_fn
         metric_fn=known,
         eval_prompts=prompts_from(held_out)[:NUM_EVAL_PROMPTS],
         eval={"show": 0, "batch_size": NUM_EVAL_PROMPTS, "gen": {"beta": list(BETAS)}},
@@ -118,25 +117,25 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reviews", type=Path, help="JSONL file with the fields text and label (1 positive, 0 negative)")
     parser.add_argument("--seed", type=int, default=0, help="of the split and of the training")
     parser.add_argument("--epochs", type=float, default=2, help="passes over the reviews")
-    parser.add_argument("--at-end", action="store_true", help="pay the label once, at the last token of a review")
+    parser.add_argument("--at-end", action="store_true", help="reward only the last token of a review")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     parser.add_argument("--quick", action="store_true", help="try the script out: 200 reviews and a tiny model")
     return parser.parse_args()
 
 
 def pay(review: Review, tokenizer: PreTrainedTokenizerFast, *, at_end: bool) -> float | list[float]:
-    """Give the label, 1 or -1, to a review's end, or to each token chosen in it: all but the first, and EOS."""
+    """Return the label, 1 or -1, for the last token, or for each chosen token: all but the first, and EOS."""
     label = 2.0 * review["label"] - 1.0
     return label if at_end else [label] * len(tokenizer(review["text"])["input_ids"])
 
 
 def samples_table(prompts: list[str], written: dict[float, list[str]]) -> Table:
-    """Set what was written at each beta side by side."""
+    """Return a table of the continuations, one column for each beta."""
     table = Table(*(f"beta {beta:g}" for beta in written), title="Held-out prompts continued", show_lines=True)
     for i, prompt in enumerate(prompts):
         table.add_row(*(Text(prompt + outputs[i]) for outputs in written.values()))

@@ -1,8 +1,8 @@
 """The random-walks task: reach node `a` of a directed random graph from a given start in as few moves as possible.
 
-Self-contained: no download, and small enough to learn on one CPU core in seconds. The walks to imitate were drawn at
-random, so the data is poor (a mean optimality of .35 on graph seed 1000, of 1 possible) and a policy has to find the
-short ways by itself. Graph seeds differ much in difficulty: state the seed with every figure.
+The task needs no download and is small enough to learn on one CPU core in seconds. The training walks are random, so
+they are poor (a mean optimality of .35 of 1 on graph seed 1000), and a policy must find the short paths by itself.
+Graph seeds differ in difficulty: state the seed with every figure.
 
 Chen et al., 2021, arXiv:2106.01345, section 5.4; the exact procedure is that of trlX's benchmark of the same name.
 
@@ -22,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 NUM_NODES = 21
 MAX_NODES = 10
-"""Longest walk, counted in nodes; also what a walk that fails counts as."""
+"""Number of nodes of the longest walk; also the length that a failed walk counts as."""
 NUM_WALKS = 1000
 EDGE_THRESHOLD = 0.9
 END_ID, PAD_ID = 21, 22
@@ -30,27 +30,27 @@ END, PAD = "<end>", "<pad>"
 
 
 def letter(node: int) -> str:
-    """Name a node: 0 is `a`, the goal; 20 is `u`."""
+    """Return the letter of a node: 0 is `a`, the goal; 20 is `u`."""
     return chr(ord("a") + node)
 
 
 def node_of(name: str) -> int | None:
-    """Return the node a letter names, None for any other character."""
+    """Return the node of a letter, None for any other character."""
     node = ord(name) - ord("a")
     return node if 0 <= node < NUM_NODES else None
 
 
 class RandomWalks:
-    """Draw a graph and 1000 walks on it, and judge walks by how near they come to the shortest.
+    """A random graph with 1000 random walks on it, and the optimality of walks compared with the shortest.
 
     Every number depends on the order of calls to one numpy `RandomState(seed)`.
 
     Attributes:
-        edges: bool[21, 21], `edges[i, j]` where a move from i to j is legal; the goal leads to itself alone.
+        edges: bool[21, 21], `edges[i, j]` is True if the move from i to j is legal; the goal leads only to itself.
         walks: 1000 strings of letters, start and goal included, at most 10 long.
         starts: the distinct first letters of the walks, sorted.
-        shortest: for each node, how many nodes the shortest path to the goal has, itself and the goal included;
-            10 where it has more or there is none.
+        shortest: for each node, the number of nodes of the shortest path to the goal, both ends included; 10 if it has
+            more or does not exist.
     """
 
     def __init__(self, seed: int = 1000) -> None:
@@ -63,8 +63,8 @@ class RandomWalks:
     def optimality(self, walk: str) -> float:
         """Return (10 - length) / (10 - shortest possible length) of a walk, between 0 and 1.
 
-        The walk ends at its first `a`. One that makes an illegal move, leaves the alphabet or never arrives counts as
-        10 nodes long and scores 0; so does an empty one, and any from a start that no shorter walk leaves.
+        The walk ends at its first `a`. A walk with an illegal move or unknown letter, or one that never arrives, counts
+        as 10 nodes long and scores 0; so do the empty walk and walks from starts whose shortest path has 10 nodes.
         """
         start = node_of(walk[0]) if walk else None
         if start is None or self.shortest[start] >= MAX_NODES:
@@ -84,7 +84,7 @@ class RandomWalks:
 
 
 def draw_edges(random: np.random.RandomState) -> npt.NDArray[np.bool_]:
-    """Draw graphs until every node has a way out, then make the goal absorbing."""
+    """Draw graphs until every node has an outgoing edge, then make the goal absorbing."""
     while True:
         edges = random.rand(NUM_NODES, NUM_NODES) > EDGE_THRESHOLD
         np.fill_diagonal(edges, False)
@@ -96,7 +96,7 @@ def draw_edges(random: np.random.RandomState) -> npt.NDArray[np.bool_]:
 
 
 def draw_walk(random: np.random.RandomState, edges: npt.NDArray[np.bool_]) -> str:
-    """Move at random from a random start other than the goal, until the goal or the tenth node."""
+    """Return a random walk from a random start other than the goal, up to the goal or the tenth node."""
     node = 0
     while node == 0:
         node = random.randint(NUM_NODES)
@@ -108,7 +108,7 @@ def draw_walk(random: np.random.RandomState, edges: npt.NDArray[np.bool_]) -> st
 
 
 def count_shortest(edges: npt.NDArray[np.bool_]) -> list[int]:
-    """Search breadth first from the goal against the direction of the edges."""
+    """Return the lengths of shortest paths, by breadth-first search from the goal against the edges' direction."""
     lengths = {0: 1}
     waiting = deque([0])
     while waiting:
@@ -121,7 +121,7 @@ def count_shortest(edges: npt.NDArray[np.bool_]) -> list[int]:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer with one token a letter: a..u are 0..20, `<end>` is 21, `<pad>` 22; no BOS, no unknown token."""
+    """Return a tokenizer with one token per letter: a..u are 0..20, `<end>` is 21, `<pad>` 22, without BOS."""
     vocab = {letter(node): node for node in range(NUM_NODES)} | {END: END_ID, PAD: PAD_ID}
     backend = Tokenizer(models.WordLevel(vocab))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -130,7 +130,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model_config(*, tiny: bool = False) -> GPT2Config:
-    """Describe a GPT-2 of 1.66 M parameters (6 layers, 144 wide), or a tiny one: 1 layer, 24 wide, heads as narrow."""
+    """Return the configuration of a GPT-2 with 1.66 M parameters (6 layers, 144 wide), or 1 layer, 24 wide if tiny."""
     layers, width, heads = (1, 24, 2) if tiny else (6, 144, 12)
     return GPT2Config(
         n_layer=layers,
@@ -149,15 +149,15 @@ def model_config(*, tiny: bool = False) -> GPT2Config:
 
 @cache
 def task(seed: int = 1000) -> RandomWalks:
-    """Draw a graph once however often it is asked for."""
+    """Return the task of a graph seed; results are cached."""
     return RandomWalks(seed)
 
 
-# What configuration files refer to as `walks:name`; all of them mean graph seed 1000.
+# The functions that configuration files refer to as `walks:name`, for graph seed 1000.
 
 
 def samples() -> list[str]:
-    """Return the 1000 walks to imitate."""
+    """Return the 1000 training walks."""
     return list(task().walks)
 
 
@@ -172,7 +172,7 @@ def eval_prompts() -> list[str]:
 
 
 def reward_fn(samples: list[str]) -> list[float]:
-    """Judge each walk by its optimality."""
+    """Return the optimality of each walk."""
     return [task().optimality(walk) for walk in samples]
 
 

@@ -1,1 +1,1 @@
-"""Write those pages of the documentation that say what the code says."""
+"""Generators of the documentation's reference pages."""

@@ -1,4 +1,4 @@
-"""Write the page on configuration from the config classes, so that it cannot disagree with them."""
+"""Generate the page on configuration from the config classes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ SHOWN = ("rlcore", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")
 INTRODUCTION = """\
 # Configuration
 
-Generated from the config classes by `make docs`. `rlcore show NAME` prints the same tables, those of other people's
-plugins too.
+Generated from the config classes by `make docs`. `rlcore show NAME` prints the same tables, including those of
+third-party plugins.
 
-An option can stand in a YAML file (`rlcore train run.yaml`), be changed on the command line by its dotted path
-(`trainer.clip=0.1`), or be given to `rlcore.train` as a dict or a config object. Nothing is converted silently: an
-unknown key, a wrong type and a value out of range are errors, all of them told at once. YAML is read as its 1.2
-standard says: `1e-5` is a number, `no` is text, only `true` and `false` are booleans, and no key may stand twice.
+Options are set in a YAML file (`rlcore train run.yaml`), on the command line by their dotted path (`trainer.clip=0.1`),
+or in arguments of `rlcore.train`, as dicts or config objects. Values are never converted silently: unknown keys, wrong
+types and values out of range are errors, and all errors are reported at once. Files follow YAML 1.2: `1e-5` is a
+number, `no` is text, only `true` and `false` are booleans, and duplicate keys are errors.
 
-The sections `trainer` and `model` and the entries of `loggers` hold a name (`model.architecture` for a model; it may be
-left out) and the options of the component that bears it. The resolved configuration of a run, every default filled in,
-is in its `config.yaml`.
+The sections `trainer` and `model` and the entries of `loggers` contain the name of a component (`model.architecture`
+for a model; optional) and its options. A run's `config.yaml` contains its resolved configuration with all defaults.
 """
 
 
 def pages() -> dict[str, str]:
-    """Return the page, by its path in the documentation."""
+    """Return a mapping from the page's path to its text."""
     parts = [INTRODUCTION, *sections()]
     for registry in registries():
         for component in registry:
@@ -46,19 +45,19 @@ def pages() -> dict[str, str]:
 
 
 def sections() -> list[str]:
-    """Write the sections of a run's configuration, those without options of their own in one table."""
+    """Return the sections of a run's configuration, with all top-level options in the first table."""
     rows = describe(TrainConfig)
     defaults = {field.name: field.default for field in attrs.fields(TrainConfig)}
     alone = [row for row in rows if "." not in row.path]
     nested = groupby((row for row in rows if "." in row.path), key=lambda row: row.path.partition(".")[0])
-    written = [section("Top level", "Beside the sections below", alone)]
+    written = [section("Top level", "Options outside the sections below", alone)]
     for name, group in nested:
         written.append(section(f"The section `{name}`", str(type(defaults[name]).__doc__), group))
     return written
 
 
 def section(title: str, lead: str, rows: Iterable[Row]) -> str:
-    """Write one table."""
+    """Return one table with its heading."""
     lines = [f"## {title}", "", f"{lead[:1].upper()}{lead[1:].rstrip('.')}.", ""]
     lines += ["| option | type | default | range | unit | meaning | source |", "|---|---|---|---|---|---|---|"]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Read docstrings and signatures, and refuse a docstring that is not about the arguments there are."""
+"""Docstrings and signatures, with a check that each docstring describes exactly the arguments of its function."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ITEM = re.compile(r"^ {4}([\w, ]+): (.*)$")
 
 
 class Undocumented(Exception):
-    """Report a page that cannot be written, because code and docstring or examples do not fit together."""
+    """Raised if a page cannot be generated, because docstring or examples do not match the code."""
 
 
 @attrs.frozen
 class Docstring:
-    """Hold the parts of a docstring: its text, what it says of each argument, of results and of errors."""
+    """Parts of a docstring: its text, and its descriptions of arguments, results and errors."""
 
     text: str
     arguments: dict[str, str]
@@ -30,12 +30,12 @@ class Docstring:
 
     @property
     def lead(self) -> str:
-        """Return its first sentence or clause, without the full stop."""
+        """Return the first line, without the full stop."""
         return self.text.partition("\n")[0].rstrip(".")
 
 
 def read(documented: Any, where: str) -> Docstring:
-    """Take the docstring of a function or class apart."""
+    """Parse the docstring of a function or class."""
     written = documented.__doc__
     if not written:
         raise Undocumented(f"{where} has no docstring")
@@ -53,10 +53,10 @@ def read(documented: Any, where: str) -> Docstring:
 
 
 def read_function(function: Callable[..., Any], where: str) -> Docstring:
-    """Take the docstring of a function apart.
+    """Parse the docstring of a function.
 
     Raises:
-        Undocumented: it does not describe exactly the arguments of the function, in their order.
+        Undocumented: the docstring does not describe exactly the function's arguments, in their order.
     """
     docstring = read(function, where)
     taken = list(parameters(function))
@@ -68,12 +68,12 @@ def read_function(function: Callable[..., Any], where: str) -> Docstring:
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return what a function takes, without self."""
+    """Return the parameters of a function, without self."""
     return {name: one for name, one in inspect.signature(function).parameters.items() if name != "self"}
 
 
 def signature(function: Callable[..., Any], name: str) -> str:
-    """Write a signature as it stands in the code, an argument a line where it is long."""
+    """Return a signature as in the code; if it is long, with one argument per line."""
     before: list[str] = []
     for one in parameters(function).values():
         if one.kind is one.KEYWORD_ONLY and not any(part.startswith("*") for part in before):
@@ -88,7 +88,7 @@ def signature(function: Callable[..., Any], name: str) -> str:
 
 
 def table(function: Callable[..., Any], docstring: Docstring) -> list[str]:
-    """Write what a function takes, a row for each argument."""
+    """Return the table of a function's arguments."""
     if not docstring.arguments:
         return []
     lines = ["| argument | type | meaning |", "|---|---|---|"]
@@ -99,14 +99,14 @@ def table(function: Callable[..., Any], docstring: Docstring) -> list[str]:
 
 
 def outcome(docstring: Docstring) -> list[str]:
-    """Write what a function returns and raises, where its docstring says so."""
+    """Return the lines on the return value and exceptions of a function, if its docstring describes them."""
     lines = [f"Returns: {docstring.returns}", ""] if docstring.returns else []
     return lines + [line for name, when in docstring.raises.items() for line in (f"Raises `{name}`: {when}", "")]
 
 
 @attrs.frozen(repr=False)
 class _Bare:
-    """Show text without quotes, as annotations are written, and the dots of a default that each may choose."""
+    """Text whose repr has no quotes, for annotations and for `...` as a default."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Write the catalogue of errors: what each means, a mistake that raises it, what it then says, and what to do."""
+"""Generate the catalogue of errors: the meaning of each, an example that raises it, its message, and how to fix it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from rlcore import errors
 INTRODUCTION = """\
 # Errors
 
-Generated from `rlcore/errors.py` by `make docs`. Every error that rlcore raises on purpose is one of these. Each says
-what, where, the value it saw and what to do, and is also the error of Python's own that it refines, so
+Generated from `rlcore/errors.py` by `make docs`. Every error that rlcore raises is one of these. Its message states
+what is wrong, where, the value seen and what to do. Its class is also a subclass of a built-in error, so
 `except ValueError` and `except rlcore.RLCoreError` both work. The command line prints `Name: message` and exits with 1;
-`RLCORE_DEBUG=1` shows the traceback.
+`RLCORE_DEBUG=1` adds the traceback.
 
-The mistakes below are run by the tests, one after the other in one folder, which holds a small model in `./gpt2`; they
-begin with:
+The examples below run as tests, in their order and in one folder with a small model in `./gpt2`, after these lines:
 
 <!-- setup: gpt2 -->
 ```python
@@ -32,16 +31,16 @@ samples = ["The cat sat.", "The dog ran."]
 
 
 def error_classes() -> dict[str, type[Exception]]:
-    """List the error classes in the order they are written."""
+    """Return the error classes by name, in the order of their definition."""
     found = {name: one for name, one in vars(errors).items() if inspect.isclass(one)}
     return {name: one for name, one in found.items() if issubclass(one, errors.RLCoreError)}
 
 
 def pages(classes: dict[str, type[Exception]] | None = None, cases: Path = EXAMPLES / "errors.toml") -> dict[str, str]:
-    """Return the page, by its path in the documentation.
+    """Return a mapping from the page's path to its text.
 
     Raises:
-        Undocumented: an error has no case, or a case is about no error.
+        Undocumented: an error has no example, or an example belongs to no error.
     """
     classes = error_classes() if classes is None else classes
     written: dict[str, Any] = tomllib.loads(cases.read_text(encoding="utf-8"))
@@ -52,8 +51,9 @@ def pages(classes: dict[str, type[Exception]] | None = None, cases: Path = EXAMP
 
 
 def _section(name: str, error: type[Exception], case: dict[str, str]) -> str:
-    bases = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
-    lines = [f"## {name}", "", f"{read(error, name).text} It is a kind of {bases}.", ""]
+    names = [f"`{base.__name__}`" for base in error.__bases__]
+    bases = f"{'Base class' if len(names) == 1 else 'Base classes'}: {', '.join(names)}"
+    lines = [f"## {name}", "", f"{read(error, name).text} {bases}.", ""]
     if "before" in case:
         lines += [case["before"].strip(), ""]
     language = "console" if "console" in case else "python"

@@ -1,4 +1,4 @@
-"""Set the examples of a page into it, file by file as they are, so that the page's test runs the very files."""
+"""Insert example files into a page verbatim, so that the test of the page runs the files themselves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LANGUAGES = {".py": "python", ".yaml": "yaml"}
 
 
 def example(name: str, folder: Path) -> list[str]:
-    """Write the example of a hook or protocol.
+    """Return the example section of a hook or protocol.
 
-    `folder/name.py` is the example. `folder/sittings.toml` may say under `[name]` what it takes to run it: `files`,
-    names of further files there; `plugin`, the dist that it is installed as; `console`, commands and what they print.
+    `folder/name.py` is the example. The table `[name]` of `folder/sittings.toml` may contain what is needed to run it:
+    `files`, further files of the folder; `plugin`, the dist it is installed as; `console`, commands and their output.
 
     Raises:
         Undocumented: there is no example.

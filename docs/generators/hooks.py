@@ -1,4 +1,4 @@
-"""Write a page for every hook, from its signature, its docstring and its example."""
+"""Generate a page for every hook from its signature, docstring and example."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from rlcore import hookspecs
 
 Hooks = dict[str, Callable[..., Any]]
 GROUPS = {
-    "register_": ("Register hooks", "They bring components, which a configuration chooses by name."),
-    "on_": ("Observers", "They hear what happens in a run, on every rank, and change nothing."),
-    "": ("Wrapping", "It puts something around what another plugin's component builds."),
+    "register_": ("Register hooks", "These hooks register components, which a configuration selects by name."),
+    "on_": ("Observers", "These hooks are called during a run, on every rank, and must not change it."),
+    "": ("Wrapping", "This hook wraps the objects that other plugins' components build."),
 }
 INTRODUCTION = """\
 # Hooks
 
 Generated from `rlcore/hookspecs.py` by `make docs`.
 
-A plugin implements a hook by a function of its name under `@rlcore.hookimpl`, in the module its entry point names. The
-function takes any of the hook's arguments, by name. A hook that rlcore does not have, or an argument that a hook does
-not have, makes the plugin broken, with the nearest match in the reason.
+A plugin implements a hook by a function with the hook's name and the decorator `@rlcore.hookimpl`, in the module of its
+entry point. The function may have any subset of the hook's arguments. If rlcore has no such hook, or the hook no such
+argument, the plugin's state is *broken*, and the reason suggests the nearest name.
 """
 PROTOCOL = re.compile(r"`(?:rlcore\.protocols\.)([A-Z]\w+)`")
 
 
 def hooks_of(module: Any = hookspecs) -> Hooks:
-    """List the hook specifications of a module, in the order they are written."""
+    """Return the hook specifications of a module by name, in the order of their definition."""
     known = {name: one for name, one in vars(module).items() if inspect.isfunction(one) and hasattr(one, "rlcore_spec")}
     return dict(sorted(known.items(), key=lambda pair: pair[1].__code__.co_firstlineno))
 
 
 def pages(hooks: Hooks | None = None, examples: Path = EXAMPLES / "hooks") -> dict[str, str]:
-    """Return every page of the folder `hooks`, by its path in the documentation.
+    """Return a mapping from the paths of the pages in the folder `hooks` to their texts.
 
     Raises:
-        Undocumented: a hook has no example, or its docstring is not about the arguments it takes.
+        Undocumented: a hook has no example, or its docstring does not describe its arguments.
     """
     hooks = hooks_of() if hooks is None else hooks
     written = {f"hooks/{name}.md": _page(name, hook, examples) for name, hook in hooks.items()}

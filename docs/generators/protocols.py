@@ -1,4 +1,4 @@
-"""Write a page for every protocol, from its methods, their docstrings and its example."""
+"""Generate a page for every protocol from its methods, their docstrings and its example."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ INTRODUCTION = """\
 
 Generated from `rlcore/protocols.py` by `make docs`.
 
-What a component must offer. None of these is a base class: any class or function with these attributes and methods can
-be used, and `rlcore.testing` checks it.
+The interfaces of components. None of them is a base class: any class or function with these attributes and methods
+works, and `rlcore.testing` checks it.
 
 | protocol | meaning |
 |---|---|
 """
 BESIDE = {"Decoder": ("DecodeStep",)}
-"""Classes that a protocol's methods return and no page of its own is for."""
+"""Classes without a page of their own, described on the page of the protocol whose methods return them."""
 
 
 def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
-    """List the protocols of a module, in the order they are written."""
+    """Return the protocols of a module by name, in the order of their definition."""
     known = {name: getattr(module, name) for name in module.__all__}
     found = {name: one for name, one in known.items() if getattr(one, "_is_protocol", False)}
     return dict(sorted(found.items(), key=lambda pair: _line(pair[1])))
 
 
 def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / "protocols") -> dict[str, str]:
-    """Return every page of the folder `protocols`, by its path in the documentation.
+    """Return a mapping from the paths of the pages in the folder `protocols` to their texts.
 
     Raises:
-        Undocumented: a protocol has no example, or a docstring is not about the arguments its method takes.
+        Undocumented: a protocol has no example, or a docstring does not describe its method's arguments.
     """
     protocols = protocols_of() if protocols is None else protocols
     rows = [f"| [`{name}`]({name}.md) | {read(one, name).lead} |" for name, one in protocols.items()]
@@ -50,10 +50,10 @@ def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / 
 
 
 def methods(protocol: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the methods and properties of a protocol, in the order they are written."""
+    """Yield the methods and properties of a protocol, in the order of their definition."""
     for name, value in vars(protocol).items():
         if inspect.isfunction(value) and (not name.startswith("_") or name in {"__call__", "__len__"}):
-            if value.__qualname__.startswith(protocol.__name__ + "."):  # not what typing.Protocol puts there
+            if value.__qualname__.startswith(protocol.__name__ + "."):  # skip methods that typing.Protocol adds
                 yield name, value
         elif isinstance(value, property | functools.cached_property):
             yield name, value.fget if isinstance(value, property) else value.func  # type: ignore[misc]
@@ -83,7 +83,7 @@ def _page(name: str, protocol: type, examples: Path) -> str:
 
 
 def _attributes(protocol: type) -> list[str]:
-    """Write the attributes of a protocol, each with the text that stands below it in the source."""
+    """Return the table of a protocol's attributes; their meanings are the docstrings below them in the source."""
     annotations = inspect.get_annotations(protocol)
     if not annotations:
         return []
@@ -93,7 +93,7 @@ def _attributes(protocol: type) -> list[str]:
         at = next(i for i, line in enumerate(source) if line.strip().startswith(f"{name}:"))
         below = source[at + 1].strip()
         if not below.startswith('"""'):
-            raise Undocumented(f"{protocol.__name__}.{name}: no docstring stands below it")
+            raise Undocumented(f"{protocol.__name__}.{name}: it has no docstring below it")
         lines.append(f"| `{name}` | `{kind}` | {below.strip(chr(34)).replace('|', chr(92) + '|')} |")
     return [*lines, ""]
 

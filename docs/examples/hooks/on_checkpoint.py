@@ -1,4 +1,4 @@
-"""Count the bytes of every checkpoint."""
+"""Print the size of every checkpoint."""
 
 from rlcore import hookimpl
 

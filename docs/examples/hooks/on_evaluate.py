@@ -1,4 +1,4 @@
-"""Say how the policy does, next to where it stands."""
+"""Print the step and the names of the metrics of each evaluation."""
 
 from rlcore import hookimpl
 

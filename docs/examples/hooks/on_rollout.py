@@ -1,4 +1,4 @@
-"""Say how long the sampled sequences are, and how many ended by themselves."""
+"""Print the mean length of the sampled sequences, and how many ended by themselves."""
 
 from rlcore import hookimpl
 

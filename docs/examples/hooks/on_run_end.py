@@ -1,4 +1,4 @@
-"""Say how a run ended, also when it failed."""
+"""Print how a run ended, including failures."""
 
 from rlcore import hookimpl
 

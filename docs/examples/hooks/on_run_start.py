@@ -1,4 +1,4 @@
-"""Say what begins, and where it goes on from."""
+"""Print the trainer, the step a run starts from, and its folder."""
 
 from rlcore import hookimpl
 

@@ -1,4 +1,4 @@
-"""Count the steps in which the loss rose."""
+"""Count the steps in which the loss increased."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""An architecture whose embeddings are not trained."""
+"""An architecture with frozen embeddings."""
 
 from rlcore import hookimpl
 

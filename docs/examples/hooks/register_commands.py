@@ -1,11 +1,11 @@
-"""A command that tells how long the demonstrations of a configuration file are."""
+"""A command that prints the longest demonstrations of a configuration file."""
 
 from rlcore import hookimpl
 
 
 @hookimpl
 def register_commands(register):
-    register("lengths", "register_commands:lengths", summary="how long the outputs of a file are")
+    register("lengths", "register_commands:lengths", summary="print the longest demonstrations of a file")
 
 
 def lengths(parser):

@@ -8,7 +8,7 @@ from rlcore.config import config, option
 class OneConfig:
     """One metric in a text file."""
 
-    metric: str = option("loss/total", "the metric that is written")
+    metric: str = option("loss/total", "name of the metric to write")
     file: str = option("one.txt", "file in the run's folder")
 
 

@@ -1,4 +1,4 @@
-"""Lion, an optimizer that looks at signs only (Chen et al., 2023, arXiv:2302.06675)."""
+"""Lion, an optimizer that steps by the sign of a running mean (Chen et al., 2023, arXiv:2302.06675)."""
 
 from rlcore import hookimpl
 from rlcore.config import config, option
@@ -6,9 +6,9 @@ from rlcore.config import config, option
 
 @config
 class LionConfig:
-    """Lion."""
+    """Options of Lion."""
 
-    cautious: bool = option(False, "leave numbers alone whose step would go against their gradient")
+    cautious: bool = option(False, "skip weights whose update has the opposite sign of their gradient")
 
 
 @hookimpl
@@ -17,7 +17,7 @@ def register_optimizers(register):
 
 
 def make_lion(groups, *, lr, betas=(0.9, 0.99), weight_decay=0.0, cautious=False):
-    import torch  # here, so that listing plugins needs none
+    import torch  # imported here, so that listing plugins does not import torch
 
     class Lion(torch.optim.Optimizer):
         @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A pipeline that makes a question of every prompt."""
+"""A pipeline that formats every prompt as a question."""
 
 from rlcore import hookimpl
 from rlcore.config import config, option
@@ -6,9 +6,9 @@ from rlcore.config import config, option
 
 @config
 class QuestionConfig:
-    """How a question is put."""
+    """Format of the questions."""
 
-    form: str = option("Q: {} A:", "the prompt, with {} where the row's text goes")
+    form: str = option("Q: {} A:", "format of a prompt; {} is replaced by the row's text")
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""A reward for outputs that use few different letters."""
+"""A reward for outputs with few different letters."""
 
 from rlcore import hookimpl
 

@@ -1,11 +1,11 @@
-"""A store that says how much waits in it."""
+"""A store that prints the number of sequences taken from it."""
 
 from rlcore import hookimpl
 
 
 @hookimpl
 def register_rollout_stores(register):
-    register("loud", "register_rollout_stores:make_store", summary="the store in memory, and a line a round")
+    register("loud", "register_rollout_stores:make_store", summary="the store in memory, with a line per round")
 
 
 def make_store():

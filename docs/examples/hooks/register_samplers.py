@@ -1,11 +1,11 @@
-"""A sampler that always takes the likeliest token, whatever `gen` says."""
+"""A sampler that always samples greedily, regardless of `gen.temperature`."""
 
 from rlcore import hookimpl
 
 
 @hookimpl
 def register_samplers(register):
-    register("greedy", "register_samplers:greedy", summary="the likeliest token, always")
+    register("greedy", "register_samplers:greedy", summary="greedy sampling")
 
 
 def greedy(policy, prompts, sampling, *, generator=None, logit_mask=None):

@@ -1,4 +1,4 @@
-"""A schedule of `transformers` under a name of one's own, and one that falls by a factor at chosen steps."""
+"""A schedule of `transformers` under another name, and one that decays by a factor at given steps."""
 
 from rlcore import hookimpl
 from rlcore.config import config, option
@@ -6,16 +6,16 @@ from rlcore.config import config, option
 
 @config
 class FallsConfig:
-    """Falls at chosen steps."""
+    """Steps and factor of the decay."""
 
-    at: tuple[int, ...] = option((100, 200), "optimizer steps before which the rate falls", ge=1)
-    factor: float = option(0.1, "what it is multiplied by", gt=0, lt=1)
+    at: tuple[int, ...] = option((100, 200), "optimizer steps before which the rate decays", ge=1)
+    factor: float = option(0.1, "factor of each decay", gt=0, lt=1)
 
 
 @hookimpl
 def register_schedulers(register):
-    register("decay", "transformers:get_linear_schedule_with_warmup", summary="linear, as it is")
-    register("falls", "register_schedulers:make_falls", config=FallsConfig, summary="by a factor at chosen steps")
+    register("decay", "transformers:get_linear_schedule_with_warmup", summary="linear decay")
+    register("falls", "register_schedulers:make_falls", config=FallsConfig, summary="decay by a factor at given steps")
 
 
 def make_falls(optimizer, *, num_warmup_steps, at, factor):

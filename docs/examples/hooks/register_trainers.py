@@ -1,4 +1,4 @@
-"""A trainer that takes one step on all demonstrations at once."""
+"""A trainer whose every step uses all demonstrations in one batch."""
 
 from rlcore import hookimpl
 from rlcore.config import config, option
@@ -7,9 +7,9 @@ from rlcore.settings import OptimizerConfig
 
 @config
 class WholeConfig:
-    """All samples in every step."""
+    """Options of the trainer."""
 
-    optimizer: OptimizerConfig = option(OptimizerConfig(), "how it steps")
+    optimizer: OptimizerConfig = option(OptimizerConfig(), "optimizer and learning-rate schedule")
 
 
 @hookimpl
@@ -21,7 +21,7 @@ class Whole:
     needs, default_budget = ("samples",), {"steps": 100}
 
     def __init__(self, config, run):
-        from rlcore.types import Trajectories  # here, so that listing plugins needs no torch
+        from rlcore.types import Trajectories  # imported here, so that listing plugins does not import torch
 
         self._policy = run.build_policy()
         self.updater = run.updater(self._policy, config.optimizer)

@@ -1,4 +1,4 @@
-"""Time every call of the sampler, whichever it is."""
+"""Time every call of any sampler."""
 
 import functools
 import time

@@ -1,4 +1,4 @@
-"""An architecture: the built-in one, with every layer but the last frozen."""
+"""The built-in architecture with every layer but the last frozen."""
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.settings import CausalLMConfig

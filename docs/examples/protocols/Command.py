@@ -1,10 +1,10 @@
-"""A command is a function of a parser; the function it returns runs it and gives the exit code."""
+"""A command adds arguments to a parser and returns a function that runs it and returns the exit code."""
 
 import argparse
 
 
 def count(parser):
-    parser.add_argument("words", nargs="+", help="what is counted")
+    parser.add_argument("words", nargs="+", help="words to count")
 
     def run(arguments):
         print(len(arguments.words), "words")

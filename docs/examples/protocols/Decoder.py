@@ -1,4 +1,4 @@
-"""A decoder that keeps no cache: it reads everything again for every token."""
+"""A decoder without a cache: it computes the whole sequence again for every token."""
 
 import torch
 
@@ -7,7 +7,7 @@ from rlcore.models.settings import CausalLMConfig
 from rlcore.protocols import DecodeStep
 
 
-class Rereading:
+class CachelessDecoder:
     def __init__(self, model, prompts):
         self.model, self.rows = model, [list(prompt) for prompt in prompts]
 
@@ -28,10 +28,10 @@ class Rereading:
 policy = build_causal_lm("gpt2", CausalLMConfig())
 policy.module.eval()
 prompts = [policy.tokenizer(text)["input_ids"] for text in ("My cat", "Dogs")]
-plain, cached = Rereading(policy.model, prompts), policy.decoder(prompts, max_new_tokens=2)
+plain, cached = CachelessDecoder(policy.model, prompts), policy.decoder(prompts, max_new_tokens=2)
 assert torch.allclose(plain.start().logits, cached.start().logits, atol=1e-4)
-drawn = torch.tensor([5, 6])
-assert torch.allclose(plain.step(drawn).logits, cached.step(drawn).logits, atol=1e-4)
+sampled = torch.tensor([5, 6])
+assert torch.allclose(plain.step(sampled).logits, cached.step(sampled).logits, atol=1e-4)
 for decoder in (plain, cached):
-    decoder.keep(torch.tensor([1]))  # the first sequence has ended
-assert torch.allclose(plain.step(drawn[1:]).logits, cached.step(drawn[1:]).logits, atol=1e-4)
+    decoder.keep(torch.tensor([1]))  # drop the first sequence, which has ended
+assert torch.allclose(plain.step(sampled[1:]).logits, cached.step(sampled[1:]).logits, atol=1e-4)

@@ -1,4 +1,4 @@
-"""A logger that keeps the best value of every metric."""
+"""A logger that writes the highest value of every metric."""
 
 import json
 import math

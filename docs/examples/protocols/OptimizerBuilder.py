@@ -1,4 +1,4 @@
-"""Gradient descent that keeps a mean of the weights beside them, and options as keywords."""
+"""Gradient descent with a running mean of the weights; its option is a keyword argument."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What holds for every policy, seen with the built-in one."""
+"""Properties of every policy, shown with the built-in one."""
 
 import torch
 
@@ -11,14 +11,14 @@ ids = policy.tokenizer("My cat sat.")["input_ids"]
 chosen = [False] * 3 + [True] * (len(ids) - 3)
 batch = Trajectories.stack([ids], [chosen]).to(policy.device)
 
-# A number for each chosen token and zero elsewhere, with gradients.
+# Log-probs of the chosen tokens, zero elsewhere, with gradients.
 logprobs = policy.score(batch).logprobs
 assert logprobs.shape == batch.tokens.shape
 assert bool((logprobs[~batch.action_mask] == 0).all())
 logprobs.sum().backward()
 assert any(weight.grad is not None for weight in policy.module.parameters())
 
-# The reference is the policy as it was built; it has no gradients.
+# The reference is the initial policy; its log-probs have no gradients.
 reference = policy.reference_score(batch).logprobs
 assert torch.equal(reference, logprobs.detach())
 assert not reference.requires_grad

@@ -1,4 +1,4 @@
-"""A pipeline that gives every prompt its length as a column, which reward functions may ask for."""
+"""A pipeline that adds the length of every prompt as a column, which reward functions can receive."""
 
 import attrs
 from transformers import AutoTokenizer
@@ -14,4 +14,4 @@ def measured(source, tokenizer, data, *, max_length, what="prompts"):
 
 prompts = measured(["My cat", "Dogs"], AutoTokenizer.from_pretrained("gpt2"), DataConfig(), max_length=0)
 assert [prompt.text for prompt in prompts] == ["My cat", "Dogs"]
-assert [prompt.columns["prompt_length"] for prompt in prompts] == [6, 4]  # this tokenizer has a token for each byte
+assert [prompt.columns["prompt_length"] for prompt in prompts] == [6, 4]  # this tokenizer has one token per byte

@@ -1,4 +1,4 @@
-"""What a policy with Q-heads says besides, seen with the built-in one."""
+"""Additional outputs of a policy with Q-heads, shown with the built-in one."""
 
 import torch
 
@@ -10,20 +10,20 @@ policy = build_causal_lm("gpt2", CausalLMConfig(), value_head=True, q_heads=2)
 ids = policy.tokenizer("My cat sat.")["input_ids"]
 batch = Trajectories.stack([ids], [[False] * 3 + [True] * (len(ids) - 3)]).to(policy.device)
 
-# Two numbers for each chosen token; the targets begin as copies and get no gradient.
-said = policy.score(batch)
-assert said.q_values.shape == (2, *batch.tokens.shape)
-assert torch.allclose(said.q_values, said.target_q_values)
-assert not said.target_q_values.requires_grad
+# One Q-value per head for each chosen token; the target heads start as copies and have no gradients.
+outputs = policy.score(batch)
+assert outputs.q_values.shape == (2, *batch.tokens.shape)
+assert torch.allclose(outputs.q_values, outputs.target_q_values)
+assert not outputs.target_q_values.requires_grad
 
-# They follow the heads at the rate that is asked for.
+# `sync_targets` moves the target heads towards the heads by the given rate.
 with torch.no_grad():
     for head in policy.module.q_heads.heads:
         head.fall.bias.add_(1.0)
 policy.sync_targets(0.25)
-moved = policy.score(batch).target_q_values - said.target_q_values
+moved = policy.score(batch).target_q_values - outputs.target_q_values
 assert torch.allclose(moved[:, batch.action_mask], torch.tensor(0.25), atol=1e-5)
 
-# A decoder says of every token how much better than V the lowest target finds it.
+# A decoder returns the advantage of every token: the minimum over target Q-heads minus V.
 step = policy.decoder([ids[:3]], max_new_tokens=1, advantages=True).start()
 assert step.advantages.shape == step.logits.shape

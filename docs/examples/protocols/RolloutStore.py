@@ -1,4 +1,4 @@
-"""A store that forgets the oldest sequences when it holds too many."""
+"""A store of limited size that drops the oldest sequences."""
 
 import torch
 
@@ -9,9 +9,9 @@ from rlcore.types import Trajectories
 
 @config
 class NewestConfig:
-    """A store of bounded size."""
+    """Options of the store."""
 
-    most: int = option(1024, "sequences held at most", ge=1)
+    most: int = option(1024, "maximum number of sequences", ge=1)
 
 
 class NewestStore:

@@ -1,4 +1,4 @@
-"""An observer that prints what a run shows it: where it is, how far it is, and what it measured last."""
+"""A summary of a run by its public attributes: folder, step, metrics and rank."""
 
 import rlcore
 from rlcore.testing.small import make_gpt2, make_tokenizer

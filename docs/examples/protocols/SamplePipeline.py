@@ -1,4 +1,4 @@
-"""A pipeline that learns the second half of every text from its first."""
+"""A pipeline whose samples have the first half of a text as prompt and the second as output."""
 
 from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""A sampler that draws each continuation twice and keeps the one the policy finds likelier."""
+"""A sampler that samples two continuations of each prompt and returns the likelier one."""
 
 import torch
 
@@ -17,7 +17,7 @@ def better_of_two(policy, prompts, sampling, *, generator=None, logit_mask=None)
     return both.rows(torch.where(second > first, row + len(prompts), row))
 
 
-better_of_two.draws_from_policy = False  # what is likelier is drawn more often than the policy says
+better_of_two.draws_from_policy = False  # likelier continuations are oversampled
 
 
 policy = build_causal_lm("gpt2", CausalLMConfig())

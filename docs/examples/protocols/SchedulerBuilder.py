@@ -1,4 +1,4 @@
-"""A triangle: up to lr in the middle of the run, and down again; the signature says that it must know the last step."""
+"""A triangular schedule, with its maximum in the middle of the run; its signature requires the number of steps."""
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR

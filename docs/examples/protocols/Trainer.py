@@ -1,4 +1,4 @@
-"""A trainer with options, an order of its own, and a state that leaves nothing out."""
+"""A trainer with options, its own data order, and a complete state for resuming."""
 
 from rlcore import hookimpl
 from rlcore.config import config, option
@@ -7,14 +7,14 @@ from rlcore.settings import OptimizerConfig
 
 @config
 class OneByOneConfig:
-    """Demonstrations, one a step."""
+    """Options of the trainer."""
 
-    optimizer: OptimizerConfig = option(OptimizerConfig(lr=1e-3), "AdamW and its schedule")
+    optimizer: OptimizerConfig = option(OptimizerConfig(lr=1e-3), "optimizer and learning-rate schedule")
 
 
 @hookimpl
 def register_trainers(register):
-    register("one_by_one", "Trainer:OneByOne", config=OneByOneConfig, summary="demonstrations, one a step")
+    register("one_by_one", "Trainer:OneByOne", config=OneByOneConfig, summary="one demonstration per step")
 
 
 class OneByOne:
@@ -25,7 +25,7 @@ class OneByOne:
 
         self.run, self._policy = run, run.build_policy()
         self.order = Order(len(run.samples), run.config.run.seed)
-        run.plan_steps(len(run.samples))  # an epoch is so many yields
+        run.plan_steps(len(run.samples))  # number of steps of an epoch
         self.updater = run.updater(self._policy, config.optimizer)
 
     def steps(self):
