@@ -212,7 +212,7 @@ class DataConfig:
 class PluginsConfig:
     """Which installed plugins the run uses, by the name of their package or entry point."""
 
-    disable: tuple[str, ...] = option((), "plugins to leave out; they are not imported")
+    disable: tuple[str, ...] = option((), "plugins that are not loaded")
     only: tuple[str, ...] | None = option(None, "the only plugins to use besides the core; default: all")
 
 

@@ -108,9 +108,9 @@ def find_lengths(
             return None
         return build(source, tokenizer, data, max_length=bound, what=name)
 
-    prompts = read("prompts", chosen.prompts.made(), max_prompt + 1 if max_prompt else 0)
-    held_out = read("eval_prompts", chosen.prompts.made(), max_prompt + 1 if max_prompt else 0)
-    samples = read("samples", chosen.samples.made(), max_length)
+    prompts = read("prompts", chosen.prompts.build(), max_prompt + 1 if max_prompt else 0)
+    held_out = read("eval_prompts", chosen.prompts.build(), max_prompt + 1 if max_prompt else 0)
+    samples = read("samples", chosen.samples.build(), max_length)
     longest = max((len(prompt.tokens) for prompt in prompts or ()), default=0)
     if inputs.prompts is not None and prompts is None:
         longest = data.max_prompt_tokens or max(max_prompt - settings.gen.max_new_tokens + 1, 0)

@@ -104,9 +104,9 @@ def _fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Run:
         PluginError: its target cannot be imported, raises, or returns something else than a function.
     """
     from rlcore.components import describe_error
-    from rlcore.plugins.checks import guarded
+    from rlcore.plugins.checks import preserve_process_state
 
-    with guarded():
+    with preserve_process_state():
         target = component.target()
         try:
             run = target(parser)

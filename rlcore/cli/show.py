@@ -19,7 +19,7 @@ from rlcore.cli.screen import make_console, make_list
 from rlcore.components import KINDS, Component, describe_error
 from rlcore.errors import UnknownComponent
 from rlcore.plugins.registry import all_registries
-from rlcore.plugins.wrappers import Layer, ask
+from rlcore.plugins.wrappers import Layer, layers_of
 
 SCHEMA = 1
 _WIDEST = max(map(len, KINDS)) + 2
@@ -179,7 +179,7 @@ def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
     everything = [component for registry in all_registries() for component in registry]
     found = everything if name is None else _find_components(name, ())
     asked = [component for component in found if component.kind != "commands"]  # a command is part of no run
-    return [(component, ask(component, all_registries().discovery.hooks)) for component in asked]
+    return [(component, layers_of(component, all_registries().discovery.hooks)) for component in asked]
 
 
 def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:

@@ -46,7 +46,7 @@ class Optimization:
             ConfigError: its options do not go together, or a package it needs is missing.
             PluginError: what was built is no optimizer.
         """
-        return self._build(groups, self.optimizer.wrapped(self.optimizer.component.target()))
+        return self._build(groups, self.optimizer.wrap(self.optimizer.component.target()))
 
     def schedule(self, optimizer: Optimizer, total_updates: int | None) -> LRScheduler:
         """Build the schedule of an optimizer; `total_updates` is its number of steps, None where only time bounds it.
@@ -55,7 +55,7 @@ class Optimization:
             ConfigError: it needs to know the last step, or its options do not go together.
             PluginError: what was built is no schedule.
         """
-        target = self.scheduler.wrapped(self.scheduler.component.target())
+        target = self.scheduler.wrap(self.scheduler.component.target())
         return self._schedule(optimizer, total_updates, target)
 
     def check(self) -> None:

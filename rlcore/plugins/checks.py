@@ -17,8 +17,8 @@ import pluggy
 from packaging.requirements import Requirement
 
 from rlcore.components import normalise
-from rlcore.plugins.metadata import CORE, Found
-from rlcore.plugins.switches import refusal
+from rlcore.plugins.metadata import CORE, InstalledPlugin
+from rlcore.plugins.switches import disabled_reason
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
 """What takes seconds to import, and no plugin may import when it is loaded itself."""
@@ -43,14 +43,14 @@ class Refused(Exception):
         self.state, self.reason = state, reason
 
 
-def check_disabled(found: Found, environ: Mapping[str, str]) -> None:
+def check_disabled(found: InstalledPlugin, environ: Mapping[str, str]) -> None:
     """Refuse what the switches or the run's configuration leave out."""
-    reason = refusal(found.names, environ)
+    reason = disabled_reason(found.names, environ)
     if found.dist != CORE and reason:
         raise Refused(State.DISABLED, reason)
 
 
-def check_requirements(found: Found) -> None:
+def check_requirements(found: InstalledPlugin) -> None:
     """Refuse what its metadata says is for another rlcore."""
     from rlcore._version import __version__
 
@@ -144,7 +144,7 @@ def _home(value: Any, heavy: Mapping[int, str]) -> str:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def preserve_process_state() -> Iterator[None]:
     """Put back what a plugin took from `sys.path`, the working folder, and stdout, which `--json` needs for itself.
 
     What it added to `sys.path` stays, for its own imports may need it.

@@ -22,19 +22,19 @@ class Choice:
     options: Any
     wrapping: Wrapping
 
-    def wrapped(self, built: Any) -> Any:
+    def wrap(self, built: Any) -> Any:
         """Return what the run uses in place of what the component built."""
-        return self.wrapping.wrapped(self.component, built)
+        return self.wrapping.wrap(self.component, built)
 
-    def made(self) -> Any:
+    def build(self) -> Any:
         """Return a sampler, pipeline or reward: the target, or what the target returns for its options."""
         target = self.component.target()
-        return self.wrapped(target if self.options is None else target(self.options))
+        return self.wrap(target if self.options is None else target(self.options))
 
-    def maker(self) -> Callable[[], Any]:
+    def factory(self) -> Callable[[], Any]:
         """Return a function that makes a store, from its options if it has any."""
         target: Callable[..., Any] = self.component.target()
-        return lambda: self.wrapped(target() if self.options is None else target(self.options))
+        return lambda: self.wrap(target() if self.options is None else target(self.options))
 
 
 @attrs.frozen

@@ -29,10 +29,10 @@ from rlcore.plugins.checks import (
     check_disabled,
     check_hooks,
     check_requirements,
-    guarded,
     heavy_imports,
+    preserve_process_state,
 )
-from rlcore.plugins.metadata import Found, find_plugins
+from rlcore.plugins.metadata import InstalledPlugin, find_plugins
 from rlcore.plugins.switches import is_on, remark_on_switches
 
 __all__ = ["Discovery", "Plugin", "State", "discover"]
@@ -107,7 +107,7 @@ def discover(
     found = find_plugins(path)
     plugins: list[Plugin] = []
     for candidate in found.plugins:
-        with guarded():
+        with preserve_process_state():
             plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
     known = {name for candidate in found.plugins for name in candidate.names}
     notes = (*found.notes, *remark_on_switches(known, environ))
@@ -119,7 +119,9 @@ def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mappin
         sys.stderr.write(f"rlcore: {hook}: {', '.join(each.plugin_name for each in implementations)}\n")
 
 
-def _load(found: Found, hooks: pluggy.PluginManager, environ: Mapping[str, str], earlier: Sequence[Plugin]) -> Plugin:
+def _load(
+    found: InstalledPlugin, hooks: pluggy.PluginManager, environ: Mapping[str, str], earlier: Sequence[Plugin]
+) -> Plugin:
     """Load one plugin behind the fence: whatever it raises becomes its state and reason."""
     plugin = Plugin(found.dist, found.version, found.name, found.module)
     is_traced = is_on(environ, "RLCORE_TRACE_PLUGINS")

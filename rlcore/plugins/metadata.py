@@ -21,7 +21,7 @@ _CORE_MODULE = "rlcore.plugins.builtin"
 
 
 @attrs.frozen
-class Found:
+class InstalledPlugin:
     """Hold one entry point of the group, as metadata has it; `problem` says what is wrong with the metadata."""
 
     dist: str
@@ -38,20 +38,20 @@ class Found:
 
 
 @attrs.frozen
-class Findings:
+class InstalledPlugins:
     """Hold every entry point found, and notes on dists that lie on the path more than once."""
 
-    plugins: tuple[Found, ...]
+    plugins: tuple[InstalledPlugin, ...]
     notes: tuple[str, ...]
 
 
-def find_plugins(path: Sequence[str] | None = None) -> Findings:
+def find_plugins(path: Sequence[str] | None = None) -> InstalledPlugins:
     """List the entry points of the group, the core's first, then by dist and name.
 
     A dist that `path` holds several times counts once, as the first of them, as it does for imports.
     """
     folders = search_path() if path is None else list(path)
-    found: dict[tuple[str, str], Found] = {}
+    found: dict[tuple[str, str], InstalledPlugin] = {}
     notes: list[str] = []
     for dist in _with_plugins(folders, notes):
         for candidate in _read(dist):
@@ -59,9 +59,9 @@ def find_plugins(path: Sequence[str] | None = None) -> Findings:
     if not any(candidate.module == _CORE_MODULE and not candidate.problem for candidate in found.values()):
         from rlcore._version import __version__
 
-        found[CORE, "core"] = Found(CORE, __version__, "core", _CORE_MODULE)
+        found[CORE, "core"] = InstalledPlugin(CORE, __version__, "core", _CORE_MODULE)
     order = sorted(found.values(), key=lambda candidate: (candidate.dist != CORE, candidate.dist, candidate.name))
-    return Findings(tuple(order), tuple(sorted(notes)))
+    return InstalledPlugins(tuple(order), tuple(sorted(notes)))
 
 
 def search_path() -> list[str]:
@@ -141,7 +141,7 @@ def _describe_copies(name: str, copies: Sequence[Distribution]) -> str:
     return f"{name} lies on the path in {len(copies)} places: {used} is used, {' and '.join(others)} is not"
 
 
-def _read(dist: Distribution) -> Iterator[Found]:
+def _read(dist: Distribution) -> Iterator[InstalledPlugin]:
     """Yield the entry points of one dist; a dist whose metadata cannot be read yields its problem."""
     name, version = "", "?"
     try:
@@ -151,14 +151,14 @@ def _read(dist: Distribution) -> Iterator[Found]:
     except Exception as error:  # noqa: BLE001  # metadata is a stranger's too, and readable is all we ask of it
         label = name or normalise(_place(dist).name.partition("-")[0])
         what = describe_error(error)
-        yield Found(label, version, "?", "?", problem=f"its metadata cannot be read: {what}")
+        yield InstalledPlugin(label, version, "?", "?", problem=f"its metadata cannot be read: {what}")
         return
     for point, value in points:
         module = value.partition("[")[0]  # extras may stand behind it, which the specification has readers ignore
-        yield _check(Found(name, version, point, module.replace(" ", ""), requires))
+        yield _check(InstalledPlugin(name, version, point, module.replace(" ", ""), requires))
 
 
-def _check(found: Found) -> Found:
+def _check(found: InstalledPlugin) -> InstalledPlugin:
     if EntryPoint.pattern.match(found.module):
         return found
     return attrs.evolve(found, problem=f"its entry point '{found.name}' names no module: {found.module!r}")

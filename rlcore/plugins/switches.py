@@ -44,17 +44,17 @@ def is_on(environ: Mapping[str, str], switch: str) -> bool:
     return environ.get(switch, "").strip().lower() not in {"", "0", "false", "no"}
 
 
-def listed(environ: Mapping[str, str], switch: str) -> set[str]:
+def plugins_in(environ: Mapping[str, str], switch: str) -> set[str]:
     """Return the plugins that a switch names."""
     return {normalise(name.strip()) for name in environ.get(switch, "").split(",") if name.strip()}
 
 
-def refusal(names: Collection[str], environ: Mapping[str, str]) -> str:
+def disabled_reason(names: Collection[str], environ: Mapping[str, str]) -> str:
     """Say why a plugin that goes by `names` is left out; nothing if it takes part."""
     for source in _SOURCES:
-        if listed(environ, source.disable) & set(names):
+        if plugins_in(environ, source.disable) & set(names):
             return f"{source.disable_shown} names it"
-        if source.only in environ and not listed(environ, source.only) & set(names):
+        if source.only in environ and not plugins_in(environ, source.only) & set(names):
             return f"{source.only_shown} does not name it"
     return ""
 
@@ -92,9 +92,9 @@ def remark_on_switches(known: Collection[str], environ: Mapping[str, str]) -> li
     notes = []
     for source in _SOURCES:
         for switch, shown in ((source.disable, source.disable_shown), (source.only, source.only_shown)):
-            for name in sorted(listed(environ, switch) - set(known)):
+            for name in sorted(plugins_in(environ, switch) - set(known)):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 notes.append(f"{shown} names '{name}', which is not installed" + (f"; '{near[0]}' is" if near else ""))
-        if CORE in listed(environ, source.disable):
+        if CORE in plugins_in(environ, source.disable):
             notes.append(f"{source.disable_shown} names '{CORE}', but the core itself always stays")
     return notes

@@ -50,7 +50,7 @@ class Layer:
     error: BaseException | None = None
 
 
-def ask(component: Component[Any], hooks: pluggy.PluginManager, config: TrainConfig | None = None) -> list[Layer]:
+def layers_of(component: Component[Any], hooks: pluggy.PluginManager, config: TrainConfig | None = None) -> list[Layer]:
     """Ask every plugin what it wraps `component` in; return the layers, innermost first. Nothing is built.
 
     Args:
@@ -103,7 +103,7 @@ class Wrapping:
         """Ask once what `component` is wrapped in, innermost first."""
         if component not in self._asked:
             self._asked[component] = []
-            for layer in ask(component, self._hooks, self._config):
+            for layer in layers_of(component, self._hooks, self._config):
                 if layer.plugin in self._dropped:
                     continue
                 if layer.error is not None:
@@ -112,7 +112,7 @@ class Wrapping:
                     self._asked[component].append(layer)
         return self._asked[component]
 
-    def wrapped(self, component: Component[Any], built: Any) -> Any:
+    def wrap(self, component: Component[Any], built: Any) -> Any:
         """Return what is used in place of what `component` built: the thing itself, where nobody wraps it."""
         for layer in self.layers(component):
             if layer.wrap is None or layer.plugin in self._dropped:

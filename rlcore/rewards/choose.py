@@ -54,7 +54,7 @@ def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
         component = known.get(fn)
         check_keys(component, component.config_class(), OWN_KEYS)
         choice = chooser.choice(component, form.options, form.path)
-        return ChosenReward(form.name or fn, form.weight, choice.made, choice)
+        return ChosenReward(form.name or fn, form.weight, choice.build, choice)
     if form.options:
         raise DataError(
             f"{form.path}: {', '.join(map(repr, form.options))}: only a registered reward has options; the allowed "

@@ -84,7 +84,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
     with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
-        trainer: Trainer = chosen.trainer.wrapped(trainer_type(chosen.trainer.options, run))
+        trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         if settings.run.epochs is not None and run.total_steps is None:
             name = chosen.trainer.component.name
@@ -101,7 +101,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
 def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
     RunDir(run.dir).rewind(run.step if is_resumed else None)
     for choice in chosen.loggers:
-        logger = choice.wrapped(choice.component.target()(choice.options, run))
+        logger = choice.wrap(choice.component.target()(choice.options, run))
         run.loggers.add(logger, choice.component.qualified)
     run.loggers.add(run.rollouts, "rlcore:rollouts")
 
@@ -131,13 +131,13 @@ def _build_run(
         saves_part = isinstance(policy, ModelPolicy) and policy.saves_part
         if (reference or saves_part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
             _keep_start(policy, place, ranks)
-        wrapped: Policy = architecture.wrapped(policy)
+        wrapped: Policy = architecture.wrap(policy)
         return wrapped
 
     return Run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
-        loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.made(), build_prompts=chosen.prompts.made(),
-        build_samples=chosen.samples.made(), make_store=chosen.store.maker(), make_policy=make_policy,
+        loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
+        build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=make_policy,
         make_rewards=lambda: Rewards.load(chosen.rewards), optimizers=optimizers, total_steps=config.run.steps,
     )  # fmt: skip
 

@@ -151,7 +151,7 @@ def test_a_component_with_options_is_made_from_them() -> None:
     def make(target: Any, options: Any) -> Choice:
         return Choice(Component("samplers", "s", "d", "1", "", target, None), options, Wrapping())
 
-    assert make(len, None).made() is len
-    assert make(lambda options: options["size"], {"size": 3}).made() == 3
-    assert make(lambda: "store", None).maker()() == "store"
-    assert make(lambda options: options["size"], {"size": 4}).maker()() == 4
+    assert make(len, None).build() is len
+    assert make(lambda options: options["size"], {"size": 3}).build() == 3
+    assert make(lambda: "store", None).factory()() == "store"
+    assert make(lambda options: options["size"], {"size": 4}).factory()() == 4

@@ -10,7 +10,7 @@ from dists import GOOD, Site
 
 from rlcore import errors
 from rlcore.config import structure
-from rlcore.plugins.switches import configured, refusal, selection
+from rlcore.plugins.switches import configured, disabled_reason, selection
 from rlcore.settings import PluginsConfig, TrainConfig, plugins_section
 
 SEEN = "def seen(): return [c.name for c in registries().trainers if c.name in {'one', 'two'}]\n"
@@ -31,13 +31,13 @@ def site(tmp_path: Path) -> Site:
 def test_a_plugin_takes_part_only_where_switches_and_section_both_let_it_in() -> None:
     names = {"acme-dpo", "dpo"}
     section = {"RLCORE_CONFIG_PLUGINS": "Acme_DPO"}
-    assert refusal(names, section) == ""
-    assert refusal(names, {"RLCORE_PLUGINS": "dpo", **section}) == ""  # by either of its names
-    assert refusal(names, {"RLCORE_PLUGINS": "x", **section}) == "RLCORE_PLUGINS does not name it"
-    assert refusal(names, {"RLCORE_PLUGINS": "dpo", "RLCORE_CONFIG_PLUGINS": ""}) == (
+    assert disabled_reason(names, section) == ""
+    assert disabled_reason(names, {"RLCORE_PLUGINS": "dpo", **section}) == ""  # by either of its names
+    assert disabled_reason(names, {"RLCORE_PLUGINS": "x", **section}) == "RLCORE_PLUGINS does not name it"
+    assert disabled_reason(names, {"RLCORE_PLUGINS": "dpo", "RLCORE_CONFIG_PLUGINS": ""}) == (
         "plugins.only in the configuration does not name it"
     )
-    assert refusal(names, {"RLCORE_CONFIG_DISABLE_PLUGINS": "x,DPO", **section}) == (
+    assert disabled_reason(names, {"RLCORE_CONFIG_DISABLE_PLUGINS": "x,DPO", **section}) == (
         "plugins.disable in the configuration names it"
     )
 
@@ -92,7 +92,7 @@ def test_the_list_shows_what_a_run_of_a_file_would_see_and_nothing_else_of_it_ma
     ("text", "said"),
     [
         ("plugins: [one]", "plugins = ['one']: must be a mapping of options"),
-        ("plugins: {disable: one}", "plugins.disable = 'one': must be a list (plugins left out, never imported)"),
+        ("plugins: {disable: one}", "plugins.disable = 'one': must be a list (plugins that are not loaded)"),
         ("plugins: {disabel: [one]}", "plugins.disabel = ['one']: no such option; did you mean 'disable'?"),
     ],
 )

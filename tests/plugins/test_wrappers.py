@@ -17,7 +17,7 @@ from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
 from rlcore.plugins.fence import Fence
-from rlcore.plugins.wrappers import METHODS, Wrapping, ask
+from rlcore.plugins.wrappers import METHODS, Wrapping, layers_of
 from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
 from rlcore.settings import TrainConfig
 from rlcore.training.store import MemoryStore
@@ -72,21 +72,21 @@ def make(**plugins: Any) -> tuple[Wrapping, Fence]:
 def test_where_nobody_wraps_the_very_thing_is_used() -> None:
     wrapping, fence = make(listener=object())
     built = object()
-    assert wrapping.wrapped(SAMPLER, built) is built
+    assert wrapping.wrap(SAMPLER, built) is built
     assert (wrapping.plugins, fence.dropped) == (set(), [])
 
 
 def test_the_first_that_registered_is_innermost() -> None:
     wrapping, _ = make(a=Wrapper(around("a")), b=Wrapper(None), c=Wrapper(around("c")))
-    assert wrapping.wrapped(SAMPLER, "it") == "c(a(it))"
+    assert wrapping.wrap(SAMPLER, "it") == "c(a(it))"
     assert wrapping.plugins == {"a:main", "c:main"}
 
 
 def test_a_plugin_is_asked_once_about_a_component_however_often_that_builds() -> None:
     timer = Wrapper(Answer("samplers", around("t")))
     wrapping, _ = make(timer=timer)
-    assert [wrapping.wrapped(SAMPLER, name) for name in "xy"] == ["t(x)", "t(y)"]
-    assert wrapping.wrapped(REWARD, "z") == "z"
+    assert [wrapping.wrap(SAMPLER, name) for name in "xy"] == ["t(x)", "t(y)"]
+    assert wrapping.wrap(REWARD, "z") == "z"
     assert timer.asked == ["acme:fast", "acme:kind"]
 
 
@@ -103,7 +103,7 @@ def test_a_plugin_may_ask_for_the_configuration_of_the_run() -> None:
     hooks.register(Curious())
     config = TrainConfig()
     Wrapping(hooks, config=config).layers(SAMPLER)
-    ask(SAMPLER, hooks)
+    layers_of(SAMPLER, hooks)
     assert Curious.asked == [config, None]
 
 
@@ -125,9 +125,9 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
     bad: Any, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrapping, fence = make(a=Wrapper(around("a")), bad=bad, c=Wrapper(around("c")))
-    assert wrapping.wrapped(SAMPLER, "it") == "c(a(it))"
-    assert wrapping.wrapped(SAMPLER, "it") == "c(a(it))"
-    assert wrapping.wrapped(REWARD, "r") == "c(a(r))"
+    assert wrapping.wrap(SAMPLER, "it") == "c(a(it))"
+    assert wrapping.wrap(SAMPLER, "it") == "c(a(it))"
+    assert wrapping.wrap(REWARD, "r") == "c(a(r))"
     (dropped,) = fence.dropped
     assert str(dropped).startswith(f"bad:main  wrap_component of sampler 'fast' at step 0: {error}")
     assert capsys.readouterr().err.count("wrapper_dropped") == 1
@@ -136,7 +136,7 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
 
 def test_what_stands_in_for_a_function_can_be_called() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
-    assert wrapping.wrapped(SAMPLER, lambda: 41)() == 42
+    assert wrapping.wrap(SAMPLER, lambda: 41)() == 42
     said = (
         "TypeError: its function returned 3, which has no __call__; it must return what is used in place of what it got"
     )
@@ -148,7 +148,7 @@ def test_a_wrapper_that_raises_ends_a_strict_run(bad: Any, monkeypatch: pytest.M
     monkeypatch.setenv("RLCORE_STRICT_PLUGINS", "1")
     wrapping, _ = make(bad=bad)
     with pytest.raises(PluginError, match=r"^bad:main: wrap_component of sampler 'fast' raised"):
-        wrapping.wrapped(SAMPLER, "it")
+        wrapping.wrap(SAMPLER, "it")
 
 
 def test_an_interrupt_in_a_wrapper_is_an_interrupt() -> None:
@@ -157,7 +157,7 @@ def test_an_interrupt_in_a_wrapper_is_an_interrupt() -> None:
 
     wrapping, _ = make(bad=Wrapper(interrupted))
     with pytest.raises(KeyboardInterrupt):
-        wrapping.wrapped(SAMPLER, "it")
+        wrapping.wrap(SAMPLER, "it")
 
 
 WRAPPER = """
@@ -235,7 +235,7 @@ def test_what_stands_in_for_an_object_has_its_methods() -> None:
     store = Component("rollout_stores", "shelf", "acme", "1", "", MemoryStore, None)
     wrapping, fence = make(bad=Wrapper(lambda built: []), good=Wrapper(lambda built: built))
     built = MemoryStore()
-    assert wrapping.wrapped(store, built) is built
+    assert wrapping.wrap(store, built) is built
     said = "TypeError: its function returned [], which has no take; it must return what is used in place of what it got"
     assert [dropped.error for dropped in fence.dropped] == [said]
 
