@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,17 +28,25 @@ class Observers:
     Args:
         hooks: those of the plugins of this process when left out.
         fence: keeps a list of who was dropped.
+        idle: dists whose observers the run has no use for; they are neither called nor listed.
 
     Raises:
         PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and an observer raises.
     """
 
-    def __init__(self, hooks: pluggy.PluginManager | None = None, *, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        hooks: pluggy.PluginManager | None = None,
+        *,
+        fence: Fence | None = None,
+        idle: Collection[str] = (),
+    ) -> None:
         hooks = registries().discovery.hooks if hooks is None else hooks
         self.fence = fence or Fence()
         # Those that registered last hear first, as in pluggy.
         self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {
-            hook: one_by_one(hooks, hook)[::-1] for hook in HOOKS
+            hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0].partition(":")[0] not in idle]
+            for hook in HOOKS
         }
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
@@ -191,17 +191,23 @@ def build_registries(discovery: Discovery) -> Registries:
     return Registries(discovery=discovery, **by_kind)
 
 
-def require_provider(option: str, value: Any, where: str) -> None:
-    """Refuse a value of an option of the core that needs a plugin, where that plugin is not loaded.
+def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
+    """Return the dists that have no work in a run, because the option of the core that they carry out is not set.
 
     Args:
-        option: an option of the core that a published plugin carries out, such as `run.profile`.
-        value: the value it has, for the message.
-        where: where that was written.
+        options: values of options of the core that published plugins carry out, such as `run.profile`.
+        where: where they were written.
 
     Raises:
-        ConfigError: the plugin is not installed, or disabled, or could not be loaded.
+        ConfigError: an option is set, and its plugin is not installed, or disabled, or could not be loaded.
     """
+    for option, value in options.items():
+        if value:
+            _require_provider(option, value, where)
+    return {published("options")[option].dist for option, value in options.items() if not value}
+
+
+def _require_provider(option: str, value: Any, where: str) -> None:
     dist, plugins = published("options")[option].dist, registries().discovery.plugins
     named = [plugin for plugin in plugins if plugin.dist == dist]
     if any(plugin.is_loaded for plugin in named):

@@ -26,7 +26,7 @@ from rlcore.optim.choose import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.choose import Chooser
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.registry import all_registries, registries, require_provider
+from rlcore.plugins.registry import all_registries, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Architecture, Policy, Trainer
 from rlcore.ranks import Ranks
@@ -66,9 +66,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
     inputs = attrs.evolve(inputs, model=unwrapped(inputs.model))
-    observers = Observers()
-    if settings.run.profile:
-        require_provider("run.profile", settings.run.profile, where)
+    observers = Observers(idle=idle_providers({"run.profile": settings.run.profile}, where))
     wrapping = Wrapping(fence=observers.fence, config=settings)
     chosen = choose(settings, inputs, where, wrapping)
     optimizers = Optimizers(chosen.trainer.options, Chooser(where, wrapping))

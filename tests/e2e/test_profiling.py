@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from e2e_plugins import TRAINER, Plugins, plugins
+from e2e_plugins import TRAINER, Plugins, plugins, said_by
 from e2e_processes import assert_same_run, lines
 from e2e_profiles import check_trace, names, told
 from e2e_scenarios import save_model, scenario, train
@@ -168,6 +168,13 @@ def test_a_run_within_a_profiled_run_has_a_profile_of_its_own(tmp_path: Path) ->
     train("ppo_plain", tmp_path, "run", {**ON, "reward_fn": judge})
     assert told(tmp_path / "inner")["steps"]["last_step"] == 2
     assert told(tmp_path / "run")["steps"]["last_step"] == 5
+
+
+def test_the_plugin_is_recorded_for_the_runs_it_profiles_and_for_no_other(tmp_path: Path) -> None:
+    for name, profile in (("off", False), ("on", True)):
+        train("sft_plain", tmp_path, name, {"run": {"steps": 1, "profile": profile}})
+    assert "rlcore-profile" not in said_by(tmp_path / "off")
+    assert said_by(tmp_path / "on")["rlcore-profile"]
 
 
 def test_a_run_is_not_profiled_without_the_plugin(
