@@ -1,4 +1,4 @@
-"""What to turn down first where a run does not fit: each option changed alone, and the estimate made again."""
+"""Changes of the configuration that save memory: each is applied alone, and the run is estimated again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlcore_plan.estimate import Estimate, estimate
 from rlcore_plan.phases import TRUNK
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
-"""The option that bounds what a phase samples at once."""
+"""The option that bounds how many sequences a phase samples at once."""
 FREE = "the same result"
 SLOWER = "the same result, slower"
-OTHER = "another training"
+OTHER = "changes the training"
 WORTHWHILE = 0.01
-"""Share of what tensors take that a change has to save to be named."""
+"""Share of the peak that a change must save to be listed."""
 
 
 @attrs.frozen
 class Advice:
-    """Hold one change of the configuration and what it would save.
+    """One change of the configuration, and the memory it saves.
 
     Attributes:
         change: as `rlcore train` takes it.
@@ -43,23 +43,23 @@ class Advice:
 
 
 def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -> list[Advice]:
-    """Rank what could be turned down: what changes no result first, and within that what is enough and no more.
+    """List changes that save memory: those with the same result first, then slower ones, then other trainings.
 
-    Of what is not enough that comes first which saves most. What trains something else is not tried where a change
-    with the same result is enough.
+    Within each group, the smallest change that makes the run fit comes first; changes that are not enough follow, the
+    largest saving first. Changes of the training are not tried if another change is enough.
 
     Args:
         values: the configuration.
-        where: what it is called.
+        where: name of the configuration, for errors.
         found: its estimate.
-        limit: bytes there are.
+        limit: bytes of the device.
     """
     advice: list[Advice] = []
     for change, price in _changes(values, found):
         if price == OTHER and any(each.peak <= limit for each in advice):
             break
         try:
-            with _silence():  # what a change would be warned of is not what the run is
+            with _silence():  # warnings about a changed configuration do not concern the run
                 changed = merge(values, parse_overrides(change.split()))
                 then = estimate(changed, where, world=found.world, known=found)
         except RLCoreError:  # not every trainer or model has every option
@@ -74,7 +74,7 @@ def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -
 
 
 def _taken(then: Estimate, found: Estimate) -> int:
-    """Return what a changed run takes, malloc keeping in each phase what it keeps in the one that was planned."""
+    """Return the peak of a changed run, assuming that malloc keeps as much in each phase as in the planned run."""
     holes = {phase.name: phase.holes for phase in found.measured.phases}
     return max(phase.peak + holes.get(phase.name, 0) for phase in then.measured.phases)
 
@@ -94,9 +94,9 @@ def _silence() -> Iterator[None]:
 
 
 def _changes(values: Mapping[str, Any], found: Estimate) -> Iterator[tuple[str, str]]:
-    """Yield what to try and its price: the same result, then the same result but slower, then what is another.
+    """Yield changes to try with their price, the cheapest first.
 
-    What only another phase takes than the worst cannot lower the peak.
+    Only changes that affect the worst phase are tried, because no other lowers the peak.
     """
     trainer, model = (values.get(name) or {} for name in ("trainer", "model"))
     worst = found.measured.worst.name

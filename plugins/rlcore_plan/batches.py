@@ -1,4 +1,4 @@
-"""Make the batches that a run would work on: of its samples, or of prompts and rollouts as long as they may be."""
+"""The batches of the planned run: of its samples, or of prompts and rollouts of the maximum length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pieces(subject: Subject, batch: Trajectories, size: int) -> list[Trajectorie
 
 
 def learned(subject: Subject) -> Trajectories:
-    """Return one rank's share of the batch of an optimizer step: of rollouts as long as they may be, or of samples."""
+    """Return one rank's batch of an optimizer step: rollouts of the maximum length, or samples."""
     if subject.workload.num_sampled:
         return rollouts(subject, subject.share(subject.workload.batch_size))
     samples = subject.lengths.samples
@@ -28,7 +28,7 @@ def learned(subject: Subject) -> Trajectories:
 
 
 def rollouts(subject: Subject, size: int) -> Trajectories:
-    """Return sequences as long as they may be, of as many different prompts as the run has, none like another."""
+    """Return different sequences of the maximum length, of as many different prompts as the run has."""
     new, base = subject.settings.gen.max_new_tokens, max(vocabulary_of(subject.policy), 2)
     drawn = torch.randint(base, (size, new), generator=torch.Generator().manual_seed(0)).tolist()
     made = prompts(subject, size, subject.lengths.prompt, subject.lengths.num_prompts)
@@ -37,7 +37,7 @@ def rollouts(subject: Subject, size: int) -> Trajectories:
 
 
 def prompts(subject: Subject, size: int, length: int, different: int = 0) -> list[Prompt]:
-    """Make prompts of one length, so many different ones, or all."""
+    """Return `size` prompts of one length; `different` of them differ, or all."""
     base, made = max(vocabulary_of(subject.policy), 2), []
     for i in range(size):
         number, tokens = i % (different or size), [0] * max(length, 1)

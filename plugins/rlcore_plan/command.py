@@ -12,7 +12,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     """Add the arguments of `rlcore plan` to its parser, and return what runs it."""
     parser.description = (
         "Estimate the memory a run takes of each device, phase by phase, from its configuration: no "
-        "weights are read. Where it does not fit, say what to turn down first and what that saves."
+        "weights are read. Where it does not fit, list changes that save memory."
     )
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration, as for `rlcore train`")
     parser.add_argument(
@@ -35,8 +35,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     values = merge(load_yaml(arguments.file), parse_overrides(arguments.overrides))
     where = f"{arguments.file} + command line" if arguments.overrides else str(arguments.file)
     from rlcore_plan.advice import advise
-    from rlcore_plan.device import device_memory
-    from rlcore_plan.estimate import estimate
+    from rlcore_plan.estimate import device_memory, estimate
     from rlcore_plan.heap import Heap
     from rlcore_plan.report import report_as_json, write_report
 

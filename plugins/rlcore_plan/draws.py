@@ -1,4 +1,4 @@
-"""Draw a few tokens of phantoms, and note what sampling takes with caches as long as they get."""
+"""The memory of sampling: a few tokens are sampled on fake tensors, with caches of their full length."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rlcore_plan.subject import Subject
 from rlcore_plan.watched import Watched
 
 NUM_EARLY, NUM_LATE = 2, 3
-"""Tokens drawn to see what sampling takes: the first step of a decoder allocates its cache, the next finds it there."""
+"""Tokens sampled at the start and at the end: a decoder's first step allocates its cache, the next one reuses it."""
 
 
 UNSEEN = ("gradient_checkpointing", "trunk_cache_gb", "unfrozen_layers")
-"""Options of a model that make no difference to sampling, which needs no gradients."""
+"""Options of a model that do not affect sampling, which needs no gradients."""
 
 
 @attrs.frozen
 class Draw:
-    """Hold what it takes to sample once, beyond what there was before anything was sampled.
+    """The memory of one round of sampling, beyond the memory held before the first.
 
     Attributes:
         name: of the phase.
@@ -42,19 +42,19 @@ class Draw:
 
 @attrs.frozen
 class Draws:
-    """Hold what it takes to sample in training and in evaluations, and what is kept of that for the next time."""
+    """The memory of sampling in training and in evaluations; `kept` is what stays allocated in between."""
 
     phases: tuple[Draw, ...]
     kept: int
 
     @property
     def at_once(self) -> dict[str, int]:
-        """Return how many sequences each phase samples at once."""
+        """Return the number of sequences sampled at once, by phase."""
         return {each.name: each.size for each in self.phases}
 
 
 def is_drawn_alike(one: Subject, other: Subject) -> bool:
-    """Tell whether two runs of the same prompts sample in the same way."""
+    """Tell whether two runs of the same prompts take the same memory for sampling."""
     (first, work), (second, task) = ((each.settings, each.workload) for each in (one, other))
     models = [{name: value for name, value in each.model.items() if name not in UNSEEN} for each in (first, second)]
     return models[0] == models[1] and (
@@ -64,7 +64,7 @@ def is_drawn_alike(one: Subject, other: Subject) -> bool:
 
 
 def draw(subject: Subject, live: LiveBytes) -> Draws:
-    """Sample as in training, and as in evaluations; to be called among phantoms."""
+    """Sample as in training, and as in evaluations; called inside `fake_tensors`."""
     settings, phases, began = subject.settings, [], live.now
     if subject.workload.num_sampled:
         size = subject.share(subject.workload.num_sampled)
@@ -81,7 +81,7 @@ def draw(subject: Subject, live: LiveBytes) -> Draws:
 def _drawn(
     subject: Subject, live: LiveBytes, name: str, gen: SamplingConfig, num_prompts: int, length: int, began: int
 ) -> Draw:
-    """Draw the first tokens, with a cache of its full size, then the last ones."""
+    """Sample the first tokens with a cache of its full size, then the last ones."""
     size = min(num_prompts, gen.batch_size or num_prompts)
     first, last = (min(number, gen.max_new_tokens) for number in (NUM_EARLY, NUM_LATE))
     few = evolve(gen, max_new_tokens=first, min_new_tokens=0, eos_token_ids=(), stop_sequences=())

@@ -1,4 +1,4 @@
-"""Estimate what a run takes of each device's memory, from its configuration alone."""
+"""The memory that a run takes of each device, estimated from its configuration alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from rlcore.cli import machine
 from rlcore.config import Workload, structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.plugins.switches import configured
@@ -17,8 +18,8 @@ from rlcore.ranks import Ranks
 from rlcore.settings import TrainConfig
 from rlcore.training.peak_memory import resident_bytes
 from rlcore_plan.draws import is_drawn_alike
+from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
-from rlcore_plan.phantoms import Phantoms, phantoms
 from rlcore_plan.phases import Measured, measure
 from rlcore_plan.subject import Subject, build_subject, read_inputs
 
@@ -26,20 +27,20 @@ KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first
 steps. Measured as the peak of a run of a model of 0.1 MB less what the process held after its imports (torch 2.13)."""
 
-NO_ROOM = "malloc had no room to be tried with blocks as large as these: what it keeps of freed tensors is more"
+NO_ROOM = "malloc had no room for some blocks of these sizes: freed tensors take more than is shown"
 
 
 @attrs.frozen
 class Estimate:
-    """Hold what a run takes of one device.
+    """The memory that a run takes of one device.
 
     Attributes:
         measured: what its tensors take, phase by phase.
         baseline: bytes that the process takes without a model; 0 on an accelerator, where it is not the device's.
         device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
         world: processes.
-        subject: what was gone through, for estimates of the same with other options.
-        mode: the phantoms it is made of.
+        subject: the run that was built, reused by estimates with other options.
+        mode: the mode of its fake tensors.
     """
 
     measured: Measured
@@ -47,16 +48,16 @@ class Estimate:
     device: str
     world: int
     subject: Subject
-    mode: Phantoms
+    mode: FakeTensors
 
     @property
     def workload(self) -> Workload:
-        """Return what the trainer asks for."""
+        """Return the batch sizes and model heads that the trainer uses."""
         return self.subject.workload
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what was assumed."""
+        """Return the assumptions of the estimate."""
         heap = self.mode.live.heap
         return (*self.subject.notes, *([NO_ROOM] if heap is not None and heap.has_failed else []))
 
@@ -83,15 +84,15 @@ def estimate(
 
     Args:
         values: a configuration, as a file holds it; `model.path` may be an object of `transformers` too.
-        where: what it is called in errors.
+        where: name of the configuration, for errors.
         world: processes that the run will have, each with a device of its own.
-        known: the estimate of a configuration that differs in other options than those that say what its prompts and
-            samples are and how long; what they leave as it is, is taken of it.
-        heap: finds out what malloc keeps of freed tensors; it needs a process of which little has been freed. Left out,
-            nothing is.
+        known: the estimate of a configuration with the same prompts, samples and lengths; its unchanged parts are
+            reused.
+        heap: measures what malloc keeps of freed tensors; it needs a process that has freed little. Without one,
+            nothing is counted for it.
 
     Raises:
-        RLCoreError: the configuration cannot be used, or does not say what would have to be known.
+        RLCoreError: the configuration cannot be used, or does not bound the lengths of the data.
     """
     settings = structure(TrainConfig, values, where=where)
     if not isinstance(settings.trainer.get("name", ""), str):
@@ -106,10 +107,10 @@ def estimate(
 
 def _measured(
     settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
-) -> tuple[Measured, Subject, Phantoms]:
+) -> tuple[Measured, Subject, FakeTensors]:
     try:
-        with phantoms(known.mode if known else _phantoms_with(heap)) as mode, warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # kernels speak of the layout of what does not exist
+        with fake_tensors(known.mode if known else _fake_tensors_with(heap)) as mode, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # kernels warn about the layout of fake tensors
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
             draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
             return measure(subject, mode.live, draws), subject, mode
@@ -120,11 +121,25 @@ def _measured(
         name = str(path) if isinstance(path, (str, os.PathLike)) else type(path).__name__
         said = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            f"model = {name}: cannot be gone through without its weights ({type(error).__name__}: {said:.200}); "
-            "its memory has to be measured: run.steps=1, and look at perf/peak_memory_gb"
+            f"model = {name}: cannot be run on fake tensors ({type(error).__name__}: {said:.200}); "
+            "measure its memory instead: run.steps=1 and the metric perf/peak_memory_gb"
         ) from error
 
 
-def _phantoms_with(heap: Heap | None) -> Phantoms:
-    """Return phantoms that `heap` finds room for on a CPU; malloc does not manage an accelerator's memory."""
-    return Phantoms(heap if Ranks().device.type == "cpu" else None)
+def _fake_tensors_with(heap: Heap | None) -> FakeTensors:
+    """Return a mode that uses `heap` on a CPU only: malloc does not manage an accelerator's memory."""
+    return FakeTensors(heap if Ranks().device.type == "cpu" else None)
+
+
+def device_memory(kind: str) -> tuple[int, str]:
+    """Return the bytes of the device that a run would use, and where they were read.
+
+    Raises:
+        ConfigError: the device's memory cannot be read.
+    """
+    if kind == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory), f"on {torch.cuda.get_device_name(0)}"
+    found = machine.memory()
+    if kind != "cpu" or found is None:
+        raise ConfigError(f"the memory of this machine's device ({kind}) is not known: give --device-memory, as 24GB")
+    return found["total"], "in this machine"

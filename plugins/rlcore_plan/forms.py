@@ -1,4 +1,4 @@
-"""Remember what operations on phantoms lead to, so that a layer like the one before is gone through at little cost."""
+"""A cache of the result shapes of operations on fake tensors, so that a repeated layer costs little."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Form = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
 class Forms:
-    """Keep the forms of what operations have made, which follow from those of what they were given.
+    """Keep shape, strides, type and device of operations' results, which follow from those of the arguments.
 
-    That holds for operations that make new phantoms alone: what they make shares no memory with what they are given.
+    Only operations whose results are new fake tensors are kept: results that share no memory with an argument.
 
     Args:
-        mode: what phantoms belong to.
+        mode: the mode that the fake tensors belong to.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -26,14 +26,14 @@ class Forms:
         self._known: dict[Hashable, Form | list[Form]] = {}
 
     def recall(self, call: Hashable) -> Any:
-        """Return new phantoms of the forms that a call has led to before; None where that is not known."""
+        """Return new fake tensors as an equal call returned before; None for a call that is not known."""
         known = self._known.get(call)
         if known is None:
             return None
         return tuple(map(self._made, known)) if isinstance(known, list) else self._made(known)
 
     def keep(self, call: Hashable, out: Any, given: Sequence[Tensor]) -> None:
-        """Keep the forms of what a call has led to, if new phantoms are all of it."""
+        """Keep the forms of a call's result if it consists of new fake tensors."""
         places = {_place(tensor) for tensor in given}
         made = out if isinstance(out, tuple) else (out,)
         if not made or not all(_is_new(each, places) for each in made):
@@ -47,7 +47,7 @@ class Forms:
 
 
 def call_of(func: Any, args: Any, kwargs: Any) -> Hashable:
-    """Say what a call is, as far as shapes go: two that are equal lead to phantoms of the same forms."""
+    """Return a key of a call: equal keys mean results of equal shape, strides, type and device."""
     return func, _seen(args), _seen(tuple(kwargs.items()))
 
 
@@ -64,7 +64,7 @@ def _place(tensor: Tensor) -> int:
 
 
 def _is_new(made: Any, places: set[int]) -> bool:
-    """Tell whether something is a phantom of floats that fills a memory of its own."""
+    """Tell whether a result is a floating-point fake tensor that fills a storage of its own."""
     if not isinstance(made, FakeTensor) or not made.is_floating_point() or _place(made) in places:
         return False
     again = torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")

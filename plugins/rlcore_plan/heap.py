@@ -1,9 +1,9 @@
-"""Find out what the C library's malloc keeps of tensors that are freed, by having it lay out blocks of their sizes.
+"""The memory that the C library's malloc keeps of freed tensors, measured by reserving blocks of their sizes.
 
-What is freed between blocks that stay is a hole: it goes to later blocks that fit, and not to the system. glibc leaves
-many, for the bound above which it asks the system for a block by itself rises with each such block that is freed
-(mallopt(3), M_MMAP_THRESHOLD). How large they get follows from the order of sizes alone, which a plan goes through
-anyway; what is never written to takes addresses and no memory.
+A block freed between blocks that stay leaves a hole: malloc reuses it for later blocks that fit, and does not return it
+to the system. glibc leaves many holes, because its mmap threshold (mallopt(3), M_MMAP_THRESHOLD) rises with each mapped
+block that is freed. Their size follows from the order of block sizes alone. Reserved blocks are never written to: they
+take address space and no memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 @attrs.frozen
 class Block:
-    """Hold what has been reserved: where it lies, and its bytes where the system was asked for it by itself, else 0."""
+    """A reserved block: its address, and its bytes if the system mapped it by itself, else 0."""
 
     place: int
     mapped: int

@@ -1,4 +1,4 @@
-"""Find out how long a run's prompts and samples are, where that can be had without fetching anything."""
+"""The lengths of a run's prompts and samples, read where nothing has to be downloaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 
 @attrs.frozen
 class Lengths:
-    """Hold what is known of the data.
+    """Lengths and numbers of the run's prompts and samples.
 
     Attributes:
         prompt: tokens of the longest prompt; 0 where there are none.
@@ -46,10 +46,10 @@ class Lengths:
 
 
 def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | None:
-    """Return the run's tokenizer where it lies on this machine; None where it would have to be fetched.
+    """Return the run's tokenizer if it is on this machine; None if it would have to be downloaded.
 
     Raises:
-        ModelError: it lies here and cannot be used.
+        ModelError: it is on this machine and cannot be used.
     """
     given = inputs.tokenizer
     if isinstance(given, PreTrainedTokenizerBase):
@@ -71,7 +71,7 @@ def _cached(name: str) -> Any:
 
 
 def stand_in(size: int) -> PreTrainedTokenizerBase:
-    """Return a tokenizer of one token and EOS, for models whose own is not at hand; nothing is read with it."""
+    """Return a tokenizer of one token and EOS, for a model whose tokenizer is not on this machine."""
     words = {"a": 0, "b": min(1, size - 1)}
     special = dict.fromkeys(("eos_token", "pad_token"), "b")
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words)), **special)
@@ -92,13 +92,13 @@ def find_lengths(
         settings: the configuration.
         inputs: prompts and samples.
         chosen: the pipelines.
-        tokenizer: the run's; None where it is not at hand.
+        tokenizer: the run's; None if it would have to be downloaded.
         max_prompt: tokens of a prompt that the policy takes, 0 for any number.
         max_length: tokens of prompt and continuation together, likewise.
 
     Raises:
-        ConfigError: neither data nor a limit tells how long sequences are.
-        DataError: data on this machine that cannot be read.
+        ConfigError: neither the data nor a limit bounds the lengths.
+        DataError: data on this machine cannot be read.
     """
     data, notes = settings.data, []
 
@@ -127,7 +127,7 @@ def find_lengths(
 
 
 def _is_here(source: Any) -> bool:
-    """Tell whether rows can be read with nothing fetched: no data set of the hub."""
+    """Tell whether rows can be read without a download: they are no data set of the hub."""
     if source is None or not isinstance(source, (str, Path)):
         return source is not None
     name = str(source)
@@ -136,12 +136,14 @@ def _is_here(source: Any) -> bool:
 
 
 def _note(what: str, length: int, option: str, *, given: bool) -> str:
-    """Say by what a length was taken, or refuse to guess.
+    """Return a note on which option or context bounds a length.
 
     Raises:
         ConfigError: nothing bounds it.
     """
     if length <= 0:
-        raise ConfigError(f"data.{what}: {UNREAD}, and neither {option} nor the model's context says how long: set it")
+        raise ConfigError(
+            f"data.{what}: {UNREAD}, and neither {option} nor the model's context bounds its length: set {option}"
+        )
     by = option if given else f"the model's context; set {option} for less"
-    return f"{what} are {UNREAD}: all are taken to have {length} tokens, by {by}"
+    return f"{what} are {UNREAD}: each is assumed to have {length} tokens, by {by}"

@@ -1,4 +1,4 @@
-"""Count the bytes that tensors hold while code runs, and the most there ever were."""
+"""The bytes that tensors hold while code runs, and their peak."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rlcore_plan.heap import Heap
 
 
 class LiveBytes(TorchDispatchMode):
-    """Count, while the context is open, what each operation of torch allocates until it is freed.
+    """A dispatch mode that counts the bytes each operation of torch allocates, until they are freed.
 
-    Views count once, as the storage they share. What a kernel allocates and frees inside is not seen, nor is memory
-    that an allocator keeps for later.
+    Views count once, as the storage they share. Memory that a kernel allocates and frees inside, or that an allocator
+    keeps, is not counted.
 
     Args:
-        heap: is to find room for phantoms, as malloc would for the tensors they stand for.
+        heap: reserves a block for every fake tensor, as malloc would for a real one.
 
     Attributes:
         now: bytes held at present.
@@ -42,11 +42,11 @@ class LiveBytes(TorchDispatchMode):
 
     @property
     def holes(self) -> int:
-        """Return the bytes that malloc would have held beyond the peak, kept of tensors that are freed."""
+        """Return the bytes of freed tensors that malloc would hold beyond the peak."""
         return 0 if self.heap is None else max(0, self.heap.peak - self.peak)
 
     def unreplayed(self) -> AbstractContextManager[None]:
-        """Find no room for phantoms while the context is open."""
+        """Reserve no blocks for fake tensors while the context is open."""
         return nullcontext() if self.heap is None else self.heap.closed()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,5 +88,5 @@ def held(*tensors: Tensor | None) -> int:
 
 
 def parameters_of(module: torch.nn.Module | None) -> list[Tensor]:
-    """List the parameters and buffers of a module, those that want gradients or not."""
+    """List the parameters and buffers of a module, trainable or not."""
     return [] if module is None else [*module.parameters(), *module.buffers()]

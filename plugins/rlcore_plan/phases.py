@@ -1,4 +1,4 @@
-"""Go through a step of training on phantoms, phase by phase, and note the most memory that each takes."""
+"""The memory of one training step, phase by phase, measured on fake tensors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MANY = 10**6
 TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
 """What is kept of a token: its id, two masks, and seven columns (log-probs, values, KL, rewards and what follows)."""
 
-TRUNK = "what the frozen layers made of them"
+TRUNK = "cached outputs of the frozen layers"
 """The line that `model.trunk_cache_gb` bounds."""
 
 
 @attrs.frozen
 class Phase:
-    """Hold what one phase takes.
+    """The memory of one phase.
 
     Attributes:
         name: what the phase is called.
@@ -49,12 +49,12 @@ class Phase:
 
 @attrs.frozen
 class Measured:
-    """Hold what a step of training takes, in bytes.
+    """The memory of one training step, in bytes.
 
     Attributes:
-        held: what is there throughout, by what it is for.
-        phases: in the order they come in.
-        draws: what sampling takes, for a run that samples in the same way.
+        held: bytes held throughout, by what they are for.
+        phases: in their order.
+        draws: the memory of sampling, to be reused for a run that samples in the same way.
     """
 
     held: dict[str, int]
@@ -68,12 +68,12 @@ class Measured:
 
 
 def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Measured:
-    """Go through one step of training; to be called among phantoms.
+    """Run one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
-        subject: what is planned for.
+        subject: the run that is planned.
         live: counts bytes.
-        draws: what sampling takes, where that is known.
+        draws: the memory of sampling, if it is known.
     """
     policy = subject.policy
     weights = parameters_of(policy.module)
@@ -92,12 +92,12 @@ def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Me
             "parameters that are frozen": held(*weights) - held(*trained),
             "reference": held(*weights, *beside) - held(*weights),
             "optimizer": moments,
-            "gradients under way between processes": held(*trained) if subject.world > 1 else 0,
+            "gradients exchanged between processes": held(*trained) if subject.world > 1 else 0,
             "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
             TRUNK: _remembered(subject, live),
         }
     earlier = sum(parts.values())
-    parts["what sampling keeps for the next time"] = draws.kept
+    parts["buffers kept by sampling"] = draws.kept
     throughout = earlier + draws.kept  # there when a model learns, though not yet when it first samples
     phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
     phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
@@ -107,7 +107,7 @@ def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Me
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Have Python look for garbage before all and not in between, so that what is freed was freed by the code."""
+    """Collect garbage once and then disable the collector, so that only the code itself frees tensors."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

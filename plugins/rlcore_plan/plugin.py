@@ -12,5 +12,5 @@ def register_commands(register: Register) -> None:
     register(
         "plan",
         "rlcore_plan.command:command",
-        summary="estimate the memory a run takes of each device, and what to turn down where it does not fit",
+        summary="estimate the memory a run takes of each device, and options that reduce it",
     )

@@ -1,4 +1,4 @@
-"""Show an estimate: as text for a person, or as JSON."""
+"""An estimate as text, or as JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlcore_plan.sizes import write_size
 
 SCHEMA = 1
 GIVES_BACK = "MALLOC_MMAP_THRESHOLD_=131072"
-"""Keeps glibc's bound from rising (`rlcore_plan.heap`), so that it gives back what is freed."""
+"""Fixes glibc's mmap threshold (see `rlcore_plan.heap`), so that freed blocks return to the system."""
 
 
 def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:
-    """Write the estimate, whether it fits, and what to turn down where it does not."""
+    """Return the estimate, whether the run fits, and which changes save memory if it does not."""
     measured, worst = found.measured, found.measured.worst
     lines = [
         f"memory of each of {found.world} devices ({found.device})" if found.world > 1 else f"memory ({found.device})"
@@ -29,7 +29,7 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
             "",
             f"{phase.name}: {write_size(phase.taken + found.baseline)} at its peak" + " <- the most" * (phase is worst),
         ]
-        parts = phase.parts | {"freed tensors that malloc keeps (tried here)": phase.holes}
+        parts = phase.parts | {"freed tensors that malloc keeps (measured here)": phase.holes}
         lines += [_line(name, size) for name, size in parts.items() if size]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else [""]
     fits = found.peak <= limit
@@ -38,7 +38,7 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
         + ("it fits" if fits else f"{write_size(found.peak - limit)} too much")
     )
     if advice:
-        lines += ["", "turn down, each alone:"]
+        lines += ["", "changes that save memory, each alone:"]
         width = max(len(each.change) for each in advice)
         lines += [
             f"  {each.change:<{width}} saves {write_size(each.saving):>9}, then {write_size(each.peak):>9}"
@@ -46,13 +46,13 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
             for each in advice
         ]
         if all(each.peak > limit for each in advice):
-            lines.append("none of them is enough by itself")
+            lines.append("none of these changes makes the run fit by itself")
     elif not fits and found.baseline <= limit:
-        lines.append("no option tried here saves anything: take a smaller model, shorter sequences or a larger device")
+        lines.append("no option saves memory here: use a smaller model, shorter sequences or a larger device")
     if not fits and found.holes:
         lines.append(f"{GIVES_BACK} in the environment: up to {write_size(found.holes)} less, and slower")
     if found.baseline > limit:
-        lines.append("interpreter, torch and its kernels alone take more than there is")
+        lines.append("interpreter, torch and its kernels alone take more than the device has")
     return "\n".join(lines)
 
 
@@ -61,7 +61,7 @@ def _line(name: str, size: int) -> str:
 
 
 def report_as_json(found: Estimate, limit: int, advice: Sequence[Advice]) -> str:
-    """Return the same with sizes in bytes."""
+    """Return the report as JSON, sizes in bytes."""
     measured = found.measured
     return json.dumps(
         {

@@ -1,4 +1,4 @@
-"""Build, of phantoms, what a run would build: its policy, its updater, and a notion of its data."""
+"""The policy, components and data lengths of the run that is planned, built on fake tensors."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
 @attrs.frozen(eq=False)
 class Subject:
-    """Hold what is planned for.
+    """The run that is planned.
 
     Attributes:
         settings: the configuration.
         chosen: the components it names.
-        workload: what the trainer asks for.
+        workload: batch sizes and model heads that the trainer uses.
         optimizer: the section that names its optimizer.
-        optimizers: what looks that up.
-        policy: of phantoms.
+        optimizers: looks up its optimizer and schedule.
+        policy: the policy, its weights fake tensors.
         ranks: this process, which stands for one of `world`.
         world: processes of the run.
-        tokenizer: the run's; None where it is not at hand.
+        tokenizer: the run's; None if it would have to be downloaded.
         lengths: of prompts and samples.
         notes: what was assumed.
     """
@@ -63,12 +63,12 @@ class Subject:
     notes: tuple[str, ...]
 
     def share(self, count: int) -> int:
-        """Return how many of `count` sequences are one rank's."""
+        """Return the number of sequences of one rank, of `count` in all."""
         return -(-count // self.world)
 
 
 def read_inputs(settings: TrainConfig) -> Inputs:
-    """Return what the configuration file names; the data of it is not read yet."""
+    """Return the model, data and reward functions that the configuration names; no data is read."""
     named = {name: getattr(settings.data, name) for name in DATA_INPUTS}
     return Inputs(model=settings.model.get("path"), tokenizer=settings.model.get("tokenizer"), **named)
 
@@ -76,18 +76,18 @@ def read_inputs(settings: TrainConfig) -> Inputs:
 def build_subject(
     settings: TrainConfig, inputs: Inputs, where: str, world: int, known: Subject | None = None
 ) -> Subject:
-    """Build what is planned for; to be called among phantoms.
+    """Build the run that is planned; called inside `fake_tensors`.
 
     Args:
         settings: the configuration.
         inputs: the model, prompts and samples it names.
-        where: what it is called in errors.
+        where: name of the configuration, for errors.
         world: processes of the run.
-        known: built of a configuration that differs in other options than those of its data and their lengths; what
-            those leave as it is serves again.
+        known: the subject of a configuration with the same data options; its tokenizer, lengths and, where the model
+            options are equal, its policy are reused.
 
     Raises:
-        RLCoreError: the configuration names what is not there, or lacks what the trainer needs.
+        RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
     """
     inputs = attrs.evolve(inputs, model=_described(unwrapped(inputs.model), settings.model.get("revision")))
     chosen = choose(settings, inputs, where, Wrapping())
@@ -108,7 +108,9 @@ def build_subject(
     policy.module.train()
     found = [config for _, config in sections(options, "trainer")]
     if len(found) != 1:
-        notes += (f"{component} has {len(found)} optimizers: planned is {'the first' if found else 'adamw'} alone",)
+        notes += (
+            f"{component} has {len(found)} optimizers: the estimate counts {'the first' if found else 'adamw'} only",
+        )
     return Subject(
         settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
@@ -117,7 +119,7 @@ def build_subject(
 
 
 def _is_policy_of(known: Subject, settings: TrainConfig, workload: Workload) -> bool:
-    """Tell whether what has been built for another configuration is what this one would build."""
+    """Tell whether a configuration would build the policy that another one has built."""
     asked, given = (
         (each.value_head, each.reference, each.q_heads, each.dropout) for each in (workload, known.workload)
     )
@@ -125,14 +127,14 @@ def _is_policy_of(known: Subject, settings: TrainConfig, workload: Workload) -> 
 
 
 def _described(model: Any, revision: Any) -> Any:
-    """Put the configuration in place of a model's name where that must be fetched: no weights are, and none are read.
+    """Return the model as a `ConfigOnly` name or a configuration, so that no weights are downloaded or read.
 
     Raises:
         InputsError: no model is named.
-        ModelError: nothing is known of the one that is.
+        ModelError: the model's configuration cannot be read.
     """
     if model is None:
-        raise InputsError("model.path is missing: name a hub id or a folder whose memory is to be planned")
+        raise InputsError("model.path is missing: name a hub id or a folder")
     if not isinstance(model, (str, os.PathLike, PretrainedConfig, PreTrainedModel)):
         raise ModelError(f"model = {model!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
     if isinstance(model, PreTrainedModel):
@@ -150,10 +152,10 @@ def _described(model: Any, revision: Any) -> Any:
 
 
 def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tuple[Workload, tuple[str, ...]]:
-    """Ask a trainer what it will ask for, or guess it from the names of its options.
+    """Return the workload that a trainer declares, or one guessed from the names of its options, with a note.
 
     Raises:
-        PluginError: it answers with something else.
+        PluginError: `workload` of the trainer returns another type.
     """
     ask = getattr(trainer, "workload", None)
     if ask is not None:
@@ -176,7 +178,7 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
         reference=bool(given.get("kl_coef")),
         num_scored=sampled if given.get("kl_coef") else 0,
     )
-    return guess, (f"{name} does not say what it asks for; from its options' names this is taken: {guess}",)
+    return guess, (f"{name} declares no workload; assumed from the names of its options: {guess}",)
 
 
 def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
@@ -199,7 +201,7 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
 
 
 def _ranks(settings: TrainConfig) -> Ranks:
-    """Return this process as a run's; on a machine that cannot run fp16 another type of two bytes stands for it."""
+    """Return this process's ranks; bf16 stands for fp16 on a machine that cannot run it, as both take two bytes."""
     wanted = settings.run.mixed_precision
     try:
         ranks = Ranks(wanted)
@@ -207,12 +209,12 @@ def _ranks(settings: TrainConfig) -> Ranks:
         if wanted != "fp16":
             raise
         ranks = Ranks("bf16")
-    ranks.accelerator.device_placement = False  # phantoms are where they are
+    ranks.accelerator.device_placement = False  # fake tensors cannot be moved
     return ranks
 
 
 def vocabulary_of(policy: Policy) -> int:
-    """Return how many tokens the policy reads; two where it does not say."""
+    """Return the size of the policy's vocabulary; two if it is unknown."""
     model = getattr(policy, "model", None)
     return vocabulary_size(model) if isinstance(model, PreTrainedModel) else 2
 

@@ -1,4 +1,4 @@
-"""A policy whose decoders are watched: what they hold, and what room their caches have."""
+"""A policy whose decoders report their memory and get caches of a given capacity."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rlcore_plan.live import LiveBytes, held
 
 
 class Watched:
-    """Be a policy that notes what its decoders hold.
+    """A policy that measures the memory of its decoders.
 
     Args:
-        policy: what it is otherwise.
+        policy: the policy that is wrapped.
         live: counts bytes.
-        before: bytes there were without a decoder.
-        waiting: prompts that would wait for a place behind those that are sampled, which decides on the decoder.
-        capacity: tokens there shall be room for; as many as are asked for when left out.
+        before: bytes held without a decoder.
+        waiting: prompts that wait until a sequence is finished; the policy chooses its decoder by this.
+        capacity: new tokens for which caches have room; 0 for as many as are sampled.
         is_late: count the peak from the second token on only.
 
     Attributes:
-        cache: bytes that a decoder held besides what it said, at most.
-        logits: bytes of what it said.
-        joins: whether its decoder would take those in that wait.
+        cache: bytes that a decoder held besides its outputs, at most.
+        logits: bytes of its logits.
+        joins: whether its decoder takes in waiting prompts.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Watched:
         self._told: dict[str, Any] = {"waiting": waiting} if takes_waiting(policy) else {}
 
     def __getattr__(self, name: str) -> Any:
-        """Be the policy in everything else."""
+        """Return an attribute of the wrapped policy."""
         return getattr(self._policy, name)
 
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **asked: Any) -> Decoder:
-        """Begin to continue prompts, with room for `capacity` more tokens."""
+        """Return the policy's decoder, with room for `capacity` new tokens, and measure it."""
         room = self._capacity or max_new_tokens
         return _Decoder(self, self._policy.decoder(prompts, max_new_tokens=room, **asked, **self._told))
 
     def note(self, said: DecodeStep) -> None:
-        """Take down what a decoder holds besides what it has just said."""
+        """Record what a decoder holds besides its outputs."""
         self.logits = said.logits.shape[0] * said.logits.shape[1] * 4
         own = held(said.logits, said.values, said.advantages)
         self.cache = max(self.cache, self._live.now - own - self._before)

@@ -22,8 +22,8 @@ from rlcore.errors import ConfigError
 from rlcore.models.speed.fused_logprobs import score_tokens
 from rlcore.training.api import train_from_config
 from rlcore_plan.estimate import estimate
+from rlcore_plan.fake_tensors import fake_tensors
 from rlcore_plan.live import LiveBytes
-from rlcore_plan.phantoms import phantoms
 from rlcore_plan.phases import Measured
 from rlcore_plan.sizes import parse_size, write_size
 from rlcore_ppo.trainer import PPOTrainer
@@ -121,8 +121,8 @@ def test_views_count_once_and_what_is_freed_no_more() -> None:
     assert (live.now, live.peak) == (4000, 44_000)
 
 
-def test_phantoms_take_nothing_and_integers_stay_real() -> None:
-    with phantoms() as mode:
+def test_fake_tensors_take_nothing_and_integers_stay_real() -> None:
+    with fake_tensors() as mode:
         weight = torch.empty(10**6, 10**6)
         mask = torch.tensor([True, False, True])
         picked = weight[:3][mask]
@@ -134,7 +134,7 @@ def test_phantoms_take_nothing_and_integers_stay_real() -> None:
 def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
     one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
     trained = one.held["parameters that train"]
-    assert two.held["gradients under way between processes"] == trained
+    assert two.held["gradients exchanged between processes"] == trained
     kept = [next(p for p in each.phases if p.name == "update").parts for each in (one, two)]
     name = "activations kept for the backward pass"
     assert kept[1].get(name, 0) == pytest.approx(kept[0][name] / 2, rel=0.1)
@@ -142,8 +142,8 @@ def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measur
 
 def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(num_tiles: int) -> int:
-        monkeypatch.setattr("rlcore_plan.phantoms.NUM_TILES", num_tiles)
-        with phantoms() as mode:
+        monkeypatch.setattr("rlcore_plan.fake_tensors.NUM_TILES", num_tiles)
+        with fake_tensors() as mode:
             hidden, weight = torch.zeros(64, 4, requires_grad=True), torch.zeros(512, 4, requires_grad=True)
             said = score_tokens(hidden, weight, None, torch.zeros(64, dtype=torch.long), tile=(32, 64))
             said.logprobs.sum().backward()
@@ -165,8 +165,8 @@ def test_what_sampling_keeps_is_there_while_the_model_learns(
     chosen: dict[str, str], plain: Measured, folders: dict[str, Path]
 ) -> None:
     other = estimate(merge(ppo(folders["gpt"]), {"model": chosen}), "test").measured
-    kept = other.held["what sampling keeps for the next time"]
-    assert plain.held["what sampling keeps for the next time"] == 0
+    kept = other.held["buffers kept by sampling"]
+    assert plain.held["buffers kept by sampling"] == 0
     if "sampling_dtype" in chosen:
         assert kept == pytest.approx(
             sum(plain.held[f"parameters that {what}"] for what in ("train", "are frozen")) / 2, rel=0.1
@@ -183,7 +183,7 @@ def test_a_trainer_that_says_nothing_is_guessed_and_that_is_said(
     monkeypatch.delattr(PPOTrainer, "workload")
     notes = estimate(ppo(folders["gpt"]), "test").notes
     assert len(notes) == 1
-    assert "does not say what it asks for" in notes[0]
+    assert "declares no workload" in notes[0]
 
 
 @pytest.mark.parametrize(

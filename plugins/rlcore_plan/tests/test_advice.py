@@ -1,4 +1,4 @@
-"""What `rlcore plan` tells to turn down saves what it says, and changes no more than it has to."""
+"""The changes that `rlcore plan` lists save what it says, and change no more than they have to."""
 
 from __future__ import annotations
 

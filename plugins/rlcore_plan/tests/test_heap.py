@@ -17,9 +17,9 @@ from transformers import GPT2Config
 
 from rlcore.ranks import Ranks
 from rlcore_plan import estimate, heap, subject
+from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Block, Heap
 from rlcore_plan.live import LiveBytes
-from rlcore_plan.phantoms import Phantoms, phantoms
 
 MB = 10**6
 glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
@@ -85,12 +85,12 @@ def test_with_a_fixed_threshold_there_are_no_holes() -> None:
 
 
 @glibc
-def test_only_phantoms_are_given_room() -> None:
+def test_only_fake_tensors_are_given_room() -> None:
     found = Heap()
     with LiveBytes(found):
         torch.zeros(50 * MB // 4)
     assert found.peak == 0
-    with phantoms(Phantoms(found)):
+    with fake_tensors(FakeTensors(found)):
         torch.zeros(50 * MB // 4)
     assert found.peak == pytest.approx(50 * MB, rel=0.01)
 

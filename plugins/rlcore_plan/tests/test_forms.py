@@ -1,4 +1,4 @@
-"""Laws of phantoms that are made as before: they are what a tensor would be, and cost little to find."""
+"""Laws of fake tensors that are made as before: they are what a tensor would be, and cost little to find."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.functional import layer_norm
 from torch.utils._pytree import tree_leaves
 
+from rlcore_plan.fake_tensors import fake_tensors
 from rlcore_plan.live import held
-from rlcore_plan.phantoms import phantoms
 
 Call = Callable[[Tensor, Tensor], Any]
 CALLS: dict[str, Call] = {
@@ -35,10 +35,10 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_phantom_that_is_made_again_is_what_the_tensor_would_be(call: Call) -> None:
+def test_a_fake_tensor_that_is_made_again_is_what_the_tensor_would_be(call: Call) -> None:
     ids = torch.tensor([2, 0, 2])
     due = tree_leaves(call(torch.zeros(4, 6), ids))
-    with phantoms():
+    with fake_tensors():
         x = torch.zeros(4, 6)
         for _ in range(2):
             got = tree_leaves(call(x, ids))
@@ -50,7 +50,7 @@ def test_a_phantom_that_is_made_again_is_what_the_tensor_would_be(call: Call) ->
 
 
 def test_what_shares_memory_shares_it_the_second_time_too() -> None:
-    with phantoms() as mode:
+    with fake_tensors() as mode:
         x = torch.zeros(1000)
         for _ in range(2):
             before = mode.live.now
@@ -68,7 +68,7 @@ def test_the_second_layer_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatc
         return dispatch(self, func, *given)
 
     monkeypatch.setattr(FakeTensorMode, "dispatch", noted)
-    with phantoms(), torch.no_grad():
+    with fake_tensors(), torch.no_grad():
         hidden, layers = torch.zeros(2, 5, 8), [nn.Linear(8, 8) for _ in range(2)]
         for layer in layers:
             worked_out.clear()

@@ -1,8 +1,8 @@
-"""Run code on tensors of which only shape and type are known, so that it costs no memory and next to no time.
+"""Run code on fake tensors, which have a shape and a type but no values, so that it takes no memory and little time.
 
-Numbers with a fraction are phantoms: weights, hidden states, gradients. Token ids and masks are real, for the code
-looks at them. Where it wants to know a phantom's value, it is told that of a tensor of zeros. So all phantoms are equal
-to each other, and checks that two ways to compute the same thing agree succeed.
+Floating-point tensors are fake: weights, hidden states, gradients. Token ids and masks are real, because the code reads
+their values. A fake tensor whose value is read counts as zeros, so checks that compare two ways to compute the same
+numbers succeed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _INDEXED = (
 )  # fmt: skip
 
 NUM_TILES = 3
-"""Of the logits: while the second is made the first is still there, and so it goes on."""
+"""Tiles of logits that are computed: while the second is made, the first still exists; later ones repeat this."""
 
 
-class Phantoms(TorchDispatchMode):
-    """Make every new tensor of floats a phantom, and all that is computed from phantoms.
+class FakeTensors(TorchDispatchMode):
+    """A dispatch mode that makes every new floating-point tensor fake, and the results of operations on fake tensors.
 
     Args:
-        heap: is to find room for them.
+        heap: reserves blocks of the tensors' sizes.
 
     Attributes:
-        live: counts what they would take.
+        live: counts the bytes that the tensors would take.
     """
 
     def __init__(self, heap: Heap | None = None) -> None:
@@ -50,30 +50,30 @@ class Phantoms(TorchDispatchMode):
         self._forms = Forms(self._fake)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, for shapes alone where it is about phantoms, and count what it returns."""
+        """Call `func`, on shapes alone if an argument is fake, and count the bytes of the result."""
         if func is _device_of:  # every second call, and nothing is made
             return args[0].fake_device
         return self.live.counted(self._called(func, types, args, kwargs or {}))
 
     def _called(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         given = _tensors((args, kwargs))
-        phantoms = [tensor for tensor in given if isinstance(tensor, FakeTensor)]
-        if not phantoms:
+        fakes = [tensor for tensor in given if isinstance(tensor, FakeTensor)]
+        if not fakes:
             return func(*args, **kwargs) if given else self._made(func, args, kwargs)
         if func is _aten._local_scalar_dense.default:  # noqa: SLF001  the operation's name
             return 0.0 if given[0].is_floating_point() else 0
         if func is _aten.equal.default:
             return True
-        if (func.is_view or func is _aten._unsafe_view.default) and len(given) == len(phantoms) == 1:  # noqa: SLF001
-            return self._view(func, phantoms[0], args, kwargs)
+        if (func.is_view or func is _aten._unsafe_view.default) and len(given) == len(fakes) == 1:  # noqa: SLF001
+            return self._view(func, fakes[0], args, kwargs)
         if func in _INDEXED:
             args = (args[0], _positions(args[1]), *args[2:])
             given = _tensors((args, kwargs))
         call = None if func._schema.is_mutable else call_of(func, args, kwargs)  # noqa: SLF001  no public way to ask
         if call is not None and (known := self._forms.recall(call)) is not None:
             return known
-        if len(phantoms) < len(given):
-            args, kwargs = tree_map_only(Tensor, self._phantom, (args, kwargs))
+        if len(fakes) < len(given):
+            args, kwargs = tree_map_only(Tensor, self._faked, (args, kwargs))
         out = self._fake.dispatch(func, types, args, kwargs)
         if call is not None:
             self._forms.keep(call, out, given)
@@ -82,14 +82,14 @@ class Phantoms(TorchDispatchMode):
         return self._with_real_integers(out, func, args, kwargs)
 
     def _view(self, func: Any, tensor: FakeTensor, args: Any, kwargs: Any) -> Any:
-        """View a phantom in another way, which half of all operations do: shapes and strides are all there is to it."""
+        """Return a view of a fake tensor from its shape and strides; about half of all operations are views."""
         with in_kernel_invocation_manager(self._fake):
             out = func(*args, **kwargs)
         if isinstance(out, Tensor):
             return FakeTensor(self._fake, out, tensor.fake_device)
         return [FakeTensor(self._fake, view, tensor.fake_device) for view in out]
 
-    def _phantom(self, tensor: Tensor) -> Tensor:
+    def _faked(self, tensor: Tensor) -> Tensor:
         return tensor if isinstance(tensor, FakeTensor) else self._fake.from_tensor(tensor)
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Phantoms(TorchDispatchMode):
         return out if isinstance(out, Tensor) and out.is_floating_point() else func(*args, **kwargs)
 
     def _with_real_integers(self, out: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """Put real integers and truth values in place of phantom ones: those that zeros lead to."""
+        """Replace fake integers and booleans in a result by those that the operation returns for zeros."""
         leaves, form = tree_flatten(out)
         unknown = [i for i, leaf in enumerate(leaves) if isinstance(leaf, FakeTensor) and not leaf.is_floating_point()]
         if not unknown:
@@ -111,7 +111,7 @@ class Phantoms(TorchDispatchMode):
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """List the tensors among arguments; torch's own way takes as long as the calls themselves."""
+    """List the tensors among arguments; `tree_leaves` takes as long as the calls themselves."""
     found: list[Tensor] = []
     for value in given.values() if isinstance(given, dict) else given:
         if isinstance(value, Tensor):
@@ -122,7 +122,7 @@ def _tensors(given: Any) -> list[Tensor]:
 
 
 def _positions(indices: Any) -> list[Any]:
-    """Say with numbers where masks are True, so that the number of them is known."""
+    """Replace boolean masks by indices, whose number is known."""
     found: list[Any] = []
     for index in indices:
         is_mask = index is not None and index.dtype == torch.bool and not isinstance(index, FakeTensor)
@@ -135,7 +135,7 @@ def _zeros(tensor: Tensor) -> Tensor:
 
 
 def _apply(module: nn.Module, convert: Any, recurse: bool = True) -> nn.Module:
-    """Convert the weights of a module, as to another type: torch's own way writes over them in place."""
+    """Convert the weights of a module, as `Module._apply` does, which itself cannot replace fake tensors in place."""
     for child in module.children() if recurse else ():
         _apply(child, convert)
     for kept in (module._parameters, module._buffers):  # noqa: SLF001  torch's own way takes these too
@@ -148,19 +148,19 @@ def _apply(module: nn.Module, convert: Any, recurse: bool = True) -> nn.Module:
 
 
 def _first_tiles(*given: Any) -> Iterator[Tile]:
-    """Make a few tiles of logits, not hundreds: each lies in the memory of the last and adds to sums that are there."""
+    """Yield the first few tiles of logits: the rest reuse their memory."""
     return islice(tiles(*given), NUM_TILES)
 
 
 @contextmanager
-def phantoms(again: Phantoms | None = None) -> Iterator[Phantoms]:
-    """Have what runs in this context work on phantoms; yields what counts the bytes they would take.
+def fake_tensors(again: FakeTensors | None = None) -> Iterator[FakeTensors]:
+    """Run the code in this context on fake tensors; yields the mode, which counts their bytes.
 
     Args:
-        again: go on with these, among which those of an earlier context can be used.
+        again: the mode of an earlier context, whose tensors are then usable here; a new one if left out.
     """
-    mode, converted = again or Phantoms(), nn.Module._apply  # noqa: SLF001  put back below
-    nn.Module._apply = _apply  # type: ignore[method-assign]  # noqa: SLF001  it cannot swap phantoms
+    mode, converted = again or FakeTensors(), nn.Module._apply  # noqa: SLF001  put back below
+    nn.Module._apply = _apply  # type: ignore[method-assign]  # noqa: SLF001  it cannot swap fake tensors
     vars(fused_logprobs)["tiles"] = _first_tiles
     try:
         with mode:
