@@ -1,1 +1,1 @@
-"""Prompts and demonstrations: where they come from, how they become tokens, how sampled tokens become text again."""
+"""Data: load prompts and demonstrations from any source, tokenise them, and decode sampled tokens."""

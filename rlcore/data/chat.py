@@ -1,4 +1,4 @@
-"""Conversations, lists of {role, content}, as the tokenizer's chat template writes them."""
+"""Conversations (lists of {role, content}) rendered with the tokenizer's chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Conversation = Sequence[Mapping[str, Any]]
 
 
 def is_conversation(value: object) -> bool:
-    """Tell whether `value` is a non-empty list of messages with a role."""
+    """Return whether `value` is a non-empty list of messages with a role."""
     return (
         isinstance(value, (list, tuple))
         and bool(value)
@@ -25,10 +25,10 @@ def is_conversation(value: object) -> bool:
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str) -> str:
-    """Write a conversation up to where the assistant goes on: a new turn, or its last one if that is its own.
+    """Render a conversation as a prompt: the header of a new assistant turn follows, unless the last turn is one.
 
     Raises:
-        DataError: the tokenizer has no chat template, or the template refuses the conversation.
+        DataError: the tokenizer has no chat template, or the template raises an error.
     """
     if messages[-1]["role"] == "assistant":
         return _render(tokenizer, messages, where, continue_final_message=True)
@@ -38,19 +38,19 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Conversation, wh
 def split_turns(
     tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str, *, first: int = 0
 ) -> list[tuple[str, bool]]:
-    """Cut the rendering of a conversation into pieces, True for those the assistant wrote.
+    """Split the rendering of a conversation into pieces, each with a flag that is True for an assistant turn.
 
-    The piece of an assistant's turn is what its rendering adds to that of the messages before it, those with the header
-    a generation begins behind. So a turn begins in training where it begins in sampling.
+    The piece of an assistant turn is the text that it adds to the rendering of the earlier messages and the header of a
+    new assistant turn. A turn therefore begins at the same token in training and in sampling.
 
     Args:
-        tokenizer: whose template writes it.
+        tokenizer: the tokenizer with the chat template.
         messages: the whole conversation.
-        where: the row, for messages.
+        where: the row, for errors.
         first: index of the first message whose assistant turns count as chosen.
 
     Raises:
-        DataError: there is no such turn, or the template writes earlier messages differently once later ones follow.
+        DataError: there is no such turn, or the template renders earlier messages differently once later ones follow.
     """
     whole = _render(tokenizer, messages, where)
     pieces: list[tuple[str, bool]] = []
@@ -60,8 +60,8 @@ def split_turns(
         after = _render(tokenizer, messages[: i + 1], where)
         if not (whole.startswith(after) and after.startswith(before)):
             raise DataError(
-                f"{where}: the chat template writes the turns up to message {i} differently once others follow, so the "
-                "assistant's tokens cannot be told from the rest. Mark them in the template with {% generation %}, or "
+                f"{where}: the chat template renders the turns up to message {i} differently once others follow, so "
+                "the assistant's tokens cannot be located. Mark them in the template with {% generation %}, or "
                 "give one [prompt, output] pair for each turn"
             )
         pieces += [(whole[done : len(before)], False), (whole[len(before) : len(after)], True)]
@@ -73,10 +73,10 @@ def split_turns(
 def marked_turns(
     tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str, *, first: int = 0
 ) -> tuple[list[int], list[bool]] | None:
-    """Tokenise a conversation whose template marks the assistant's text with {% generation %}; None if it does not.
+    """Tokenise a conversation whose template marks the assistant's text with {% generation %}.
 
     Returns:
-        token ids and whether the assistant chose each.
+        token ids, and for each whether it belongs to an assistant turn; None if the template has no such marks.
     """
     template = _template(tokenizer, where)
     if not tokenizer.is_fast or not re.search(r"\{%-?\s*generation\s*-?%\}", template):
@@ -111,7 +111,7 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: st
         return tokenizer.apply_chat_template([dict(message) for message in messages], **how)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"{where}: the chat template refuses the conversation, {type(error).__name__}: {error}. "
+            f"{where}: the chat template raised {type(error).__name__}: {error}. "
             f"Its messages have the roles {[message['role'] for message in messages]}"
         ) from error
 
@@ -119,7 +119,7 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: st
 def _template(tokenizer: PreTrainedTokenizerBase, where: str) -> str:
     if not tokenizer.chat_template:
         raise DataError(
-            f"{where}: is a conversation, and the tokenizer has no chat template to write it with; "
-            "set tokenizer.chat_template, use an instruction-tuned model's tokenizer, or give plain strings"
+            f"{where}: is a conversation, and the tokenizer has no chat template to render it; "
+            "set tokenizer.chat_template, use an instruction-tuned model's tokenizer, or pass plain strings"
         )
     return str(tokenizer.get_chat_template())

@@ -1,4 +1,4 @@
-"""Turn what a user calls a logit mask into a tensor: which token may come next, by the last token read."""
+"""Load a logit mask: which tokens may follow each token, as a boolean tensor."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ FORMS = (
 )
 
 
-def load_logit_mask(given: Any, what: str = "logit_mask") -> Tensor:
-    """Read a logit mask of any form.
+def load_logit_mask(source: Any, what: str = "logit_mask") -> Tensor:
+    """Load a logit mask of any form.
 
     Args:
-        given: V rows of V booleans (or 0 and 1), as one of FORMS.
-        what: the option it was given in, for messages.
+        source: V rows of V booleans (or 0 and 1), in one of FORMS.
+        what: the option that holds it, for errors.
 
     Returns:
-        bool[V, V] on the CPU, in row i True where a token may come next after token i.
+        bool[V, V] on the CPU; entry [i, j] is True if token j may follow token i.
 
     Raises:
-        DataError: it cannot be read, is not square, or holds something else than 0 and 1.
+        DataError: the source cannot be read, is not square, or contains other values than 0 and 1.
     """
-    if isinstance(given, (str, Path)):
-        given = _load_named(str(given), what)
-    elif callable(given) and not isinstance(given, Tensor):
-        given = _call(given, what)
-    table = _table(given, what)
+    if isinstance(source, (str, Path)):
+        source = _load_named(str(source), what)
+    elif callable(source) and not isinstance(source, Tensor):
+        source = _call(source, what)
+    table = _table(source, what)
     if table.dim() != 2 or table.shape[0] != table.shape[1] or not len(table):
         raise DataError(
-            f"{what}: has the shape {tuple(table.shape)}; it must have a row and a column for each token of the model"
+            f"{what}: has the shape {tuple(table.shape)}; it must have one row and one column per token of the model"
         )
     if table.dtype == torch.bool:
         return table
@@ -49,7 +49,7 @@ def load_logit_mask(given: Any, what: str = "logit_mask") -> Tensor:
         row, column = wrong[0].tolist()
         raise DataError(
             f"{what}[{row}, {column}] = {table[row, column].item()!r}: must be True (1) where token {column} may "
-            f"follow token {row}, else False (0); it is no table of logits to add"
+            f"follow token {row}, else False (0); a table of logits to add is not supported"
         )
     return table.bool()
 
@@ -61,11 +61,11 @@ def _load_named(name: str, what: str) -> Any:
         try:
             return readers[path.suffix.lower()](path)
         except FileNotFoundError:
-            raise DataError(f"{what} = {name!r}: there is no such file, looked for at {path.absolute()}") from None
+            raise DataError(f"{what} = {name!r}: there is no such file: {path.absolute()}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{what} = {name!r}: cannot be read: {error}") from error
     if ":" not in name:
-        raise DataError(f"{what} = {name!r}: is no .json or .npy file and no 'module:function'; give {FORMS}")
+        raise DataError(f"{what} = {name!r}: is neither a .json or .npy file nor 'module:function'; pass {FORMS}")
     target = load_reference(name, what)
     return _call(target, f"{what} = {name!r}") if callable(target) and not isinstance(target, Tensor) else target
 
@@ -85,15 +85,16 @@ def _call(function: Callable[[], Any], what: str) -> Any:
         raise DataError(f"{what}: the function raised {type(error).__name__}: {error}") from error
 
 
-def _table(given: Any, what: str) -> Tensor:
-    if isinstance(given, Tensor):
-        return given.detach().cpu()
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        for i, row in enumerate(given):
-            if not isinstance(row, (Sequence, np.ndarray, Tensor)) or len(row) != len(given):
-                seen = f"{len(row)} entries" if isinstance(row, (Sequence, np.ndarray, Tensor)) else repr(row)[:60]
-                raise DataError(f"{what}[{i}]: is {seen}; each of the {len(given)} rows must have {len(given)} entries")
+def _table(mask: Any, what: str) -> Tensor:
+    if isinstance(mask, Tensor):
+        return mask.detach().cpu()
+    if isinstance(mask, Sequence) and not isinstance(mask, str):
+        for i, row in enumerate(mask):
+            if not isinstance(row, (Sequence, np.ndarray, Tensor)) or len(row) != len(mask):
+                is_row = isinstance(row, (Sequence, np.ndarray, Tensor))
+                problem = f"has {len(row)} entries" if is_row else f"is {row!r:.60}"
+                raise DataError(f"{what}[{i}]: {problem}; each of the {len(mask)} rows must have {len(mask)} entries")
     try:
-        return torch.from_numpy(np.array(given))
+        return torch.from_numpy(np.array(mask))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: is {given!r:.60} ({type(given).__name__}); give {FORMS}") from error
+        raise DataError(f"{what}: is {mask!r:.60} ({type(mask).__name__}); pass {FORMS}") from error

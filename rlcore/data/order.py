@@ -1,4 +1,4 @@
-"""The order in which prompts and samples are visited: shuffled anew each pass, repeatable, and able to go on."""
+"""Shuffled index sampler for prompts and samples: reshuffled each pass, reproducible and resumable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from rlcore.errors import CheckpointError
 
 
 class Order:
-    """Deal indices 0..count-1, each once a pass, in an order that only the seed and the pass decide.
+    """Shuffled index sampler: returns the indices 0..count-1 once per pass, in an order fixed by seed and pass.
 
-    All processes deal the same; which share of it is theirs is not decided here.
+    The order is the same on all ranks; the caller splits it between them.
+
+    Args:
+        count: number of prompts or samples.
+        seed: seed of the shuffles.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -21,11 +25,11 @@ class Order:
 
     @property
     def epoch(self) -> float:
-        """Count the passes, with the part of the present one."""
+        """Return the number of passes, including the fraction of the current one."""
         return self.position / self.count
 
     def take(self, num: int) -> list[int]:
-        """Deal the next `num` indices, going on into the next pass where this one ends."""
+        """Return the next `num` indices, continuing into the next pass if this one ends."""
         indices: list[int] = []
         while len(indices) < num:
             number, start = divmod(self.position, self.count)
@@ -35,7 +39,7 @@ class Order:
         return indices
 
     def take_within_pass(self, num: int) -> list[int]:
-        """Deal at most `num` indices, fewer where the pass ends."""
+        """Return the next `num` indices, or fewer if the pass ends before."""
         return self.take(min(num, self.count - self.position % self.count))
 
     def _permutation(self, number: int) -> torch.Tensor:
@@ -45,18 +49,18 @@ class Order:
         return self._shuffled
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many have been dealt, of how many."""
+        """Return the position, the count and the seed."""
         return {"position": self.position, "count": self.count, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the indices dealt before; the seed of then is kept, so that the order is.
+        """Continue at the saved position, with the saved seed and therefore the same order.
 
         Raises:
-            CheckpointError: the number of prompts or samples has changed since.
+            CheckpointError: the number of prompts or samples has changed.
         """
         if state["count"] != self.count:
             raise CheckpointError(
                 f"the checkpoint was written with {state['count']} prompts or samples, now there are {self.count}: "
-                "resume with the data it was trained on, or start a new run from its model folder"
+                "resume with the original data, or start a new run from the checkpoint's model folder"
             )
         self.position, self.seed, self._pass = state["position"], state["seed"], -1

@@ -1,4 +1,4 @@
-"""Turn what a user calls prompts into `Prompt` objects: text, tokens and columns."""
+"""Read prompts from any source and tokenise them: `Prompt` objects with text, tokens and columns."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 RESERVED_COLUMNS = ("samples", "prompts", "outputs", "output_tokens", "tokenizer")
-"""Names reward and metric functions receive other things under."""
+"""Argument names of reward and metric functions, which columns of prompts must not have."""
 
 
 def build_prompts(
     source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "prompts"
 ) -> list[Prompt]:
-    """Read, render and tokenise prompts, in their order, all in one batched call of the tokenizer.
+    """Read, render and tokenise prompts, in their order, in one batched call of the tokenizer.
 
-    A row is a string, a conversation (list of {role, content}), or a mapping with either under `data.prompt_column`,
-    whose other keys become columns: every prompt has every column, None where its row lacked it. A conversation is
-    written with the tokenizer's chat template, which also brings its own BOS. Where `data.max_prompt_tokens` cuts
-    tokens off, at `data.truncation_side`, BOS stays and the text becomes what the remaining tokens spell, so that a
-    reward function reads what the model read.
+    A row is a string, a conversation (list of {role, content}), or a mapping with either under `data.prompt_column`.
+    The other keys of mappings become columns: every prompt has every column, None if its row has no such key. A
+    conversation is rendered with the tokenizer's chat template, which also writes its own BOS. If a prompt is truncated
+    to `data.max_prompt_tokens`, at `data.truncation_side`, BOS stays and the text is decoded from the remaining tokens,
+    so that reward functions and the model receive the same text.
 
     Args:
-        source: whatever `load_source` takes.
-        tokenizer: the policy's.
-        data: options; the sources in it are not looked at.
-        max_length: tokens in the model's context; 0 where there is no bound.
-        what: the option the prompts belong to, for messages.
+        source: any source of `load_source`.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        what: the option that holds the prompts, for errors.
 
     Raises:
-        DataError: naming the first row that cannot be used, and why.
+        DataError: a row is invalid; the message names the first such row and the reason.
     """
     rows = load_source(source, what)
     if not rows:
@@ -134,12 +134,12 @@ def _check_lengths(tokens: list[list[int]], max_length: int, what: str) -> None:
     for i, ids in enumerate(tokens):
         if not ids:
             raise DataError(
-                f"{what}[{i}]: has no tokens at all, so nothing can be continued; give text, or set data.add_bos=true"
+                f"{what}[{i}]: has no tokens, so nothing can be continued; pass text, or set data.add_bos=true"
             )
         if max_length and len(ids) >= max_length:
             raise DataError(
-                f"{what}[{i}]: has {len(ids)} tokens, which leaves no room to answer in the model's context of "
-                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to cut prompts"
+                f"{what}[{i}]: has {len(ids)} tokens, which fills the model's context of "
+                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to truncate prompts"
             )
 
 

@@ -1,4 +1,4 @@
-"""Turn what a user calls the rewards of samples into one number for each token of each demonstration."""
+"""Read the rewards of demonstrations and assign them to tokens."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FORMS = (
 
 @attrs.frozen
 class SampleReward:
-    """Hold what one demonstration is worth.
+    """Rewards of one demonstration.
 
     Attributes:
-        tokens: T numbers, the reward for choosing each token; zero at tokens that are not to be chosen.
-        dense: several numbers were given, which say where in the sample the reward was earned.
+        tokens: T numbers, the reward for choosing each token; 0 at tokens the policy does not choose.
+        dense: whether the sample has several rewards, one for each output or token.
     """
 
     tokens: tuple[float, ...]
@@ -41,53 +41,54 @@ class SampleReward:
 
 
 def build_sample_rewards(source: Any, samples: Sequence[Sample], what: str = "rewards") -> list[SampleReward]:
-    """Read the rewards of demonstrations and put them where they were earned, in the samples' order.
+    """Read the rewards of demonstrations, in the samples' order, and assign each number to a token.
 
-    * A number: the last chosen token, EOS included.
-    * One number for each output of a dialogue: the last token of that output. An output is a run of chosen tokens.
-    * One number for each chosen token: that token.
+    * A number is assigned to the last chosen token, EOS included.
+    * One number for each output of a dialogue is assigned to the last token of that output. An output is a run of
+      chosen tokens.
+    * One number for each chosen token is assigned to that token.
 
-    A row of a file may be a mapping that holds it under `reward`. Where a sample was cut on the right, its number goes
-    to the last chosen token that is left: it speaks of the whole.
+    A row may also be a mapping with one of these under `reward`. If a sample was truncated on the right, a number for
+    the whole sample is assigned to the last remaining chosen token.
 
     Args:
-        source: whatever `load_source` takes.
-        samples: the demonstrations, as the policy reads them.
-        what: the option the rewards belong to, for messages.
+        source: any source of `load_source`.
+        samples: the tokenised demonstrations.
+        what: the option that holds the rewards, for errors.
 
     Raises:
         InputsError: there are more or fewer rewards than samples.
-        DataError: naming the first reward that cannot be used, and why.
+        DataError: a reward is invalid; the message names the first one and the reason.
     """
     rows = load_source(source, what)
     if len(rows) != len(samples):
         raise InputsError(
-            f"{what}: has {len(rows)} entries for {len(samples)} samples; give one for each, in their order"
+            f"{what}: has {len(rows)} entries for {len(samples)} samples; pass one for each, in their order"
         )
     return [_place(row, sample, f"{what}[{i}]") for i, (row, sample) in enumerate(zip(rows, samples, strict=True))]
 
 
 def _place(row: Any, sample: Sample, where: str) -> SampleReward:
-    given = _read(row, where)
+    values = _read(row, where)
     chosen = [t for t, marked in enumerate(sample.action_mask) if marked]
     ends = [t for t in chosen if not any(sample.action_mask[t + 1 : t + 2])]
-    if not isinstance(given, list):
-        given, slots = [given], chosen[-1:]
-    elif len(given) == len(ends):
-        slots = ends
-    elif len(given) == len(chosen):
-        slots = chosen
+    if not isinstance(values, list):
+        values, indices = [values], chosen[-1:]
+    elif len(values) == len(ends):
+        indices = ends
+    elif len(values) == len(chosen):
+        indices = chosen
     else:
-        cut = "; it was cut to data.max_sample_tokens, which rewards must follow" if not sample.ended else ""
+        cut = "; it was truncated to data.max_sample_tokens, and so must be its rewards" if not sample.ended else ""
         raise DataError(
-            f"{where}: has {len(given)} numbers, but the sample has {len(ends)} output(s) of {len(chosen)} tokens in "
-            f"all, EOS included{cut}; give one number for the whole, {len(ends)} for the outputs, or {len(chosen)} for "
+            f"{where}: has {len(values)} numbers, but the sample has {len(ends)} output(s) of {len(chosen)} tokens in "
+            f"all, EOS included{cut}; pass one number for the whole, {len(ends)} for the outputs, or {len(chosen)} for "
             "the tokens"
         )
     rewards = [0.0] * len(sample.tokens)
-    for slot, reward in zip(slots, given, strict=True):
-        rewards[slot] = reward
-    return SampleReward(tuple(rewards), dense=len(given) > 1)
+    for index, reward in zip(indices, values, strict=True):
+        rewards[index] = reward
+    return SampleReward(tuple(rewards), dense=len(values) > 1)
 
 
 def _read(row: Any, where: str) -> float | list[float]:
@@ -112,5 +113,5 @@ def _number(value: Any, where: str) -> float:
     except (OverflowError, ValueError):  # an integer too large for a float, a signalling NaN
         number = math.nan
     if not abs(number) <= torch.finfo(torch.float32).max:
-        raise DataError(f"{where}: is {value}, not a finite number; give a finite one, or drop the sample")
+        raise DataError(f"{where}: is {value}, not a finite number; pass a finite one, or remove the sample")
     return number

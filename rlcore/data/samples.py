@@ -1,4 +1,4 @@
-"""Turn what a user calls samples into demonstrations: token ids and which of them the policy should choose."""
+"""Read demonstrations from any source and tokenise them: token ids and a mask of those the policy should choose."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stack_samples(samples: Sequence[Sample]) -> Trajectories:
 
 @attrs.frozen
 class _Draft:
-    """Hold a row once its shape is understood: pieces of text, or, where a template marked them, tokens."""
+    """A parsed row: pieces of text, or tokens if the chat template marks the assistant's text."""
 
     texts: tuple[str, ...]
     chosen: tuple[bool, ...]
@@ -52,7 +52,10 @@ class _Draft:
     marked: tuple[list[int], list[bool]] | None = None
 
     def beginnings(self, *, outputs: bool) -> set[int]:
-        """Tell which texts begin one: the first, and the first output where `outputs` do and no template wrote it."""
+        """Return which pieces are tokenised as beginnings of a text.
+
+        These are the first piece and, with `outputs`, the first output of a row without a chat template.
+        """
         return {0, self.chosen.index(True)} if outputs and not self.rendered and True in self.chosen else {0}
 
 
@@ -61,26 +64,27 @@ def build_samples(
 ) -> list[Sample]:
     """Read and tokenise demonstrations, in their order.
 
-    * A string, or a mapping with only `text`: everything after the opening tokens (BOS) is to be learnt, and without
-      any, everything but the first token.
-    * A list `[prompt, output, prompt, output, ...]`, or `{prompt, output}` (also `completion`, `response`): the outputs
-      only. A prompt's tokens are those `build_prompts` gives it, each later text's those it has in that place.
-    * A conversation, `{messages: [...]}`, or `{prompt: [...], completion: [...]}`: the assistant's turns, from where a
-      generation would begin, through the token that ends the turn.
+    The form of a row decides which tokens are chosen, that is, learnt:
 
-    With `data.append_eos` every output ends with EOS, those within a dialogue too, so that the policy learns to stop
-    whenever it is the other's turn. A chat template ends turns in its own way; only if it writes no special token there
-    does EOS follow the last one.
+    * A string, or a mapping with only `text`: all tokens after the opening tokens (BOS); without opening tokens, all
+      but the first one.
+    * A list `[prompt, output, prompt, output, ...]`, or `{prompt, output}` (also `completion`, `response`): the outputs
+      only. A prompt has the same tokens as in `build_prompts`; each later text is tokenised as a continuation.
+    * A conversation, `{messages: [...]}`, or `{prompt: [...], completion: [...]}`: the assistant's turns, from the
+      first token a generation would choose through the token that ends the turn.
+
+    With `data.append_eos` every output ends with EOS, also within a dialogue, so that the policy learns to end its
+    turn. A chat template ends turns itself; EOS is appended only if the last turn does not end with a special token.
 
     Args:
-        source: whatever `load_source` takes.
-        tokenizer: the policy's.
-        data: options; the sources in it are not looked at.
-        max_length: tokens in the model's context; 0 where there is no bound.
-        what: the option the samples belong to, for messages.
+        source: any source of `load_source`.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        what: the option that holds the samples, for errors.
 
     Raises:
-        DataError: naming the first row that cannot be used, and why.
+        DataError: a row is invalid; the message names the first such row and the reason.
     """
     rows = load_source(source, what)
     if not rows:
@@ -117,7 +121,7 @@ def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
         )
     for k, turn in enumerate(turns):
         if k % 2 and not turn:
-            raise DataError(f"{where}[{k}]: is an empty output, from which nothing can be learnt; drop the sample")
+            raise DataError(f"{where}[{k}]: is an empty output, from which nothing can be learnt; remove the sample")
     return _Draft(texts=tuple(map(str, turns)), chosen=(False, True) * (len(turns) // 2))
 
 
@@ -139,7 +143,7 @@ def _read_mapping(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, pr
     if isinstance(row.get("text"), str) and alone:
         return _Draft(texts=(str(row["text"]),), chosen=(True,))
     raise DataError(
-        f"{where}: has no keys of a known form ({', '.join(map(repr, row)) or 'none'}); give '{prompt_column}' with "
+        f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "
         f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text'"
     )
 
@@ -178,8 +182,8 @@ def _tokenise(
 
 
 def _open(tokens: list[int], mask: list[bool], opening: tuple[int, ...]) -> tuple[list[int], list[bool]]:
-    lacking = missing_opening(tokens, opening)
-    return lacking + tokens, [False] * len(lacking) + mask
+    missing = missing_opening(tokens, opening)
+    return missing + tokens, [False] * len(missing) + mask
 
 
 def _join_text(ids: list[int], opening: tuple[int, ...], eos: int | None) -> tuple[list[int], list[bool]]:
@@ -196,7 +200,7 @@ def _join_turns(
     for k in range(1, len(pieces)):
         ids, chosen = pieces[k], draft.chosen[k]
         if chosen and not ids:
-            raise DataError(f"{where}[{k}]: the output {draft.texts[k]!r} has no tokens; drop the sample")
+            raise DataError(f"{where}[{k}]: the output {draft.texts[k]!r} has no tokens; remove the sample")
         if chosen and eos is not None and ids[-1] != eos:
             ids = [*ids, eos]
         tokens += ids
@@ -211,7 +215,7 @@ def _join_rendered(
     mask: list[bool] = []
     for ids, chosen in zip(pieces, draft.chosen, strict=True):
         end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
-        # Generation stops at the token that ends a turn: the line break a template writes behind it is never chosen.
+        # Generation stops at the token that ends a turn; a line break that the template writes after it is not chosen.
         if "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip():
             end = len(ids)
         tokens += ids
@@ -234,12 +238,12 @@ def _fit(tokens: list[int], mask: list[bool], limit: int, max_length: int, where
     if max_length and len(tokens) > max_length:
         raise DataError(
             f"{where}: has {len(tokens)} tokens, more than the model's context of {max_length}; shorten it, or set "
-            f"data.max_sample_tokens to at most {max_length} to cut samples on the right"
+            f"data.max_sample_tokens to at most {max_length} to truncate samples on the right"
         )
     if not any(mask):
-        cut = f" once cut to data.max_sample_tokens = {limit}" if len(tokens) < size else ""
+        cut = f" once truncated to data.max_sample_tokens = {limit}" if len(tokens) < size else ""
         raise DataError(
-            f"{where}: holds no token for the policy to choose{cut} ({len(tokens)} tokens in all, the first of which "
-            "is given); drop the sample" + (", or raise the limit" if cut else "")
+            f"{where}: has no token for the policy to choose{cut} ({len(tokens)} tokens in all, and the first one is "
+            "never chosen); remove the sample" + (", or raise the limit" if cut else "")
         )
     return Sample(tokens=tuple(tokens), action_mask=tuple(mask), ended=len(tokens) == size)

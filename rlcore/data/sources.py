@@ -1,6 +1,6 @@
-"""Where rows come from: lists, data sets, files, the hub, or a function of the user's own.
+"""Load rows from lists, data sets, files, the hub, or a user's function.
 
-Nothing here changes what the caller handed in; rows are passed on as they are.
+The source is never modified, and rows are returned unchanged.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ FORMS = (
 
 
 def load_source(source: Any, what: str = "prompts") -> list[Any]:
-    """Turn any source a user may name into a list of rows, leaving the source itself as it was.
+    """Load any source of rows into a list; the source is not modified.
 
-    A string (or path) is, in this order: a file or folder that exists, a hub data set if it holds a slash (the split is
-    `train` when left out), or `module:function`, which is called without arguments and may return any other source.
+    A string (or path) is, in this order: an existing file or folder, a hub data set if it contains a slash (the split
+    defaults to `train`), or `module:function`, which is called without arguments and may return any other source.
 
     Args:
         source: a list, tuple or other finite iterable, a `datasets.Dataset`, a path, a reference, or a hub id.
-        what: the option the source belongs to, for messages.
+        what: the option that holds the source, for errors.
 
     Raises:
-        DataError: nothing of that name exists, or it cannot be read as rows.
+        DataError: the source does not exist, or cannot be read as rows.
     """
     if isinstance(source, (str, Path)):
         return _load_named(str(source), what)
@@ -47,17 +47,17 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
         return list(source.to_dict("records"))
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
         return list(source)
-    raise DataError(f"{what}: cannot read rows from {source!r} ({type(source).__name__}); give {FORMS}")
+    raise DataError(f"{what}: cannot read rows from {source!r} ({type(source).__name__}); pass {FORMS}")
 
 
 def load_reference(reference: str, what: str) -> Any:
-    """Import what a user's `module:attribute` names, with the working folder importable for just this import.
+    """Import the object of a user's reference `module:attribute`, also from the working folder.
 
-    The reference is the user's own code, so a file beside the configuration may hold it. The working folder comes last
-    on the path and leaves it again afterwards: it shadows no installed module, and nothing else is loaded from it.
+    During the import, the working folder is the last entry of `sys.path`, so it shadows no installed module;
+    afterwards it is removed again.
 
     Raises:
-        DataError: there is no such module or attribute, or importing the module failed.
+        DataError: there is no such module or attribute, or the import failed.
     """
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
@@ -68,8 +68,8 @@ def load_reference(reference: str, what: str) -> Any:
     except Exception as error:  # a user's module may raise anything while it is imported
         kind = type(error).__name__
         raise DataError(
-            f"{what} = {reference!r}: importing '{module_name}' failed, {kind}: {error}. Modules are looked for among "
-            f"the installed ones and in {here}"
+            f"{what} = {reference!r}: importing '{module_name}' failed, {kind}: {error}. Searched: the "
+            f"installed modules and {here}"
         ) from error
     finally:
         sys.path.remove(here)
@@ -78,7 +78,7 @@ def load_reference(reference: str, what: str) -> Any:
             target = getattr(target, part)
         except AttributeError:
             file = getattr(target, "__file__", None) or module_name
-            raise DataError(f"{what} = {reference!r}: {file} holds no '{part}'; it has {_public(target)}") from None
+            raise DataError(f"{what} = {reference!r}: {file} has no '{part}', only {_public(target)}") from None
     return target
 
 
@@ -89,15 +89,15 @@ def _load_named(name: str, what: str) -> list[Any]:
     if path.exists():
         return _read_file(path, what)
     if path.suffix.lower() in _READERS:
-        raise DataError(f"{what} = {name!r}: there is no such file, looked for at {path.absolute()}")
+        raise DataError(f"{what} = {name!r}: there is no such file: {path.absolute()}")
     if "/" in name:
         repository, _, split = name.partition(":")
         return _guarded(lambda: _datasets().load_dataset(repository, split=split or "train"), name, what)
     if ":" in name:
         return _call_reference(name, what)
     raise DataError(
-        f"{what} = {name!r}: names no file, no 'module:function' and no hub data set 'org/name'. "
-        f"A single text goes into a list: [{name!r}]"
+        f"{what} = {name!r}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
+        f"Pass a single text in a list: [{name!r}]"
     )
 
 
@@ -116,9 +116,7 @@ def _call_reference(name: str, what: str) -> list[Any]:
 def _read_file(path: Path, what: str) -> list[Any]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(
-            f"{what} = {str(path)!r}: cannot tell what a '{path.suffix}' file holds; known are {', '.join(_READERS)}"
-        )
+        raise DataError(f"{what} = {str(path)!r}: unknown file type '{path.suffix}'; known are {', '.join(_READERS)}")
     try:
         return reader(path, what)
     except UnicodeDecodeError as error:
@@ -126,7 +124,7 @@ def _read_file(path: Path, what: str) -> list[Any]:
 
 
 def _read_lines(path: Path, what: str) -> list[Any]:
-    del what  # any text will do
+    del what  # any text is valid
     with path.open(encoding="utf-8-sig") as lines:
         return [line.rstrip("\n") for line in lines if line.strip()]
 
@@ -174,7 +172,7 @@ def _datasets() -> Any:
 
 def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
     try:
-        with _bars_if_wanted():
+        with _progress_bars():
             loaded = load()
     except (OSError, ValueError, RuntimeError, _datasets().exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines() or [""]
@@ -186,8 +184,8 @@ def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
 
 
 @contextmanager
-def _bars_if_wanted() -> Iterator[None]:
-    """Let the libraries show how far loading is, but where progress bars are switched off."""
+def _progress_bars() -> Iterator[None]:
+    """Disable the libraries' progress bars during the block if rlcore's progress bars are disabled."""
     from huggingface_hub import utils as hub
 
     libraries = () if is_progress_bar_enabled() else (_datasets(), hub)
@@ -202,7 +200,7 @@ def _bars_if_wanted() -> Iterator[None]:
 
 
 def _is_instance(value: object, module: str, name: str) -> bool:
-    # An instance of the class can only exist if its module has been imported already.
+    # An instance can only exist if the module of its class has been imported.
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, getattr(loaded, name))
 

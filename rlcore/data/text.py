@@ -1,4 +1,4 @@
-"""Spell sampled tokens out for reward functions and people; training never reads this text back."""
+"""Decode sampled tokens for reward functions and logs; the decoded text is never tokenised again."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ def render_outputs(
     *,
     alone: bool = False,
 ) -> list[str]:
-    """Return the text each sequence's chosen tokens add to its prompt, cut before the first stop sequence in it.
+    """Return the text that each sequence's chosen tokens add to its prompt, trimmed at the first stop sequence.
 
-    Tokenizers of Llama's kind lose a leading space when they spell a fragment, so the text is what prompt and output
-    spell together, less what the prompt spells; where that is no prefix (a letter cut in two), the output alone.
+    Llama-like tokenizers drop a leading space when they decode a fragment. Prompt and output are therefore decoded
+    together and the decoded prompt is removed; if it is no prefix of the whole (a character split between both), the
+    output is decoded alone.
 
     Args:
-        tokenizer: the policy's.
-        batch: B sequences; padding may stand on either side.
-        prompts: B prompts, that of each sequence.
-        stop_sequences: strings the text ends before, wherever in it they stand.
-        alone: spell outputs as texts of their own, whatever their prompts.
+        tokenizer: the policy's tokenizer.
+        batch: B sequences, padded on either side.
+        prompts: B prompts, one for each sequence.
+        stop_sequences: the text ends before the first occurrence of any of these strings.
+        alone: decode outputs without their prompts.
 
     Raises:
-        ValueError: there are not as many prompts as sequences.
+        ValueError: the numbers of prompts and sequences differ.
     """
     outputs = batch.action_tokens
     if alone:
         return [_trim(text, stop_sequences) for text in decode(tokenizer, outputs, skip_special_tokens=True)]
-    read = [prompt.tokens for prompt in prompts]
-    together = [(*prompt, *output) for prompt, output in zip(read, outputs, strict=True)]
-    # A batch often holds the same prompt many times.
-    distinct = list(dict.fromkeys(read))
-    spelt = dict(zip(distinct, decode(tokenizer, distinct, skip_special_tokens=True), strict=True))
+    prompt_tokens = [prompt.tokens for prompt in prompts]
+    sequences = [(*prompt, *output) for prompt, output in zip(prompt_tokens, outputs, strict=True)]
+    # A batch often contains the same prompt many times.
+    distinct = list(dict.fromkeys(prompt_tokens))
+    prompt_texts = dict(zip(distinct, decode(tokenizer, distinct, skip_special_tokens=True), strict=True))
     texts = []
-    for output, prompt, whole in zip(outputs, read, decode(tokenizer, together, skip_special_tokens=True), strict=True):
-        if whole.startswith(spelt[prompt]):
-            text = whole[len(spelt[prompt]) :]
+    wholes = decode(tokenizer, sequences, skip_special_tokens=True)
+    for output, prompt, whole in zip(outputs, prompt_tokens, wholes, strict=True):
+        if whole.startswith(prompt_texts[prompt]):
+            text = whole[len(prompt_texts[prompt]) :]
         else:
             (text,) = decode(tokenizer, [output], skip_special_tokens=True)
         texts.append(_trim(text, stop_sequences))
@@ -54,5 +56,5 @@ def render_outputs(
 
 
 def _trim(text: str, stop_sequences: Sequence[str]) -> str:
-    found = [at for stop in stop_sequences if stop and (at := text.find(stop)) >= 0]
-    return text[: min(found)] if found else text
+    ends = [index for stop in stop_sequences if stop and (index := text.find(stop)) >= 0]
+    return text[: min(ends)] if ends else text

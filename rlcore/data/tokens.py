@@ -1,8 +1,8 @@
-"""The one BOS and EOS convention that prompts and demonstrations share, and the tokens of a text that goes on another.
+"""Tokenise and decode text, with the same BOS and EOS convention for prompts and demonstrations.
 
-A sequence is: the tokenizer's opening tokens (usually BOS or nothing), the tokens of its first text, then the tokens of
-each further text. Texts are tokenised apart, because the policy, too, has read the tokens of a prompt before it chooses
-any of its own.
+A sequence consists of the tokenizer's opening tokens (usually BOS or none), the tokens of its first text, then the
+tokens of each further text. The texts are tokenised separately, as in sampling, where the tokens of the prompt are
+fixed before the first output token.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ _SENTINELS = ("\n", "|", ".", "a", "0")
 
 
 def opening_tokens(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> tuple[int, ...]:
-    """Return the ids that begin every sequence: the tokenizer's habit, with BOS added or taken away if that is said.
+    """Return the ids that begin every sequence: the tokenizer's default prefix, with BOS added or removed by `add_bos`.
 
-    What a tokenizer would put at the end (EOS, [SEP]) is left out, since a prompt has to be continued.
+    Tokens that a tokenizer appends (EOS, [SEP]) are omitted, because a prompt is to be continued.
 
     Raises:
-        DataError: BOS is asked of a tokenizer that has none.
+        DataError: `add_bos` is True, and the tokenizer has no BOS token.
     """
-    habit, _ = _habits(tokenizer)
+    prefix, _ = _added_tokens(tokenizer)
     if add_bos is None:
-        return habit
+        return prefix
     bos = _bos_id(tokenizer) if add_bos else tokenizer.bos_token_id
-    without = tuple(token for token in habit if token != bos)
+    without = tuple(token for token in prefix if token != bos)
     return (bos, *without) if add_bos and bos is not None else without
 
 
 def closing_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the ids that the tokenizer ends every text with by habit: what encoders are used to reading last."""
-    return _habits(tokenizer)[1]
+    """Return the ids that the tokenizer appends to every text by default; encoders are trained with them."""
+    return _added_tokens(tokenizer)[1]
 
 
 def rendered_opening(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> tuple[int, ...]:
-    """Return the ids that begin every text a chat template wrote: none, for templates write BOS, unless it is asked."""
+    """Return the ids to add before a rendered conversation: BOS if `add_bos` is True, else none (templates add it)."""
     return (_bos_id(tokenizer),) if add_bos else ()
 
 
 def eos_id(tokenizer: PreTrainedTokenizerBase, append_eos: bool) -> int | None:
-    """Return the id that ends demonstrations, None if none shall.
+    """Return the id that ends demonstrations; None without `append_eos`.
 
     Raises:
-        DataError: EOS is asked of a tokenizer that has none.
+        DataError: `append_eos` is True, and the tokenizer has no EOS token.
     """
     if not append_eos:
         return None
@@ -62,7 +62,7 @@ def eos_id(tokenizer: PreTrainedTokenizerBase, append_eos: bool) -> int | None:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenise texts that begin a sequence, all at once, without the tokens that open or close it."""
+    """Tokenise texts that begin a sequence, in one call, without special tokens before or after them."""
     if not texts:
         return []
     encoded = tokenizer(
@@ -73,65 +73,65 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
 
 
 def missing_opening(tokens: Sequence[int], opening: Sequence[int]) -> list[int]:
-    """Return what has to go before `tokens`: `opening`, unless they begin with it, as where the user wrote BOS out."""
+    """Return `opening`, or nothing if `tokens` already begin with it, for example because the text contains BOS."""
     return [] if list(tokens[: len(opening)]) == list(opening) else list(opening)
 
 
 def encode_continuations(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenise texts that go on another, so that the tokens of both, side by side, spell both texts side by side.
+    """Tokenise texts that continue another text, so that the concatenated tokens decode to the concatenated texts.
 
-    Llama-like tokenizers put a space before whatever they read, which is wrong in the middle of a sequence. There a
-    text is read behind a character whose tokens are known and then dropped.
+    Llama-like tokenizers insert a space before every text, which is wrong in the middle of a sequence. For these, a
+    text is tokenised after a sentinel character, whose tokens are then removed.
     """
     rows = encode(tokenizer, texts)
-    if not rows or not _puts_space_first(tokenizer):
+    if not rows or not _prepends_space(tokenizer):
         return rows
-    waiting = list(range(len(texts)))
+    remaining = list(range(len(texts)))
     for sentinel in _SENTINELS:
         (lead,) = encode(tokenizer, [sentinel])
         if not lead or tokenizer.unk_token_id in lead:
             continue
         merged = []
-        for i, row in zip(waiting, encode(tokenizer, [sentinel + texts[i] for i in waiting]), strict=True):
+        for i, row in zip(remaining, encode(tokenizer, [sentinel + texts[i] for i in remaining]), strict=True):
             if row[: len(lead)] == lead:
                 rows[i] = row[len(lead) :]
             else:
                 merged.append(i)
-        waiting = merged
+        remaining = merged
     return rows
 
 
 def decode(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool
 ) -> list[str]:
-    """Spell token ids out, adding and removing nothing for the sake of looks."""
+    """Decode token ids, without cleaning up spaces."""
     if not rows:
         return []
     ids = [list(row) for row in rows]
-    if _is_all_backend(tokenizer):  # in less than half the time: Python then looks at no number
+    if _is_all_backend(tokenizer):  # less than half the time: no Python loop over ids
         return list(tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens))
     return list(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
 
 
 def _is_all_backend(tokenizer: PreTrainedTokenizerBase) -> TypeGuard[PreTrainedTokenizerFast]:
-    """Tell whether a tokenizer's class leaves it to its backend how tokens are spelt."""
+    """Return whether a tokenizer's class does not override the backend's decoding."""
     from transformers import PreTrainedTokenizerFast
 
     kind = type(tokenizer)
     return (
         isinstance(tokenizer, PreTrainedTokenizerFast)
         and kind.decode is PreTrainedTokenizerFast.decode
-        and kind._decode is PreTrainedTokenizerFast._decode  # noqa: SLF001  what classes with a spelling of their own override
+        and kind._decode is PreTrainedTokenizerFast._decode  # noqa: SLF001  the method that such classes override
     )
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids of tokens that stand for no text of their own: special ones and those added to the vocabulary."""
+    """Return the ids of special tokens and of tokens added to the vocabulary."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
 
-def _habits(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids a tokenizer puts before a text, and those it puts behind it."""
+def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that a tokenizer adds before a text, and those that it adds after it."""
     for probe in _PROBES:
         (plain,) = encode(tokenizer, [probe])
         whole: list[int] = tokenizer(probe)["input_ids"]
@@ -141,7 +141,7 @@ def _habits(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[
     return (), ()
 
 
-def _puts_space_first(tokenizer: PreTrainedTokenizerBase) -> bool:
+def _prepends_space(tokenizer: PreTrainedTokenizerBase) -> bool:
     first, second = encode(tokenizer, ["a", "b"])
     alone, both = decode(tokenizer, [first, first + second], skip_special_tokens=False)
     return both != alone + "b"

@@ -60,14 +60,14 @@ def test_rewards_come_in_any_source(tmp_path: Any) -> None:
 def test_the_number_of_a_cut_sample_stays_with_what_is_left() -> None:
     cut = Sample(tokens=(1, 2, 3), action_mask=(False, False, True), ended=False)
     assert place(2, cut).tokens == (0, 0, 2)
-    with pytest.raises(DataError, match=r"it was cut to data.max_sample_tokens, which rewards must follow"):
+    with pytest.raises(DataError, match=r"it was truncated to data.max_sample_tokens, and so must be its rewards"):
         place([1, 2], cut)
 
 
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [
-        ([1, 2, 3, 4], r"rewards\[1\]: has 4 numbers, but .*2 output.* 3 tokens.* EOS .*; give one .* 2 .* 3 for"),
+        ([1, 2, 3, 4], r"rewards\[1\]: has 4 numbers, but .*2 output.* 3 tokens.* EOS .*; pass one .* 2 .* 3 for"),
         ([], r"rewards\[1\]: has 0 numbers"),
         ([1], r"rewards\[1\]: has 1 numbers"),
         ("good", r"rewards\[1\]: is 'good' \(str\), not a number"),
@@ -89,5 +89,5 @@ def test_what_cannot_be_a_reward_is_named(reward: Any, complaint: str) -> None:
 
 
 def test_there_is_one_reward_for_each_sample() -> None:
-    with pytest.raises(InputsError, match="rewards: has 1 entries for 2 samples; give one for each"):
+    with pytest.raises(InputsError, match="rewards: has 1 entries for 2 samples; pass one for each"):
         build_sample_rewards([1.0], [TALK, TALK])

@@ -150,7 +150,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(chat_tokenizer):
         "{% for m in messages %}{{ m.role }}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}"
     )
     with pytest.raises(
-        DataError, match=r"samples\[0\]: the chat template writes the turns up to message 1 differently"
+        DataError, match=r"samples\[0\]: the chat template renders the turns up to message 1 differently"
     ):
         build([TALK], chat_tokenizer)
 
@@ -165,7 +165,7 @@ def test_a_long_sample_is_refused_or_cut_on_the_right(char_tokenizer):
 
 def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
     with pytest.raises(
-        DataError, match=r"samples\[0\]: holds no token .*once cut to data.max_sample_tokens = 2 .*raise"
+        DataError, match=r"samples\[0\]: has no token .*once truncated to data.max_sample_tokens = 2 .*raise"
     ):
         build([["abc", "d"]], char_tokenizer, max_sample_tokens=2)
 
@@ -180,7 +180,7 @@ def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
         ([["a", "b", "c", ""]], r"samples\[0\]\[3\]: is an empty output"),
         ([["a", 3]], r"samples\[0\]\[1\]: is 3 \(int\), not a string"),
         ([7], r"samples\[0\]: is 7 \(int\); a sample is a string, a list"),
-        ([{"question": "a"}], r"samples\[0\]: has no keys of a known form \('question'\); give 'prompt' with one of"),
+        ([{"question": "a"}], r"samples\[0\]: has an unknown set of keys \('question'\); pass 'prompt' with one of"),
         ([{"prompt": "a", "output": 3}], r"samples\[0\]: 'prompt' is a str and 'output' a int; both must be strings"),
         ([TALK], r"samples\[0\]: is a conversation, and the tokenizer has no chat template"),
     ],
@@ -191,7 +191,7 @@ def test_samples_that_cannot_be_used_are_named(char_tokenizer, rows, message):
 
 
 def test_a_sample_without_a_chosen_token_is_refused(char_tokenizer):
-    with pytest.raises(DataError, match=r"samples\[1\]: holds no token for the policy to choose \(1 tokens in all"):
+    with pytest.raises(DataError, match=r"samples\[1\]: has no token for the policy to choose \(1 tokens in all"):
         build(["ab", "a"], char_tokenizer, append_eos=False)
 
 

@@ -90,17 +90,20 @@ def test_a_function_may_name_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("lost.jsonl", r"prompts = 'lost.jsonl': there is no such file, looked for at /.*lost\.jsonl"),
-        ("My favourite animal", r"names no file, .*A single text goes into a list: \['My favourite animal'\]"),
-        ("no_such_module:f", r"'no_such_module:f': importing 'no_such_module' failed, ModuleNotFoundError.* and in /"),
-        ("json:lost", r"'json:lost': .*json/__init__\.py holds no 'lost'; it has "),
+        ("lost.jsonl", r"prompts = 'lost.jsonl': there is no such file: /.*lost\.jsonl"),
+        ("My favourite animal", r"is neither a file nor .*Pass a single text in a list: \['My favourite animal'\]"),
+        (
+            "no_such_module:f",
+            r"'no_such_module:f': importing 'no_such_module' failed, ModuleNotFoundError.* modules and /",
+        ),
+        ("json:lost", r"'json:lost': .*json/__init__\.py has no 'lost', only "),
         ("broken_rows:rows", r"the function raised ZeroDivisionError: division by zero"),
-        ("odd.yaml", r"cannot tell what a '\.yaml' file holds; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
+        ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
         ("bad.jsonl", r"prompts: bad\.jsonl, line 2: is not JSON: .* The text begins '\{oops"),
         ("latin.txt", r"prompts = 'latin\.txt': is not UTF-8 text"),
         ("bad.parquet", r"prompts = 'bad.parquet': the datasets library could not load it"),
         ("nobody/nothing", r"prompts = 'nobody/nothing': the datasets library could not load it, .* Check the name"),
-        (3, r"prompts: cannot read rows from 3 \(int\); give a list"),
+        (3, r"prompts: cannot read rows from 3 \(int\); pass a list"),
         (b"abc", r"prompts: cannot read rows from b'abc' \(bytes\)"),
         ({"prompt": ["a"]}, r"prompts: got a dict with keys 'prompt', but rows are needed: a list"),
         (
