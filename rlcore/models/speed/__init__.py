@@ -47,11 +47,11 @@ TECHNIQUES = (
     ),
     Technique(
         "prefixes", "model.speed.prefixes", "rlcore.models.speed.prefixes",
-        ".90 (.63 to .92) of the CPU seconds of PPO on random walks",
+        ".90 (.63 to .92) of the CPU seconds of the random walks",
     ),
     Technique(
         "attention_groups", "model.speed.attention_groups", "rlcore.models.speed.attention_groups",
-        "1.01 (1.00 to 1.06) of the CPU seconds of PPO on random walks",
+        "1.01 (1.00 to 1.06) of the CPU seconds of the random walks",
     ),
     Technique(
         "length_groups", "model.speed.length_groups", "rlcore.models.speed.length_groups",
@@ -59,7 +59,7 @@ TECHNIQUES = (
     ),
     Technique(
         "frozen_trunk", "model.speed.frozen_trunk", "rlcore.models.speed.frozen_trunk",
-        ".73 (6 layers, 144 wide) and .72 (8 layers, 256 wide) of the CPU seconds of PPO with 2 layers training",
+        ".73 (6 layers, 144 wide) and .72 (8 layers, 256 wide) of the CPU seconds of random walks, 2 layers training",
     ),
     Technique(
         "fused_logprobs", "model.speed.fused_logprobs", "rlcore.models.speed.fused_logprobs",
@@ -71,7 +71,7 @@ TECHNIQUES = (
     ),
     Technique(
         "fused_activations", "model.speed.fused_activations", "rlcore.models.speed.activations",
-        ".89 (.84 to 1.06) of the CPU seconds of PPO on random walks",
+        ".89 (.84 to 1.06) of the CPU seconds of the random walks",
     ),
     Technique(
         "packed_decoding", "model.speed.packed_decoding", "rlcore.models.decoding.packed",
@@ -95,11 +95,11 @@ TECHNIQUES = (
     ),
     Technique(
         "reused_logprobs", "gen.reused_logprobs", "rlcore.training.run",
-        ".85 (.80 to 1.13) of the CPU seconds of PPO on random walks",
+        ".85 (.80 to 1.13) of the CPU seconds of the random walks",
     ),
     Technique(
         "fused_optimizer", "trainer.optimizer.options.fused", "rlcore.optim.builtin",
-        ".98 (.95 to 1.12) of the CPU seconds of PPO on random walks",
+        ".98 (.95 to 1.12) of the CPU seconds of the random walks",
     ),
 )  # fmt: skip
 """Every technique, in the order in which the log names them."""
