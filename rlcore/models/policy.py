@@ -15,7 +15,7 @@ from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.decoding.causal import ReadHeads
-from rlcore.models.decoding.low_precision import NarrowCopy, NarrowDecoder
+from rlcore.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, Said, pass_over, say
 from rlcore.models.heads import TrunkValue
@@ -55,7 +55,9 @@ class ModelPolicy:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
         self.outputs_begin_text = outputs_begin_text
-        self._narrow = None if sampling_dtype is None else NarrowCopy(module.model, getattr(torch, sampling_dtype))
+        self._low_precision = (
+            None if sampling_dtype is None else LowPrecisionCopy(module.model, getattr(torch, sampling_dtype))
+        )
         self.decoding = decoding
         self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.reader.decoder
         self._forward: Callable[..., Any] = module
@@ -140,12 +142,15 @@ class ModelPolicy:
         """
         heads = self._read_heads(advantages=advantages)
         model = self.model
-        if self._narrow is not None:
-            model, heads = self._narrow.fresh(), _without_values(heads) if advantages and heads is not None else None
+        if self._low_precision is not None:
+            model, heads = (
+                self._low_precision.fresh(),
+                _without_values(heads) if advantages and heads is not None else None,
+            )
         decoder = self._make_decoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=self._autocast, waiting=waiting
         )
-        return decoder if self._narrow is None else NarrowDecoder(decoder)
+        return decoder if self._low_precision is None else LowPrecisionDecoder(decoder)
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
         value, q_heads = self.module.value, self.module.q_heads

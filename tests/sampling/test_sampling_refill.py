@@ -84,7 +84,7 @@ class _Asked(SimpleNamespace):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small batches of short sequences run as large ones of longer sequences do."""
     monkeypatch.setattr(loop, "JOIN_SHARE", 8)
-    for name, number in {"LEAST_JOINED": 1, "LEAST_ROWS": 1, "MOST_SHORT": 0, "LEAST_SHARED": 99}.items():
+    for name, number in {"MIN_JOINED_ROWS": 1, "MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 
@@ -225,7 +225,7 @@ def test_prompts_do_not_join_a_stranger() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"LEAST_ROWS": 10**6, "LEAST_JOINED": 5}, {"MOST_SHORT": 99}, {"LEAST_SHARED": 1}],
+    [{"MIN_ROWS": 10**6, "MIN_JOINED_ROWS": 5}, {"MAX_SHORT": 99}, {"MIN_SHARED_PROMPT": 1}],
     ids=["padded", "sequences last", "shared prompts"],
 )
 def test_prompts_do_not_join_what_is_laid_out_otherwise(

@@ -1,1 +1,1 @@
-"""Decoders: continue sequences token by token from a key-value cache."""
+"""Decoders: generate token by token from a key-value cache."""

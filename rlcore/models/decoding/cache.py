@@ -1,4 +1,4 @@
-"""A key-value cache that is allocated once, for sequences that are continued together and leave at different times."""
+"""A key-value cache that is allocated once, for sequences that are decoded together and finish at different times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class PreallocatedLayer(DynamicLayer):
-    """Keep one attention layer's keys and values in buffers with room for every token to come.
+    """One attention layer's keys and values, in buffers with room for every new token.
 
-    A layer that grows by concatenation copies all it holds for every new token; this one writes the new token in place
-    and hands attention a view. The prompt is held as it came, so that `reorder_cache` may still repeat its rows; the
-    buffers are allocated with the first token after it.
+    A layer that grows by concatenation copies its contents for every new token; this one writes the new token in place
+    and returns a view. The prompt's keys and values are kept as they are, so `reorder_cache` may still repeat rows; the
+    buffers are allocated with the first token after the prompt.
 
     Args:
-        capacity: tokens that will ever be held, prompt included.
+        capacity: the largest number of tokens, prompt included.
         is_sliding: whether transformers should build the mask of a sliding window for this layer.
     """
 
@@ -32,10 +32,10 @@ class PreallocatedLayer(DynamicLayer):
         self,
         key_states: Tensor,
         value_states: Tensor,
-        *args: Any,  # noqa: ARG002 - what other kinds of layers are told
+        *args: Any,  # noqa: ARG002 - other kinds of layers use it
         **kwargs: Any,  # noqa: ARG002 - the same
     ) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens, float[B, heads, T, D], and return all there are."""
+        """Append the keys and values of new tokens, float[B, heads, T, D], and return those of all tokens."""
         if self.length == 0:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values, self.length = key_states, value_states, key_states.shape[-2]
@@ -50,7 +50,7 @@ class PreallocatedLayer(DynamicLayer):
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with the rows at `beam_idx`, long[K]; within the buffers once there are any, so that K <= B then."""
+        """Select the rows `beam_idx`, long[K], in place once the buffers are allocated; K <= B then."""
         if self.length == 0:
             return
         keys, values = self.keys.index_select(0, beam_idx), self.values.index_select(0, beam_idx)
@@ -61,7 +61,7 @@ class PreallocatedLayer(DynamicLayer):
         self.keys, self.values = keys, values
 
     def get_seq_length(self) -> int:
-        """Count the tokens held."""
+        """Return the number of tokens in the cache."""
         return self.length
 
     def _allocate(self, held: Tensor) -> Tensor:

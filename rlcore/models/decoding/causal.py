@@ -1,4 +1,4 @@
-"""Continue a batch of prompts token by token with any causal model of `transformers`."""
+"""Decode a batch of prompts with any causal model of `transformers`, in a padded key-value cache."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
+from rlcore.models.decoding.prompt_states import Prefill
 from rlcore.models.head_input import head_reads
 from rlcore.models.settings import ALL_ON, SpeedConfig
-from rlcore.models.speed.packing import Packing, pack
+from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 
 ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
-"""From what the output embeddings read, float[B, H], to values, float[B], and advantages, float[B, V]."""
+"""From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
 
 
 class CausalDecoder:
-    """Read prompts of different lengths together, then one token of each at a time.
+    """Prefill prompts of different lengths in one batch, then decode one token of each at a time.
 
     Prompts are padded on the left; positions count real tokens, so padding changes nothing. A prompt that occurs
-    several times is read once. Nothing is recorded for autograd, and the model is left in the mode it is in.
+    several times is prefilled once. No gradients are recorded, and the model keeps its mode.
 
     Args:
         model: an `AutoModelForCausalLM`, or a wrapper that passes keywords on to one.
         prompts: B sequences of token ids, each with one at least.
-        max_new_tokens: how often `step` may be called; it is what the cache has room for.
-        heads: what is said besides logits.
+        max_new_tokens: how often `step` may be called; the cache has room for that many tokens.
+        heads: computes values and advantages from hidden states.
         pad_id: fills the left of shorter prompts; any id of the vocabulary will do.
         autocast: makes the context of precision that the model is run in.
-        packs: the model's attention runs packed (`rlcore.models.speed.packing`), for sequences of this length too:
-            prompts are then read without their padding, and what several of them begin with is read once.
+        packs: the model's attention may run packed (`rlcore.models.speed.packing`) on sequences of this length; the
+            prefill then has no padding, and computes shared prefixes once.
         speed: which techniques of speed are switched on.
     """
 
@@ -70,7 +71,7 @@ class CausalDecoder:
         self._positions = (columns - starts).clamp(min=0)
         self._mask = (columns >= starts).long()  # passed even if nothing is padded: transformers then builds no mask
         self._cache = make_cache(model.config, capacity, preallocate=speed.preallocated_cache)
-        # Without attention, the mask is about the tokens being read, not about those remembered.
+        # Recurrent models take a mask of the present tokens only, not of the cached ones.
         self._is_recurrent = not any(isinstance(layer, CacheLayerMixin) for layer in self._cache.layers)
         self._layers = [layer for layer in self._cache.layers if isinstance(layer, PreallocatedLayer)]
         self._packs = packs and len(self._layers) == len(self._cache.layers)
@@ -78,44 +79,46 @@ class CausalDecoder:
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
-        """Read the prompts."""
-        said = self._read_packed() if self._packs else self._read(self._prompts, 0)
+        """Prefill the prompts."""
+        outputs = self._prefill_packed() if self._packs else self._forward(self._prompts, 0)
         if self._copies is None:
-            return said
+            return outputs
         self._select(self._copies)
-        return said.rows(self._copies)
+        return outputs.rows(self._copies)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence: long[B]."""
+        """Run the model on the next token of every sequence: long[B]."""
         self._length += 1
-        return self._read(tokens[:, None], self._length - 1)
+        return self._forward(tokens[:, None], self._length - 1)
 
     @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` (long[K], ascending) only."""
+        """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
         self._select(rows)
 
     def _select(self, rows: Tensor) -> None:
         self._cache.reorder_cache(cast("torch.LongTensor", rows))
         self._mask, self._positions = self._mask[rows], self._positions[rows]
 
-    def _read_packed(self) -> DecodeStep:
-        """Read the prompts packed, and put what attention was given in the cache, as if they had been padded."""
+    def _prefill_packed(self) -> DecodeStep:
+        """Run the prompts packed, then write their keys and values into the padded cache."""
         mask = self._mask[:, : self._length].bool()
         inputs, node = pack(self._prompts, mask, share=True, speed=self._speed)
-        reading = Prefill(inputs["packing"])
+        prefill = Prefill(inputs["packing"])
         last = node[mask.sum(1).cumsum(0) - 1]
         head = self._model.get_output_embeddings()
         with self._autocast(), head_reads(head, lambda hidden: hidden.index_select(1, last)) as hidden:
-            logits = self._model(**inputs | {"packing": reading}).logits[0]
-            said = DecodeStep(logits, None) if self._heads is None else DecodeStep(logits, *self._heads(hidden[0][0]))
-        places = node[(mask.reshape(-1).cumsum(0) - 1).clamp(min=0)]  # padding, which is masked, may hold any token
-        for layer, states in zip(self._layers, reading.states, strict=True):
-            layer.update(*(_spread(each, places, len(mask)) for each in states))
-        return said
+            logits = self._model(**inputs | {"packing": prefill}).logits[0]
+            outputs = (
+                DecodeStep(logits, None) if self._heads is None else DecodeStep(logits, *self._heads(hidden[0][0]))
+            )
+        index = node[(mask.reshape(-1).cumsum(0) - 1).clamp(min=0)]  # padding is masked: any token will do
+        for layer, states in zip(self._layers, prefill.states, strict=True):
+            layer.update(*(_unpack(each, index, len(mask)) for each in states))
+        return outputs
 
-    def _read(self, tokens: Tensor, start: int) -> DecodeStep:
+    def _forward(self, tokens: Tensor, start: int) -> DecodeStep:
         with self._autocast():
             return self._run(tokens, start)
 
@@ -132,35 +135,22 @@ class CausalDecoder:
         if self._heads is None:
             return DecodeStep(self._model(**inputs).logits[:, -1], None)
         head = self._model.get_output_embeddings()
-        with head_reads(head) as rows:
+        with head_reads(head) as hidden:
             logits = self._model(**inputs).logits[:, -1]
-        return DecodeStep(logits, *self._heads(rows[0][:, -1]))
+        return DecodeStep(logits, *self._heads(hidden[0][:, -1]))
 
 
-class Prefill:
-    """Take down the keys and values of packed prompts, layer by layer, while attention runs as packing has it."""
-
-    def __init__(self, packing: Packing) -> None:
-        self._packing, self.columns, self.calls = packing, packing.columns, packing.calls
-        self.states: list[tuple[Tensor, Tensor]] = []
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
-        """Attend as `Packing.attend` does."""
-        self.states.append((key, value))
-        return self._packing.attend(query, key, value, dropout=dropout, scaling=scaling)
-
-
-def _spread(states: Tensor, places: Tensor, height: int) -> Tensor:
-    """Put packed states, float[1, heads, N, width], where `places`, long[B * T], says: float[B, heads, T, width]."""
+def _unpack(states: Tensor, index: Tensor, height: int) -> Tensor:
+    """Gather packed states, float[1, heads, N, width], at `index`, long[B * T]: float[B, heads, T, width]."""
     heads, width = states.shape[1], states.shape[3]
-    spread = states[0].transpose(0, 1).index_select(0, places)
-    return spread.view(height, -1, heads, width).transpose(1, 2)
+    padded = states[0].transpose(0, 1).index_select(0, index)
+    return padded.view(height, -1, heads, width).transpose(1, 2)
 
 
 def _keywords(model: nn.Module) -> tuple[str, bool]:
-    """Tell the name under which `model` takes its cache, and whether it takes positions.
+    """Return the name of the cache argument of `model.forward`, and whether it takes positions.
 
-    A wrapper whose signature names neither passes keywords on to a decoder that takes both.
+    A wrapper whose signature has neither argument passes keywords on to a decoder that has both.
     """
     named = inspect.signature(model.forward).parameters
     cache = "cache_params" if "cache_params" in named else "past_key_values"

@@ -1,4 +1,4 @@
-"""Sample with a copy of the weights in a narrower type, where a machine is faster in it."""
+"""Sample with a copy of the weights in lower precision (`model.sampling_dtype`), on machines that are faster in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from rlcore.protocols import Decoder, DecodeStep, JoiningDecoder, joins
 
 
-class NarrowCopy:
-    """Keep a copy of a model with narrower weights; buffers, such as rotary frequencies, stay as they are.
+class LowPrecisionCopy:
+    """A copy of a model with weights of lower precision; buffers, such as rotary frequencies, keep their types.
 
     Args:
-        model: what is copied; not before it is first asked for, and its memory is this copy's as long as this lives.
-        dtype: what its weights are rounded to.
+        model: the model to copy. The copy is made on first use, and then stays in memory.
+        dtype: the type of the copy's weights.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
@@ -28,49 +28,49 @@ class NarrowCopy:
 
     @torch.no_grad()
     def fresh(self) -> PreTrainedModel:
-        """Return the copy, in evaluation mode, with the weights the model has at this moment."""
+        """Return the copy, in evaluation mode, after copying the model's present weights into it."""
         if self._copy is None or self._copy.device != self._model.device:
-            # Given narrow weights in place of the model's own, the copy never holds wide ones.
-            narrowed: dict[int, object] = {id(p): self._narrowed(p) for p in self._model.parameters()}
-            self._copy = copy.deepcopy(self._model, narrowed).eval()
-        for narrow, wide in zip(self._copy.parameters(), self._model.parameters(), strict=True):
-            narrow.copy_(wide)
+            # The memo holds new parameters, so deepcopy never copies those of full precision.
+            memo: dict[int, object] = {id(p): self._empty(p) for p in self._model.parameters()}
+            self._copy = copy.deepcopy(self._model, memo).eval()
+        for low, full in zip(self._copy.parameters(), self._model.parameters(), strict=True):
+            low.copy_(full)
         for kept, current in zip(self._copy.buffers(), self._model.buffers(), strict=True):
             kept.copy_(current)
         return self._copy
 
-    def _narrowed(self, weights: Tensor) -> nn.Parameter:
+    def _empty(self, weights: Tensor) -> nn.Parameter:
         dtype = self._dtype if weights.is_floating_point() else weights.dtype
         return nn.Parameter(torch.empty_like(weights, dtype=dtype), requires_grad=False)
 
 
 @attrs.frozen(eq=False)
-class NarrowDecoder:
-    """Say of every step that its logits are not quite the policy's own.
+class LowPrecisionDecoder:
+    """A decoder whose steps are marked as inexact: its logits are those of the copy, not of the policy.
 
     Attributes:
-        decoder: decodes with the copy.
+        decoder: the decoder of the copy.
     """
 
     decoder: Decoder
 
     def start(self) -> DecodeStep:
-        """Read the prompts."""
+        """Prefill the prompts."""
         return attrs.evolve(self.decoder.start(), is_exact=False)
 
     def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence: long[B]."""
+        """Run the model on the next token of every sequence: long[B]."""
         return attrs.evolve(self.decoder.step(tokens), is_exact=False)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` (long[K], ascending) only."""
+        """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
         self.decoder.keep(rows)
 
     @property
     def joins(self) -> bool:
-        """Tell whether it takes further prompts in."""
+        """Return whether further prompts can join."""
         return joins(self.decoder) is not None
 
     def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
-        """Read further prompts, whose sequences go behind the present ones."""
+        """Prefill further prompts, whose sequences come after the present ones."""
         return attrs.evolve(cast("JoiningDecoder", self.decoder).join(prompts), is_exact=False)

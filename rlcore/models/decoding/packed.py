@@ -1,4 +1,4 @@
-"""Continue prompts token by token with no padding anywhere, in models whose attention may run packed."""
+"""Decode prompts without padding, in models whose attention may run packed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.decoding.block_cache import BlockCache
-from rlcore.models.decoding.causal import Prefill, ReadHeads
-from rlcore.models.decoding.prompt_states import PromptStates
+from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.prompt_states import Prefill, PromptStates
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.head_input import head_reads
@@ -20,14 +20,14 @@ from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 
-LEAST_ROWS = 32
-"""Sequences from which on this decoder is the faster one, measured in one thread."""
-LEAST_JOINED = 8
-"""The same where at least as many prompts wait as begin, and join them as places become free."""
-LEAST_SHARED = 16
-"""Tokens from which on a prompt's keys and values are better held once for its sequences, two on average at least."""
-MOST_SHORT = 24
-"""Tokens of a sequence, prompt included, up to which they are better held with sequences last than in blocks."""
+MIN_ROWS = 32
+"""Sequences from which this decoder is faster than `CausalDecoder`, measured in one thread."""
+MIN_JOINED_ROWS = 8
+"""The same if at least as many prompts wait to join as begin."""
+MIN_SHARED_PROMPT = 16
+"""Tokens of the longest prompt from which `SharedCache` is fastest, with at least two sequences a prompt on average."""
+MAX_SHORT = 24
+"""Tokens of a sequence, prompt included, up to which `SequenceCache` is faster than `BlockCache`."""
 
 
 def pays(
@@ -38,43 +38,43 @@ def pays(
     waiting: int = 0,
     speed: SpeedConfig = ALL_ON,
 ) -> bool:
-    """Tell whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
+    """Return whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
     if not speed.packed_decoding:
         return False
-    least = LEAST_ROWS
-    if waiting >= len(prompts) and _kind(prompts, max_new_tokens, speed) is BlockCache:
-        least = min(least, LEAST_JOINED)
+    least = MIN_ROWS
+    if waiting >= len(prompts) and _fastest_cache(prompts, max_new_tokens, speed) is BlockCache:
+        least = min(least, MIN_JOINED_ROWS)
     return model.device.type == "cpu" and len(prompts) >= least
 
 
-def _kind(
+def _fastest_cache(
     prompts: Sequence[Sequence[int]], max_new_tokens: int, speed: SpeedConfig
 ) -> type[BlockCache | SequenceCache | SharedCache]:
-    """Choose the cache that is the fastest for these prompts."""
+    """Return the fastest cache for these prompts."""
     longest = max(len(prompt) for prompt in prompts)
     num_distinct = len({tuple(prompt) for prompt in prompts})
-    if speed.shared_prompts and longest >= LEAST_SHARED and 2 * num_distinct <= len(prompts):
+    if speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
         return SharedCache
-    return SequenceCache if longest + max_new_tokens <= MOST_SHORT else BlockCache
+    return SequenceCache if longest + max_new_tokens <= MAX_SHORT else BlockCache
 
 
 class PackedDecoder:
-    """Read distinct prompts packed, then one token of every sequence at a time, packed as well.
+    """Prefill distinct prompts packed, then decode one token of every sequence at a time, packed as well.
 
-    Only attention knows which token is whose (`rlcore.models.decoding.block_cache`); transformers' own caches and masks
-    take no part. Nothing is recorded for autograd, and the model is left in the mode it is in; attention has
-    no dropout.
+    The attention function alone separates sequences (`rlcore.models.decoding.block_cache` and its siblings); caches and
+    masks of `transformers` are not used. No gradients are recorded, the model keeps its mode, and attention has no
+    dropout.
 
     Args:
-        model: one that attends as `rlcore.models.speed.packing` has it.
+        model: one whose attention may run packed (`rlcore.models.speed.packing`).
         prompts: B sequences of token ids, each with one at least.
         max_new_tokens: how often `step` may be called.
-        heads: what is said besides logits.
+        heads: computes values and advantages from hidden states.
         autocast: makes the context of precision that the model is run in.
-        speed: which techniques of speed are switched on.
+        speed: the techniques that are switched on.
 
     Attributes:
-        cache: what is remembered of the sequences, once the prompts are read.
+        cache: keys and values of the sequences, once the prompts are prefilled.
     """
 
     def __init__(
@@ -95,33 +95,33 @@ class PackedDecoder:
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
-        """Read the prompts."""
-        inputs, states, said = self._prefill(self._prompts)
-        order = states.begun.argsort(descending=True, stable=True)
+        """Prefill the prompts."""
+        inputs, states, outputs = self._prefill(self._prompts)
+        order = states.start_lengths.argsort(descending=True, stable=True)
         states = states._replace(copies=states.copies[order])
-        self._places, self._positions = order.argsort(), states.begun[None]
-        self.cache = _kind(self._prompts, self._room, self._speed)(states, self._room)
+        self._rows, self._positions = order.argsort(), states.start_lengths[None]
+        self.cache = _fastest_cache(self._prompts, self._room, self._speed)(states, self._room)
         self._inputs = inputs | {"packing": self.cache}
-        return said
+        return outputs
 
     @property
     def joins(self) -> bool:
-        """Tell whether it takes further prompts in."""
+        """Return whether further prompts can join."""
         return isinstance(self.cache, BlockCache)
 
     @torch.no_grad()
     def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
-        """Read further prompts, whose sequences go behind the present ones."""
-        _, states, said = self._prefill(prompts)
+        """Prefill further prompts, whose sequences come after the present ones."""
+        _, states, outputs = self._prefill(prompts)
         cast("BlockCache", self.cache).join(states)
-        first = len(self._places)
-        behind = torch.arange(first, first + len(prompts), device=self._places.device)
-        self._places = torch.cat([self._places, behind])
-        self._positions = torch.cat([self._positions, states.begun[None]], 1)
-        return said
+        first = len(self._rows)
+        joined = torch.arange(first, first + len(prompts), device=self._rows.device)
+        self._rows = torch.cat([self._rows, joined])
+        self._positions = torch.cat([self._positions, states.start_lengths[None]], 1)
+        return outputs
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], PromptStates, DecodeStep]:
-        """Read what is distinct of the prompts; return what the model was run on, their states, and what it says."""
+        """Run the distinct prompts; return the model's inputs, the prompts' states and the sequences' outputs."""
         device = next(self._model.parameters()).device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
         lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
@@ -129,35 +129,35 @@ class PackedDecoder:
         padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
         mask = torch.arange(width, device=device) < lengths[:, None]
         inputs, node = pack(torch.tensor(padded, device=device), mask, share=True, speed=self._speed)
-        reading = Prefill(inputs["packing"])
-        said = self._say(inputs | {"packing": reading}, node[lengths.cumsum(0) - 1])
-        places = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
+        prefill = Prefill(inputs["packing"])
+        outputs = self._forward(inputs | {"packing": prefill}, node[lengths.cumsum(0) - 1])
+        index = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
         copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
-        return inputs, PromptStates(reading.states, places, lengths, copies), said.rows(copies)
+        return inputs, PromptStates(prefill.states, index, lengths, copies), outputs.rows(copies)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence: long[B]."""
-        tokens = torch.empty_like(tokens).index_copy_(0, self._places, tokens)
+        """Run the model on the next token of every sequence: long[B]."""
+        tokens = torch.empty_like(tokens).index_copy_(0, self._rows, tokens)
         self._inputs |= {"input_ids": tokens[None], "position_ids": self._positions}
         self._positions = self._positions + 1
-        return self._say(self._inputs, self._places)
+        return self._forward(self._inputs, self._rows)
 
     @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` (long[K], ascending) only."""
-        places = self._places[rows]
-        # Sequences beyond the new end move into places left free before it: they are few, copying all is slow.
-        moving = places >= len(rows)
+        """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
+        kept = self._rows[rows]
+        # Sequences beyond the new end move to free rows before it: they are few, and copying all sequences is slow.
+        moving = kept >= len(rows)
         is_free = torch.ones_like(rows, dtype=torch.bool)
-        is_free[places[~moving]] = False
-        holes, movers = is_free.nonzero()[:, 0], places[moving]
+        is_free[kept[~moving]] = False
+        holes, movers = is_free.nonzero()[:, 0], kept[moving]
         self.cache.fill(holes, movers, len(rows))
         self._positions = self._positions.index_copy(1, holes, self._positions[:, movers])[:, : len(rows)]
-        self._places = places.masked_scatter(moving, holes)
+        self._rows = kept.masked_scatter(moving, holes)
 
-    def _say(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
-        """Run the model; say what it says at `rows` of the packed row only."""
+    def _forward(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
+        """Run the model; compute outputs at the indices `rows` of the packed sequence only."""
         with self._autocast(), head_reads(self._output, lambda hidden: hidden.index_select(1, rows)) as hidden:
             logits = self._model(**inputs).logits[0]
             if self._heads is None:

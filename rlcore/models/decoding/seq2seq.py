@@ -1,4 +1,4 @@
-"""Continue a batch of prompts token by token with any encoder-decoder of `transformers`: the encoder runs once."""
+"""Decode a batch of prompts with any encoder-decoder of `transformers`; the encoder runs once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rlcore.protocols import DecodeStep
 
 
 class Seq2SeqDecoder:
-    """Read prompts with the encoder, then one token of each sequence at a time with the decoder.
+    """Encode the prompts, then decode one token of each sequence at a time.
 
-    Every sequence is at the same position of the decoder, so nothing is padded there. What cross-attention needs of a
-    prompt is computed with the first token, once for prompts that are the same. Nothing is recorded for autograd, and
-    the model is left in the mode it is in.
+    All sequences are at the same position of the decoder, so its inputs need no padding. Keys and values of
+    cross-attention are computed with the first token, once for each distinct prompt. No gradients are recorded, and the
+    model keeps its mode.
 
     Args:
         model: an `AutoModelForSeq2SeqLM`.
-        inputs: how `model` is called with D distinct prompts and what its decoder begins every sequence with:
-            `input_ids` and `attention_mask`, long[D, E], and `decoder_input_ids`, long[D, O].
-        copies: long[B], which of the prompts each sequence begins with; None where it is each of them, once.
-        max_new_tokens: how often `step` may be called; it is what the cache has room for.
-        heads: what is said besides logits.
+        inputs: keyword arguments of `model` for D distinct prompts and the first decoder tokens: `input_ids` and
+            `attention_mask`, long[D, E], and `decoder_input_ids`, long[D, O].
+        copies: long[B], the prompt of each sequence; None if there is one sequence for each prompt.
+        max_new_tokens: how often `step` may be called; the cache has room for that many tokens.
+        heads: computes values and advantages from hidden states.
         autocast: makes the context of precision that the model is run in.
         speed: which techniques of speed are switched on.
     """
@@ -50,7 +50,7 @@ class Seq2SeqDecoder:
         self._heads, self._autocast = heads, autocast
         self._mask = inputs["attention_mask"]
         self._encoded: Any = None
-        # The configuration as a whole may count the encoder's layers; the decoder's is asked for its own.
+        # The top-level configuration may give the encoder's number of layers.
         config = model.get_decoder().config.get_text_config(decoder=True)
         capacity = inputs["decoder_input_ids"].shape[1] + max_new_tokens
         self._cache = EncoderDecoderCache(
@@ -59,25 +59,25 @@ class Seq2SeqDecoder:
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
-        """Read the prompts, and what the decoder begins with."""
+        """Encode the prompts, and run the decoder on its first tokens."""
         with self._autocast():
             encoder = self._model.get_encoder()
             self._encoded = encoder(input_ids=self._inputs["input_ids"], attention_mask=self._mask)
-            said = self._read(self._inputs["decoder_input_ids"])
+            outputs = self._forward(self._inputs["decoder_input_ids"])
         if self._copies is None:
-            return said
+            return outputs
         self._select(self._copies)
-        return said.rows(self._copies)
+        return outputs.rows(self._copies)
 
     @torch.no_grad()
     def step(self, tokens: Tensor) -> DecodeStep:
-        """Read one more token of every sequence: long[B]."""
+        """Run the decoder on the next token of every sequence: long[B]."""
         with self._autocast():
-            return self._read(tokens[:, None])
+            return self._forward(tokens[:, None])
 
     @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
-        """Go on with the sequences at `rows` (long[K], ascending) only."""
+        """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
         self._select(rows)
 
     def _select(self, rows: Tensor) -> None:
@@ -85,7 +85,7 @@ class Seq2SeqDecoder:
         self._mask = self._mask[rows]
         self._encoded.last_hidden_state = self._encoded.last_hidden_state[rows]
 
-    def _read(self, tokens: Tensor) -> DecodeStep:
+    def _forward(self, tokens: Tensor) -> DecodeStep:
         inputs: dict[str, Any] = {
             "encoder_outputs": self._encoded,
             "attention_mask": self._mask,
@@ -95,6 +95,6 @@ class Seq2SeqDecoder:
         }
         if self._heads is None:
             return DecodeStep(self._model(**inputs).logits[:, -1], None)
-        with head_reads(self._model.get_output_embeddings()) as rows:
+        with head_reads(self._model.get_output_embeddings()) as hidden:
             logits = self._model(**inputs).logits[:, -1]
-        return DecodeStep(logits, *self._heads(rows[0][:, -1]))
+        return DecodeStep(logits, *self._heads(hidden[0][:, -1]))

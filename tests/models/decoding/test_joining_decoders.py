@@ -22,7 +22,7 @@ from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small batches of short sequences run as large ones of longer sequences do."""
-    for name, number in {"LEAST_ROWS": 1, "MOST_SHORT": 0, "LEAST_SHARED": 99}.items():
+    for name, number in {"MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 

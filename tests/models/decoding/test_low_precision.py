@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.low_precision import NarrowCopy
+from rlcore.models.decoding.low_precision import LowPrecisionCopy
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
@@ -62,7 +62,7 @@ def test_the_copy_is_of_the_weights_as_they_are_when_sampling_begins(
 def test_the_model_itself_stays_as_wide_as_it_was(tiny_gpt2: GPT2LMHeadModel) -> None:
     before = {name: tensor.clone() for name, tensor in tiny_gpt2.state_dict().items()}
     tiny_gpt2.train()
-    copy = NarrowCopy(tiny_gpt2, torch.bfloat16).fresh()
+    copy = LowPrecisionCopy(tiny_gpt2, torch.bfloat16).fresh()
     assert {parameter.dtype for parameter in copy.parameters()} == {torch.bfloat16}
     assert not any(parameter.requires_grad for parameter in copy.parameters())
     assert tiny_gpt2.training

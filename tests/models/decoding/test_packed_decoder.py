@@ -72,8 +72,8 @@ def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeSt
 def test_it_says_what_the_padded_decoder_says(
     name: str, kind: str, least_shared: int, most_short: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_decoding, "LEAST_SHARED", least_shared)
-    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
+    monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
     monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
     monkeypatch.setattr("rlcore.models.decoding.sequence_cache.BLOCK", 300)
     model, prompts = make(name), PROMPTS[kind]
@@ -87,7 +87,7 @@ def test_it_says_what_the_padded_decoder_says(
 
 def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 4)
-    monkeypatch.setattr(packed_decoding, "MOST_SHORT", 0)
+    monkeypatch.setattr(packed_decoding, "MAX_SHORT", 0)
     model = make("gpt2")
     decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
     decoder.start()
@@ -162,7 +162,7 @@ def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int,
 def test_in_a_narrow_type_it_stays_near_the_padded_decoder(
     is_mixed: bool, most_short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_decoding, "MOST_SHORT", most_short)
+    monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
     monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
