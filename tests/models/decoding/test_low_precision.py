@@ -81,7 +81,7 @@ def test_ppo_computes_anew_what_a_copy_cannot_tell(make_trainer: Callable[..., A
     trainer.rollout()
     batch = trainer.store.take()
     with torch.no_grad():
-        said = trainer.policy().score(batch)
-    for name, expected in (("logprobs", said.logprobs), ("values", said.values)):
+        outputs = trainer.policy().score(batch)
+    for name, expected in (("old_logprobs", outputs.logprobs), ("values", outputs.values)):
         torch.testing.assert_close(batch[name], expected, atol=1e-5, rtol=0)
-    assert not torch.equal(batch["sampling_logprobs"], batch["logprobs"])
+    assert not torch.equal(batch["sampling_logprobs"], batch["old_logprobs"])
