@@ -15,12 +15,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAID = {
     "performance.md": [
         f"| `model.trunk_cache_gb` | {CausalLMConfig().trunk_cache_gb:g} GB |",
-        f"{packed.MIN_ROWS} sequences or more, and {packed.MIN_JOINED_ROWS} or more where at least",
+        f"{packed.MIN_ROWS} sequences or more, and {packed.MIN_JOINED_ROWS} or more if at least",
         f"as soon as one in {loop.LEAVE_SHARE} has",
         f"blocks of {block_cache.WIDTH} columns",
         f"have {packed.MAX_SHORT} tokens at most",
         f"a prompt of {packed.MIN_SHARED_PROMPT} tokens or more",
-        f"after every {loop.READ_EVERY['cuda']}, which sequences go on",
+        f"read back only after every {loop.READ_EVERY['cuda']} tokens",
         f"as soon as one in {loop.JOIN_SHARE} is free",
     ],
     "gpus.md": [
