@@ -18,7 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # plugins may print letters that its encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        run, arguments = parse(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        if words[:1] == ["--complete"]:
+            from rlcore.cli.completion import complete
+
+            print(*complete(os.environ), sep="\n")
+            return 0
+        run, arguments = parse(words)
         code = run(arguments)
         sys.stdout.flush()
         if not isinstance(code, int):

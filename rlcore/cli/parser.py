@@ -36,7 +36,8 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
     parser = argparse.ArgumentParser(
         prog="rlcore",
         description="Reinforcement-learning fine-tuning of language models, one plugin per algorithm.",
-        epilog="RLCORE_DEBUG=1 shows the traceback behind an error.",
+        epilog="RLCORE_DEBUG=1 shows the traceback behind an error. "
+        'Completion in bash: complete -o default -C "rlcore --complete" rlcore',
     )
     parser.add_argument("--version", action="version", version=f"rlcore {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -46,12 +47,11 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
     if any(word.startswith(("-h", "--h")) for word in switches):
         for name, component in _plugin_commands():
             _add(commands, name, component.summary, f"({component.dist} {component.version})")
-        parser.epilog = f"{parser.epilog} {_describe_unloaded()}"
+        parser.epilog = ". ".join(filter(None, [parser.epilog, _describe_unloaded()]))
     elif len(words) > len(switches) and not any(word.startswith("--v") for word in switches):
         name = words[len(switches)]
         if name in _OWN:
-            module, _, attribute = _OWN[name][0].partition(":")
-            run = getattr(importlib.import_module(module), attribute)(own[name])
+            run = _fill_own(own[name], name)
         else:
             component = _find(name, parser)
             run = _fill(_add(commands, name, component.summary), component)
@@ -61,6 +61,34 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
     if left:
         arguments.overrides += left
     return run, arguments
+
+
+def command_names() -> list[str]:
+    """List the names of all commands, as `rlcore --help` does."""
+    return [*_OWN, *(name for name, _ in _plugin_commands())]
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one command, with its arguments.
+
+    Raises:
+        UnknownCommand: there is no such command.
+        AmbiguousComponent: several plugins bring it.
+        PluginError: it cannot be loaded, or cannot add its arguments.
+    """
+    parser = argparse.ArgumentParser(prog=f"rlcore {name}")
+    if name in _OWN:
+        _fill_own(parser, name)
+    else:
+        from rlcore.plugins.registry import all_registries
+
+        _fill(parser, all_registries().commands.get(name))
+    return parser
+
+
+def _fill_own(parser: argparse.ArgumentParser, name: str) -> Run:
+    module, _, attribute = _OWN[name][0].partition(":")
+    return cast("Run", getattr(importlib.import_module(module), attribute)(parser))
 
 
 def _nothing(_: argparse.Namespace) -> int:  # argparse exits where no command is given
