@@ -196,7 +196,7 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **asked)
     if not workload.dropout:
         disable_dropout(policy.module)
-    wrapped: Policy = chosen.architecture.wrapped(policy)
+    wrapped: Policy = chosen.architecture.wrap(policy)
     return wrapped
 
 
