@@ -16,7 +16,7 @@ from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import check_reach
 from rlcore.models.kind import declared
 from rlcore.models.loading import ConfigOnly
-from rlcore.models.peft.inject import unwrapped
+from rlcore.models.peft.inject import unwrap
 from rlcore.optim.choose import Optimizers, sections
 from rlcore.plugins.choose import Chooser
 from rlcore.plugins.wrappers import Wrapping
@@ -89,7 +89,7 @@ def build_subject(
     Raises:
         RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
     """
-    inputs = attrs.evolve(inputs, model=_described(unwrapped(inputs.model), settings.model.get("revision")))
+    inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision")))
     chosen = choose(settings, inputs, where, Wrapping())
     component, options = chosen.trainer.component, chosen.trainer.options
     trainer: Any = component.target()

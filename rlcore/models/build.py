@@ -11,12 +11,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.forward import ActorCritic
-from rlcore.models.freezing import Bare, beneath_adapter, freeze_below, is_encoder_decoder, thaw, vocabulary_size
+from rlcore.models.freezing import (
+    HeadlessSeq2Seq,
+    beneath_adapter,
+    freeze_below,
+    is_encoder_decoder,
+    thaw,
+    vocabulary_size,
+)
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
-from rlcore.models.inputs import Reader
+from rlcore.models.inputs import InputLayout
 from rlcore.models.kind import kind_of
 from rlcore.models.logit_map import find_logit_map
-from rlcore.models.peft.adapters import carried
+from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import attach
 from rlcore.models.q_heads import QHeads
 from rlcore.models.save_load import load_heads
@@ -34,7 +41,7 @@ def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
     """
     if config.peft is not None:
         attach(model, config.peft)
-    if carried(model) is not None:
+    if find_adapters(model) is not None:
         if config.unfrozen_layers is not None:
             raise ModelError(
                 f"unfrozen_layers = {config.unfrozen_layers}: the model has an adapter, and nothing but that trains of "
@@ -87,14 +94,14 @@ def make_value(
     if score is None and critic.get_output_embeddings() is None:
         raise ModelError(f"critic = {config.critic!r}: {type(critic).__name__} has no head called `score`")
     head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic))
-    trunk = Bare(critic) if is_encoder_decoder(critic) else cast("PreTrainedModel", critic.base_model)
+    trunk = HeadlessSeq2Seq(critic) if is_encoder_decoder(critic) else cast("PreTrainedModel", critic.base_model)
     return CriticValue(trunk, head)
 
 
-def put_heads(
+def add_heads(
     spec: loading.ModelSpec,
     model: PreTrainedModel,
-    reader: Reader,
+    layout: InputLayout,
     config: LanguageModelConfig,
     speed: SpeedReport,
     *,
@@ -107,7 +114,7 @@ def put_heads(
     Args:
         spec: what the model was loaded from.
         model: the language model.
-        reader: lays batches out for it.
+        layout: lays batches out for it.
         config: options of the architecture.
         speed: decides about techniques of speed, and logs all that were decided.
         value: where values come from; None without a value function.
@@ -119,20 +126,20 @@ def put_heads(
         if isinstance(value, CriticValue):
             checkpoint_activations(value.trunk)
     heads = QHeads(model, q_heads, in_tiles=config.speed.fused_logprobs) if q_heads else None
-    logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, reader), None)
+    logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, layout), None)
     speed.needs("small_logprobs", "fused_logprobs")
     if logit_map is not None:
         logit_map = attrs.evolve(logit_map, in_one_piece=config.speed.small_logprobs)
-    _report(speed, model, reader)
-    module = ActorCritic(model, reader, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
+    _report(speed, model, layout)
+    module = ActorCritic(model, layout, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
     for place in (spec, config.peft):
         load_heads(place, module)
     return module
 
 
-def _report(speed: SpeedReport, model: PreTrainedModel, reader: Reader) -> None:
+def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> None:
     """Decide about the techniques that depend on the device or the batch at run time only, and log all decisions."""
-    if reader.pads:
+    if layout.pads:
         speed.needs("length_groups")
     else:
         speed.refuse("length_groups", "batches run packed")

@@ -9,10 +9,10 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.build import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.build import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore.models.decoding.static import check_static_is_installed
 from rlcore.models.forward import looks_ahead
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig
@@ -60,15 +60,15 @@ def build_causal_lm(
     longest = speed.find("packing", lambda: _longest_packed(model, critic), 0)
     speed.needs("prefixes", "packing")
     speed.needs("attention_groups", "packing")
-    reader = CausalReader(longest, int(loaded_tokenizer.pad_token_id or 0), config.speed)
-    kept = keep_reference(model, reader) if reference else None
+    layout = CausalLayout(longest, int(loaded_tokenizer.pad_token_id or 0), config.speed)
+    kept = keep_reference(model, layout) if reference else None
     value = make_value(model, config, critic) if value_head else None
     room = config.trunk_cache_gb * 1e9
     find_trunk = partial(
         make_trunk, model, above=config.value_layers, packs=longest > 0, room=room, share=config.speed.prefixes
     )
     trunk = speed.find("frozen_trunk", find_trunk, None)
-    module = put_heads(spec, model, reader, config, speed, value=value, q_heads=q_heads, trunk=trunk)
+    module = add_heads(spec, model, layout, config, speed, value=value, q_heads=q_heads, trunk=trunk)
     context = loading.context_length(model)
     return ModelPolicy(
         module,

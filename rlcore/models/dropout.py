@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-_NOISE = ("layerdrop", "jitter_noise", "input_jitter_noise")
+_STOCHASTIC = ("layerdrop", "jitter_noise", "input_jitter_noise")
 """Attributes of layers that skip some of them, or blur what a mixture of experts is routed by, in training mode."""
 
 
@@ -32,11 +32,11 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 def disable_dropout(module: nn.Module) -> None:
     """End dropout and its kin in training mode, so that what learns is the distribution that was sampled from."""
-    for holder, name in list(_noise(module)):
+    for holder, name in list(_stochastic_options(module)):
         holder[name] = 0.0
 
 
-def is_noisy(module: nn.Module) -> bool:
+def is_stochastic(module: nn.Module) -> bool:
     """Tell whether `module`, in the mode it is in, may say something else of the same tokens each time.
 
     Layers that are added to it after the first time it was asked are not looked at, nor is what layers read off the
@@ -46,17 +46,17 @@ def is_noisy(module: nn.Module) -> bool:
         return False
     places = _found.get(module)
     if places is None:
-        places = _found[module] = list(_noise(module))
+        places = _found[module] = list(_stochastic_options(module))
     return any(holder[name] > 0 for holder, name in places)
 
 
-def _noise(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+def _stochastic_options(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield every place in `module` that holds a probability of dropping something, or a breadth of jitter."""
     for part in module.modules():
         # Some layers of peft drop out without being torch's.
         drops = isinstance(part, nn.modules.dropout._DropoutNd) or "Dropout" in type(part).__name__  # noqa: SLF001
         for name, value in vars(part).items():
-            if not ((name == "p" and drops) or "dropout" in name or name in _NOISE):
+            if not ((name == "p" and drops) or "dropout" in name or name in _STOCHASTIC):
                 continue
             if isinstance(value, float):
                 yield vars(part), name

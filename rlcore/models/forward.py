@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.errors import ModelError
-from rlcore.models.dropout import eval_mode, is_noisy
+from rlcore.models.dropout import eval_mode, is_stochastic
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
-from rlcore.models.inputs import Reader
+from rlcore.models.inputs import InputLayout
 from rlcore.models.q_heads import QHeads, QScores
 from rlcore.models.speed.exactness import tolerance
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
@@ -27,7 +27,7 @@ from rlcore.models.speed.logit_tiles import LogitMap
 from rlcore.models.speed.packing import padded_inputs
 
 
-class Said(NamedTuple):
+class ModelOutputs(NamedTuple):
     """Hold what a model and its heads said of N chosen tokens.
 
     Attributes:
@@ -45,7 +45,7 @@ class Said(NamedTuple):
     q: QScores | None = None
 
 
-def together(parts: Sequence[Said], order: Tensor) -> Said:
+def join_outputs(parts: Sequence[ModelOutputs], order: Tensor) -> ModelOutputs:
     """Put what was said of the parts of a batch side by side, and take its entries in another order, long[N]."""
 
     def joined(each: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -56,7 +56,7 @@ def together(parts: Sequence[Said], order: Tensor) -> Said:
         return joined(found) if found else None
 
     q = [part.q for part in parts if part.q is not None]
-    return Said(
+    return ModelOutputs(
         joined([part.logprobs for part in parts]),
         joined_if_any([part.entropy for part in parts]),
         joined_if_any([part.logits for part in parts]),
@@ -65,12 +65,16 @@ def together(parts: Sequence[Said], order: Tensor) -> Said:
     )
 
 
-def pass_over(
-    reader: Reader, run: Callable[[Tensor, Tensor, Tensor], Said], tokens: Tensor, mask: Tensor, action_mask: Tensor
-) -> Said:
-    """Run a pass over a batch; where the reader pads, in groups of about one length."""
-    if reader.pads and reader.speed.length_groups:
-        return in_groups(run, together, tokens, mask, action_mask)
+def run_in_groups(
+    layout: InputLayout,
+    run: Callable[[Tensor, Tensor, Tensor], ModelOutputs],
+    tokens: Tensor,
+    mask: Tensor,
+    action_mask: Tensor,
+) -> ModelOutputs:
+    """Run a pass over a batch; where the layout pads, in groups of about one length."""
+    if layout.pads and layout.speed.length_groups:
+        return in_groups(run, join_outputs, tokens, mask, action_mask)
     return run(tokens, mask, action_mask)
 
 
@@ -79,7 +83,7 @@ class ActorCritic(nn.Module):
 
     Args:
         model: the language model.
-        reader: lays batches out for it.
+        layout: lays batches out for it.
         value: where values come from; None without a value function.
         q_heads: Q-heads on the model's trunk, None without.
         trunk: the bottom of the model, where it does not train and need not run each time.
@@ -89,7 +93,7 @@ class ActorCritic(nn.Module):
     def __init__(
         self,
         model: PreTrainedModel,
-        reader: Reader,
+        layout: InputLayout,
         *,
         value: ValueSource | None = None,
         q_heads: QHeads | None = None,
@@ -97,12 +101,12 @@ class ActorCritic(nn.Module):
         logit_map: LogitMap | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.reader, self.value, self.q_heads, self.trunk = model, reader, value, q_heads, trunk
+        self.model, self.layout, self.value, self.q_heads, self.trunk = model, layout, value, q_heads, trunk
         self.logit_map = logit_map
 
     def forward(
         self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool = False, logits: bool = False
-    ) -> Said:
+    ) -> ModelOutputs:
         """Say what there is to say of the chosen tokens.
 
         Args:
@@ -112,12 +116,12 @@ class ActorCritic(nn.Module):
             entropy: say the entropies too.
             logits: give the logits too.
         """
-        run = partial(self._say, entropy=entropy, logits=logits)
-        return pass_over(self.reader, run, tokens, mask, action_mask)
+        run = partial(self._run, entropy=entropy, logits=logits)
+        return run_in_groups(self.layout, run, tokens, mask, action_mask)
 
-    def _say(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool) -> Said:
-        said, run = say(
-            self.model, self.reader, tokens, mask, action_mask, logit_map=self.logit_map, entropy=entropy,
+    def _run(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool) -> ModelOutputs:
+        said, run = run_model(
+            self.model, self.layout, tokens, mask, action_mask, logit_map=self.logit_map, entropy=entropy,
             logits=logits, value=self.value, trunk=self.trunk,
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
@@ -125,9 +129,9 @@ class ActorCritic(nn.Module):
         return said._replace(values=values, q=q)
 
 
-def say(
+def run_model(
     model: PreTrainedModel,
-    reader: Reader,
+    layout: InputLayout,
     tokens: Tensor,
     mask: Tensor,
     action_mask: Tensor,
@@ -138,12 +142,12 @@ def say(
     value: ValueSource | None = None,
     trunk: FrozenTrunk | None = None,
     most: int | None = None,
-) -> tuple[Said, ForwardPass]:
+) -> tuple[ModelOutputs, ForwardPass]:
     """Run `model` over a batch; return what it says of the chosen tokens, and the pass itself.
 
     Args:
         model: the language model.
-        reader: lays the batch out for it.
+        layout: lays the batch out for it.
         tokens: long[B, T].
         mask: bool[B, T].
         action_mask: bool[B, T].
@@ -160,18 +164,18 @@ def say(
         most = None
     elif most is None:
         most = rows_for_the_head(head.weight, logit_map, entropy=entropy)
-    flat, run = predict(model, reader, tokens, mask, action_mask, value=value, trunk=trunk, most=most)
+    flat, run = predict(model, layout, tokens, mask, action_mask, value=value, trunk=trunk, most=most)
     hidden, chosen = run.hidden[0], run.chosen
     if len(flat) == len(hidden):
         entropies = ops.entropy(flat) if entropy else None
-        return Said(ops.token_logprobs(flat, chosen), entropies, flat if logits else None), run
+        return ModelOutputs(ops.token_logprobs(flat, chosen), entropies, flat if logits else None), run
     scores = score_tokens(hidden, head.weight, head.bias, chosen, logit_map=logit_map or LogitMap(), entropy=entropy)
-    return Said(scores.logprobs, scores.entropy, None), run
+    return ModelOutputs(scores.logprobs, scores.entropy, None), run
 
 
 def predict(
     model: PreTrainedModel,
-    reader: Reader,
+    layout: InputLayout,
     tokens: Tensor,
     mask: Tensor,
     action_mask: Tensor,
@@ -184,8 +188,8 @@ def predict(
 
     With more than `most` chosen tokens the head is given none to read, and there are no logits: float[0, V].
     """
-    share = not (is_noisy(model) or (value is not None and is_noisy(value)))
-    run = ForwardPass(*reader.read(tokens, mask, action_mask, share=share))
+    share = not (is_stochastic(model) or (value is not None and is_stochastic(value)))
+    run = ForwardPass(*layout.lay_out(tokens, mask, action_mask, share=share))
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
 
     def narrowed(hidden: Tensor) -> Tensor:
@@ -195,7 +199,7 @@ def predict(
         return kept[None] if most is None or len(kept) <= most else kept[None, :0]
 
     # Entered first: what is not known yet is read in a pass of its own.
-    known = nullcontext() if trunk is None or not share else trunk.standing_in(model, run.inputs)
+    known = nullcontext() if trunk is None or not share else trunk.replaying(model, run.inputs)
     with known, head_reads(model.get_output_embeddings(), narrowed), recording:
         logits: Tensor = model(**run.inputs).logits
     if not run.hidden:

@@ -124,7 +124,7 @@ def beneath_adapter(model: PreTrainedModel) -> dict[int, nn.Parameter]:
     return {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
 
 
-class Bare(nn.Module):
+class HeadlessSeq2Seq(nn.Module):
     """Be an encoder-decoder without its head; many families have no such module, or call it something else."""
 
     def __init__(self, model: PreTrainedModel) -> None:

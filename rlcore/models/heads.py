@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.freezing import Bare
+from rlcore.models.freezing import HeadlessSeq2Seq
 from rlcore.models.value_branch import TopLayers
 
 
@@ -104,7 +104,7 @@ class CriticValue(nn.Module):
         head: maps its hidden states to values.
     """
 
-    def __init__(self, trunk: PreTrainedModel | Bare, head: ScoreHead | ValueHead) -> None:
+    def __init__(self, trunk: PreTrainedModel | HeadlessSeq2Seq, head: ScoreHead | ValueHead) -> None:
         super().__init__()
         self.trunk, self.head = trunk, head
 

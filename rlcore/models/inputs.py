@@ -19,7 +19,7 @@ from rlcore.protocols import Decoder
 from rlcore.types import to_device
 
 
-class Reading(NamedTuple):
+class ModelInputs(NamedTuple):
     """Hold a batch laid out for one forward pass, on the model's device.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reading(NamedTuple):
     chosen: Tensor
 
 
-class Reader(Protocol):
+class InputLayout(Protocol):
     """The way from token sequences to a model and back."""
 
     @property
@@ -46,7 +46,7 @@ class Reader(Protocol):
         """Tell whether every sequence costs as much as the longest of its batch."""
         ...
 
-    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
+    def lay_out(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> ModelInputs:
         """Lay a batch out for one forward pass.
 
         Args:
@@ -72,7 +72,7 @@ class Reader(Protocol):
 
 
 @attrs.frozen
-class CausalReader:
+class CausalLayout:
     """Read a sequence from left to right, in one row with the others where the model allows it.
 
     Attributes:
@@ -90,18 +90,18 @@ class CausalReader:
         """Tell whether every sequence costs as much as the longest of its batch."""
         return self.longest == 0
 
-    def read(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> Reading:
-        """Lay a batch out as `Reader.read` says."""
+    def lay_out(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> ModelInputs:
+        """Lay a batch out as `InputLayout.lay_out` says."""
         width = mask.shape[1] if mask.shape[1] <= self.longest or not self.longest else int(mask.sum(1).max())
         if width > self.longest:
             rows = ops.predicting(action_mask).reshape(-1).nonzero()[:, 0]
-            return Reading(padded_inputs(tokens, mask), rows, tokens[action_mask])
+            return ModelInputs(padded_inputs(tokens, mask), rows, tokens[action_mask])
         device = tokens.device
         tokens, mask, action_mask = tokens.cpu(), mask.cpu(), action_mask.cpu()
         rows = ops.predicting(action_mask)
         read = mask & ops.needed(mask, rows)
         packed = pack(tokens, read, share=share, device=device, speed=self.speed)
-        return Reading(
+        return ModelInputs(
             packed.inputs, to_device(packed.node[rows[read]], device), to_device(tokens[action_mask], device)
         )
 

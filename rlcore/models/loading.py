@@ -24,7 +24,7 @@ from rlcore.models.dropout import disable_dropout as disable_dropout  # noqa: PL
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
-from rlcore.models.peft.inject import attach, unwrapped, wake
+from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     # Asked before loading: some families would be read in part, as a kind that they are not.
     if (about := declared(spec, config.revision)) is not None:
         check_kind(about, kind, spec if isinstance(spec, str) else type(spec).__name__)
-    spec = unwrapped(spec)
+    spec = unwrap(spec)
     if isinstance(spec, PreTrainedModel):
         model = spec
         if config.attention is not None:
@@ -63,7 +63,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         if base and isinstance(name, ConfigOnly):
             base = ConfigOnly(base)
         model = _from_pretrained(kind.loader, base or name, config)
-        attach(model, spec) if base else wake(model)
+        attach(model, spec) if base else activate(model)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
     check_kind(model.config, kind, type(model).__name__)

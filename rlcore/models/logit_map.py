@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.forward import predict, say
-from rlcore.models.inputs import Reader
+from rlcore.models.forward import predict, run_model
+from rlcore.models.inputs import InputLayout
 from rlcore.models.speed import Refused
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.logit_tiles import LogitMap
@@ -25,7 +25,7 @@ PROBES = (1.0, 1e6, -1e6, 0.0, -0.1, 3.0, -17.0, 45.0, 200.0)
 UNKNOWN = "unrecognised operation after the head"
 
 
-def find_logit_map(model: PreTrainedModel, reader: Reader) -> LogitMap:
+def find_logit_map(model: PreTrainedModel, layout: InputLayout) -> LogitMap:
     """Return what `model` does to every logit of its head.
 
     Raises:
@@ -36,8 +36,8 @@ def find_logit_map(model: PreTrainedModel, reader: Reader) -> LogitMap:
     if type(head) is not nn.Linear:
         raise Refused(f"its head is a {type(head).__name__}, not a plain linear layer")
     with probing(model):
-        found = _probed(model, reader, head)
-        _compare(model, reader, found)
+        found = _probed(model, layout, head)
+        _compare(model, layout, found)
     return found
 
 
@@ -47,13 +47,13 @@ def _batch(model: PreTrainedModel) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
 
 
-def _probed(model: PreTrainedModel, reader: Reader, head: nn.Linear) -> LogitMap:
+def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> LogitMap:
     """Give `model` numbers for logits, in every column each of them, and read the map off what comes out."""
     values = torch.tensor(PROBES, device=model.device)
     order = torch.arange(len(PROBES))[:, None] + torch.arange(len(head.weight))
     given = values[(order % len(PROBES)).to(model.device)]
     with _answering(head, given[None]):
-        got = predict(model, reader, *_batch(model))[0].double()
+        got = predict(model, layout, *_batch(model))[0].double()
     if got.shape != given.shape:
         raise Refused(UNKNOWN)
     one, far = float(got[0, 0]), float(got[1, 0])
@@ -77,14 +77,14 @@ def _answering(head: nn.Module, given: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def _compare(model: PreTrainedModel, reader: Reader, logit_map: LogitMap) -> None:
+def _compare(model: PreTrainedModel, layout: InputLayout, logit_map: LogitMap) -> None:
     """Compare log-probs and entropies computed without the head to those of its logits.
 
     Raises:
         Refused: they differ.
     """
-    due, _ = say(model, reader, *_batch(model), entropy=True)
-    got, _ = say(model, reader, *_batch(model), logit_map=logit_map, entropy=True, most=0)
+    due, _ = run_model(model, layout, *_batch(model), entropy=True)
+    got, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, most=0)
     assert due.entropy is not None and got.entropy is not None  # noqa: S101, PT018  asked for
     require_same(model, "log-probs", got.logprobs, due.logprobs, offset=1.0)
     require_same(model, "entropies", got.entropy, due.entropy, offset=1.0)

@@ -17,9 +17,9 @@ from rlcore.models import loading
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
-from rlcore.models.forward import ActorCritic, Said, pass_over, say
+from rlcore.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore.models.heads import TrunkValue
-from rlcore.models.peft.adapters import Adapters, carried
+from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
@@ -59,7 +59,7 @@ class ModelPolicy:
             None if sampling_dtype is None else LowPrecisionCopy(module.model, getattr(torch, sampling_dtype))
         )
         self.decoding = decoding
-        self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.reader.decoder
+        self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.layout.decoder
         self._forward: Callable[..., Any] = module
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
@@ -87,12 +87,12 @@ class ModelPolicy:
 
     def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
         """Make decoders with the function that `wrap` returns; it is given the one that makes the core's decoders."""
-        self._make_decoder = wrap(self.module.reader.decoder)
+        self._make_decoder = wrap(self.module.layout.decoder)
 
     def training_step(self) -> AbstractContextManager[Any]:
         """Return a context in which a frozen trunk caches its outputs, since its parameters cannot change."""
         trunk = self.module.trunk
-        return nullcontext() if trunk is None else trunk.remembering()
+        return nullcontext() if trunk is None else trunk.caching()
 
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
         """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
@@ -114,13 +114,13 @@ class ModelPolicy:
         model = self.reference
         if isinstance(model, Adapters):
             without, model = model.off(), model.model
-        reader, logit_map, trunk = self.module.reader, self.module.logit_map, self.module.trunk
+        layout, logit_map, trunk = self.module.layout, self.module.logit_map, self.module.trunk
 
-        def run(*arrays: Tensor) -> Said:
-            return say(model, reader, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
+        def run(*arrays: Tensor) -> ModelOutputs:
+            return run_model(model, layout, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
 
         with self._autocast(), without:
-            said = pass_over(reader, run, batch.tokens, batch.mask, batch.action_mask)
+            said = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)
         return _scores(said, batch)
 
     def decoder(
@@ -195,7 +195,7 @@ class ModelPolicy:
     @property
     def saves_part(self) -> bool:
         """Tell whether `save_pretrained` leaves out what cannot change, the model beneath an adapter."""
-        return carried(self.model) is not None
+        return find_adapters(self.model) is not None
 
     def save_start(self, folder: Path) -> None:
         """Write, before training, what a policy like this can be built from again where its model has no name.
@@ -207,7 +207,7 @@ class ModelPolicy:
 
     def note_start(self, folder: Path) -> None:
         """Have what is saved of an adapter say that its model lies in `folder`, if it has no name to be had by."""
-        adapters = carried(self.model)
+        adapters = find_adapters(self.model)
         if adapters is not None and not adapters.config.base_model_name_or_path:
             adapters.config.base_model_name_or_path = str(folder.resolve())
 
@@ -216,7 +216,7 @@ def _without_values(heads: ReadHeads) -> ReadHeads:
     return lambda hidden: (None, heads(hidden.float())[1])
 
 
-def _scores(said: Said, batch: Trajectories) -> PolicyOutputs:
+def _scores(said: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
     chosen = batch.action_mask
     values, logprobs, targets = (None, None, None) if said.q is None else said.q
 

@@ -16,7 +16,7 @@ from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.models.forward import ActorCritic
 from rlcore.models.hub import quiet_transformers
-from rlcore.models.peft.adapters import carried
+from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import REWRITTEN
 from rlcore.models.peft.layers import bare_twin, merged_twin
 from rlcore.models.weights import check_same_form
@@ -28,7 +28,7 @@ ADAPTER = "adapter"
 
 def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the model, or of one with an adapter the adapter alone, with the tokenizer and the heads beside it."""
-    adapters = carried(module.model)
+    adapters = find_adapters(module.model)
     if adapters is None:
         _save_model(folder, module.model)
     else:
@@ -38,7 +38,7 @@ def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenize
 
 def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model that plain `transformers` loads: an adapter is worked into it, and lies in `adapter/` as well."""
-    adapters = carried(module.model)
+    adapters = find_adapters(module.model)
     if adapters is None:
         save_policy(folder, module, tokenizer)
         return
@@ -53,7 +53,7 @@ def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizer
     Raises:
         ModelError: making the adapter has changed the model beneath.
     """
-    adapters = carried(module.model)
+    adapters = find_adapters(module.model)
     if adapters is None:
         save_policy(folder, module, tokenizer)
         return
@@ -95,7 +95,7 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
         found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the heads cannot be read: {error}") from error
-    adapters = carried(module.model)
+    adapters = find_adapters(module.model)
     if adapters is None:
         saved = _read_model(folder, module.model)
         check_same_form(folder, "heads", heads, found)
@@ -113,7 +113,7 @@ def load_start(folder: Path, model: PreTrainedModel) -> None:
     Raises:
         CheckpointError: the folder cannot be read, or holds another model.
     """
-    adapters = carried(model)
+    adapters = find_adapters(model)
     beneath = model if adapters is None else bare_twin(model)
     beneath.load_state_dict(_read_model(folder, beneath))
     if adapters is not None and (folder / ADAPTER).is_dir():

@@ -12,11 +12,11 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rlcore.data.tokens import closing_tokens, opening_tokens
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.build import check_vocabulary, load_critic, make_value, prepare, put_heads
+from rlcore.models.build import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore.models.kind import ENCODER_DECODER
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.seq2seq_inputs import Seq2SeqReader
+from rlcore.models.seq2seq_inputs import Seq2SeqLayout
 from rlcore.models.settings import Seq2SeqLMConfig
 from rlcore.models.speed import SpeedReport
 from rlcore.models.tokenizers import load_tokenizer
@@ -41,26 +41,26 @@ def build_seq2seq_lm(
     check_vocabulary(model, loaded_tokenizer)
     prepare(model, config)
     critic = load_critic(model, config) if value_head and config.critic else None
-    reader = _make_reader(model, loaded_tokenizer, config)
+    layout = _make_layout(model, loaded_tokenizer, config)
     speed = SpeedReport(config.speed)
     for name in ("packing", "prefixes", "attention_groups", "frozen_trunk"):
         speed.refuse(name, "encoder-decoder")
-    kept = keep_reference(model, reader) if reference else None
+    kept = keep_reference(model, layout) if reference else None
     value = make_value(model, config, critic) if value_head else None
-    module = put_heads(spec, model, reader, config, speed, value=value, q_heads=q_heads)
+    module = add_heads(spec, model, layout, config, speed, value=value, q_heads=q_heads)
     return ModelPolicy(
-        module, loaded_tokenizer, kept, max_length=reader.max_length, max_prompt_length=reader.max_prompt_length,
+        module, loaded_tokenizer, kept, max_length=layout.max_length, max_prompt_length=layout.max_prompt_length,
         outputs_begin_text=True, sampling_dtype=config.sampling_dtype,
     )  # fmt: skip
 
 
-def _make_reader(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Seq2SeqLMConfig) -> Seq2SeqReader:
+def _make_layout(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Seq2SeqLMConfig) -> Seq2SeqLayout:
     """Return the way `model` reads: how texts begin and end on either side, and how much it takes.
 
     Raises:
         ModelError: it does not say what its decoder begins with.
     """
-    return Seq2SeqReader(
+    return Seq2SeqLayout(
         opening=_decoder_opening(model, tokenizer),
         closing=closing_tokens(tokenizer),
         encoder_length=_bound(model.config, "encoder"),

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from rlcore.errors import ConfigError, DataError
 from rlcore.models.decoding.causal import ReadHeads
 from rlcore.models.decoding.seq2seq import Seq2SeqDecoder
-from rlcore.models.inputs import Reading
+from rlcore.models.inputs import ModelInputs
 from rlcore.models.settings import ALL_ON, SpeedConfig
 from rlcore.protocols import Decoder
 from rlcore.types import Trajectories
 
 
 @attrs.frozen
-class Seq2SeqReader:
+class Seq2SeqLayout:
     """Give the encoder what lies before a sequence's first chosen token, the decoder what follows.
 
     Of what the decoder reads, others than the policy may have said some, as in a dialogue of several turns: it is read
@@ -45,15 +45,15 @@ class Seq2SeqReader:
     speed: SpeedConfig = ALL_ON
     pads: ClassVar[bool] = True
 
-    def read(
+    def lay_out(
         self,
         tokens: Tensor,
         mask: Tensor,
         action_mask: Tensor,
         *,
         share: bool = False,  # noqa: ARG002  nothing is: an encoder sees what comes after too
-    ) -> Reading:
-        """Lay a batch out as `rlcore.models.inputs.Reader.read` says.
+    ) -> ModelInputs:
+        """Lay a batch out as `rlcore.models.inputs.InputLayout.lay_out` says.
 
         Raises:
             DataError: a sequence is longer than the encoder or the decoder can read.
@@ -72,7 +72,7 @@ class Seq2SeqReader:
             "decoder_input_ids": decoder_ids,
             "use_cache": False,
         }
-        return Reading(inputs, (before + places)[action_mask], tokens[action_mask])
+        return ModelInputs(inputs, (before + places)[action_mask], tokens[action_mask])
 
     def _encoder_inputs(self, flat: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Put B texts, of long[B, 1] tokens each, under each other and close them: ids and mask, long[B, E]."""
@@ -158,7 +158,7 @@ class Seq2SeqReader:
         copies = None
         if len(distinct) < len(prompts):
             copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=model.device)
-        inputs = self.read(batch.tokens, batch.mask, batch.action_mask).inputs
+        inputs = self.lay_out(batch.tokens, batch.mask, batch.action_mask).inputs
         return Seq2SeqDecoder(
             model,
             inputs,

@@ -19,7 +19,7 @@ from rlcore.components import Component
 from rlcore.config import evolve, unstructure
 from rlcore.errors import ConfigError, ModelError
 from rlcore.loggers import Loggers
-from rlcore.models.peft.inject import unwrapped
+from rlcore.models.peft.inject import unwrap
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
 from rlcore.optim.choose import Optimizers
@@ -65,7 +65,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
 
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
-    inputs = attrs.evolve(inputs, model=unwrapped(inputs.model))
+    inputs = attrs.evolve(inputs, model=unwrap(inputs.model))
     observers = Observers(idle=idle_providers({"run.profile": settings.run.profile}, where))
     wrapping = Wrapping(fence=observers.fence, config=settings)
     chosen = choose(settings, inputs, where, wrapping)

@@ -50,7 +50,7 @@ def build(
         inputs = {"prompts": PROMPTS, "reward_fn": letters}
     sections = {"model": architecture, "gen": {"max_new_tokens": 6, "eos_token_ids": ENDS}}
     trainer = make(name, model, sections=sections, inputs=inputs, **options)
-    assert (trainer.policy().module.reader.longest > 0) == architecture.get("speed", {}).get("packing", True)
+    assert (trainer.policy().module.layout.longest > 0) == architecture.get("speed", {}).get("packing", True)
     return trainer
 
 

@@ -50,7 +50,7 @@ def test_a_reward_model_brings_its_score(
     policy_name: str, critic_name: str, reward_models: dict[str, Path], char_tokenizer: Any
 ) -> None:
     policy = build(make(policy_name), char_tokenizer, critic=str(reward_models[critic_name]))
-    assert (policy.module.reader.longest > 0) == (policy_name != "bloom")
+    assert (policy.module.layout.longest > 0) == (policy_name != "bloom")
     judge = hf.AutoModelForSequenceClassification.from_pretrained(reward_models[critic_name]).eval()
     for side in ("left", "right"):
         batch = trajectories(side)

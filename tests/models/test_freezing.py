@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models.forward import predict
 from rlcore.models.freezing import decoder_blocks, freeze_below, frozen_copy, runs_before
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 
 CONFIGS = {
@@ -169,8 +169,8 @@ def test_the_reference_of_a_packed_policy_packs() -> None:
     kept = frozen_copy(model)
     mask = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
     chosen = mask & (torch.arange(6) > 0)
-    expected, _ = predict(model, CausalReader(longest), TOKENS, mask, chosen)
-    got, _ = predict(kept, CausalReader(longest), TOKENS, mask, chosen)
+    expected, _ = predict(model, CausalLayout(longest), TOKENS, mask, chosen)
+    got, _ = predict(kept, CausalLayout(longest), TOKENS, mask, chosen)
     assert torch.equal(got, expected)
 
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.logit_map import find_logit_map
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.settings import CausalLMConfig, SpeedConfig
@@ -219,11 +219,11 @@ ELSE = {
 def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
     model = ELSE[name]()
     with pytest.raises(Refused):
-        find_logit_map(model, CausalReader())
+        find_logit_map(model, CausalLayout())
     if name in ("columns left out", "numbers that are not given"):
         return
     policy, batch = build(model, char_tokenizer, speed=SpeedConfig(packing=False)), dialogues()
-    due, _ = predict(model, CausalReader(), batch.tokens, batch.mask, batch.action_mask)
+    due, _ = predict(model, CausalLayout(), batch.tokens, batch.mask, batch.action_mask)
     monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
     expected = due.log_softmax(-1).gather(1, batch.tokens[batch.action_mask][:, None])[:, 0]
     torch.testing.assert_close(policy.score(batch).logprobs[batch.action_mask], expected)
@@ -253,7 +253,7 @@ def test_the_model_stays_in_its_mode_and_keeps_no_hook() -> None:
     model = make("gemma2").train()
     model.model.layers[0].eval()
     state = torch.get_rng_state()
-    assert find_logit_map(model, CausalReader()) == LogitMap(cap=3.0)
+    assert find_logit_map(model, CausalLayout()) == LogitMap(cap=3.0)
     assert model.training
     assert not model.model.layers[0].training
     head = model.get_output_embeddings()
@@ -264,7 +264,7 @@ def test_the_model_stays_in_its_mode_and_keeps_no_hook() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
 def test_weights_of_few_bits_are_proved_too(name: str) -> None:
-    found = find_logit_map(make(name).to(torch.bfloat16), CausalReader())
+    found = find_logit_map(make(name).to(torch.bfloat16), CausalLayout())
     assert found == FAMILIES[name][1]  # read in float32, whatever the weights are
 
 

@@ -159,7 +159,7 @@ def test_bfloat16_scores_are_float32_and_near(packing: bool, tiny_llama: PreTrai
     said = policy.score(batch, entropy=True)
     assert (said.logprobs.dtype, said.values.dtype, said.entropy.dtype) == (torch.float32,) * 3
     assert float((said.logprobs - exact).detach().abs().mean()) < 0.03
-    assert policy.module.reader.longest > 0 or not packing
+    assert policy.module.layout.longest > 0 or not packing
 
 
 def test_the_dtype_asked_for_is_the_one_built(tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:

@@ -86,7 +86,7 @@ def test_plain_transformers_loads_a_saved_policy(
     if kind == "bfloat16":
         model.to(torch.bfloat16)
     policy = build(model, char_tokenizer)
-    assert policy.module.reader.longest > 0
+    assert policy.module.layout.longest > 0
     shake(policy)
     policy.save_pretrained(tmp_path / "saved")
     found = load_plainly(tmp_path / "saved", tmp_path, warm_python)
@@ -255,6 +255,6 @@ def test_saving_is_silent_and_leaves_the_policy_as_it_was(
     policy.save_pretrained(tmp_path)
     policy.load_pretrained(tmp_path)
     assert torch.equal(scores(policy)[0], before[0])
-    assert policy.module.reader.longest > 0
+    assert policy.module.layout.longest > 0
     assert policy.model.config._attn_implementation == "rlcore_packed"
     assert capfd.readouterr() == ("", "")

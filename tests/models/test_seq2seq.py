@@ -68,7 +68,7 @@ def test_either_side_begins_and_ends_as_the_tokenizer_does(name: str, forced: in
 def test_a_text_that_is_closed_already_is_not_closed_again() -> None:
     policy, rows = build(make("t5"), habitual()), [[1, 2, EOS, 3], [1, 2, 3], [EOS, 4]]
     batch = Trajectories.stack(rows, [[False] * (len(row) - 1) + [True] for row in rows])
-    inputs = policy.module.reader.read(batch.tokens, batch.mask, batch.action_mask).inputs
+    inputs = policy.module.layout.lay_out(batch.tokens, batch.mask, batch.action_mask).inputs
     read = [ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
     assert read == [[1, 2, EOS], [1, 2, EOS], [EOS]]
 
@@ -107,10 +107,10 @@ def test_the_likeliest_continuation_is_that_of_generate(name: str, tokenizer: An
     policy, plain = build(make(name), tokenizer()), make(name)
     greedy = SamplingConfig(temperature=0, max_new_tokens=9)
     batch = sample(policy, [Prompt("", tuple(ids)) for ids in PROMPTS], greedy)
-    reader = policy.module.reader
+    layout = policy.module.layout
     for ids, said in zip(PROMPTS, batch.action_tokens, strict=True):
-        source = torch.tensor([[*ids, *reader.closing]])
-        begun = torch.tensor([reader.opening])
+        source = torch.tensor([[*ids, *layout.closing]])
+        begun = torch.tensor([layout.opening])
         whole = plain.generate(
             source, attention_mask=torch.ones_like(source), decoder_input_ids=begun, max_new_tokens=9, do_sample=False,
             use_cache=False,  # its cache counts the encoder's layers where T5 has more in the decoder

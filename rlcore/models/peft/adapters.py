@@ -19,7 +19,7 @@ from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.forward import predict
 from rlcore.models.freezing import frozen_copy, vocabulary_size
 from rlcore.models.hub import WEIGHTS_FILE
-from rlcore.models.inputs import Reader
+from rlcore.models.inputs import InputLayout
 from rlcore.models.peft.layers import adapter_layers
 from rlcore.models.speed.exactness import probe_tokens
 from rlcore.models.weights import check_same_form
@@ -30,7 +30,7 @@ PREFIX = "base_model.model."
 
 @attrs.frozen(eq=False)
 class Adapters:
-    """Stand for the adapter that the layers of a model carry; `carried` finds it in the model itself.
+    """Stand for the adapter that the layers of a model carry; `find_adapters` finds it in the model itself.
 
     Attributes:
         model: the model it is in.
@@ -64,7 +64,7 @@ class Adapters:
             for module in training:
                 module.training = True
 
-    def hold_all_change(self, reader: Reader) -> bool:
+    def hold_all_change(self, layout: InputLayout) -> bool:
         """Tell whether the model without the adapter is, and will stay, what the model is now, to the last bit.
 
         It is so of a new adapter that changes nothing yet. Not of a trained one, nor of one whose making rewrote the
@@ -74,9 +74,9 @@ class Adapters:
         mask = torch.ones_like(tokens, dtype=torch.bool)
         batch = tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
         with torch.no_grad():
-            now, read = predict(self.model, reader, *batch)[0], self._embeddings()
+            now, read = predict(self.model, layout, *batch)[0], self._embeddings()
         with self.off(), torch.enable_grad():
-            logits = predict(self.model, reader, *batch)[0]
+            logits = predict(self.model, layout, *batch)[0]
             trained = [p for p in self.model.parameters() if p.requires_grad]
             moving = torch.autograd.grad(logits.sum(), trained, allow_unused=True) if logits.requires_grad else ()
             same = torch.equal(now, logits) and torch.equal(read, self._embeddings())
@@ -129,7 +129,7 @@ class Adapters:
         set_peft_model_state_dict(self.model, found, adapter_name=self.name)
 
 
-def carried(model: PreTrainedModel) -> Adapters | None:
+def find_adapters(model: PreTrainedModel) -> Adapters | None:
     """Return the adapter in the layers of `model`, None where there is none.
 
     Raises:
@@ -153,9 +153,9 @@ def carried(model: PreTrainedModel) -> Adapters | None:
     return Adapters(model, next(iter(configs)))
 
 
-def keep_reference(model: PreTrainedModel, reader: Reader) -> PreTrainedModel | Adapters:
+def keep_reference(model: PreTrainedModel, layout: InputLayout) -> PreTrainedModel | Adapters:
     """Keep the policy as it is now: its adapter, to be turned off, where that is exact; else a copy that stays."""
-    adapters = carried(model)
-    if adapters is not None and adapters.hold_all_change(reader):
+    adapters = find_adapters(model)
+    if adapters is not None and adapters.hold_all_change(layout):
         return adapters
     return frozen_copy(model)

@@ -21,7 +21,7 @@ from rlcore.config import unstructure
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
 from rlcore.models.kind import DECODER_ONLY, kind_of
-from rlcore.models.peft.adapters import Adapters, carried
+from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
 
 GIVEN = "peft_given_to_rlcore"
@@ -52,7 +52,7 @@ def attach(model: PreTrainedModel, given: Any) -> None:
     Raises:
         ModelError: peft is missing; there is no such type, option or layer; the adapter was made for another model.
     """
-    if carried(model) is not None:
+    if find_adapters(model) is not None:
         if unstructure(given) == vars(model).get(GIVEN):
             return
         raise ModelError(
@@ -72,7 +72,7 @@ def attach(model: PreTrainedModel, given: Any) -> None:
     model.eval()  # the layers that are new are not so yet
 
 
-def unwrapped(spec: Any) -> Any:
+def unwrap(spec: Any) -> Any:
     """Return the model in a `PeftModel`, with its adapter in it; anything else as it is.
 
     Raises:
@@ -85,9 +85,9 @@ def unwrapped(spec: Any) -> Any:
     return spec.get_base_model()
 
 
-def wake(model: PreTrainedModel) -> None:
+def activate(model: PreTrainedModel) -> None:
     """Have an adapter train that `transformers` brought with a model it loaded: it does so for inference."""
-    adapters = carried(model)
+    adapters = find_adapters(model)
     if adapters is None:
         return
     adapters.config.inference_mode = False
@@ -185,7 +185,7 @@ def _inject(model: PreTrainedModel, config: Any) -> Adapters:
         take_out(model, merge=False)
         layers = f"; {_linear_layers(model)}" if "target" in str(error).lower() else ""
         raise ModelError(f"model.peft: peft refuses it: {first_line(error)}{layers}") from error
-    adapters = carried(model)
+    adapters = find_adapters(model)
     if adapters is None:
         raise ModelError(f"model.peft: {config.peft_type} has put no layer into the model")
     return adapters

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
-from rlcore.models.freezing import Bare
+from rlcore.models.freezing import HeadlessSeq2Seq
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -27,7 +27,7 @@ def has_fused_activations(model: nn.Module) -> bool:
     return any(isinstance(module, nn.GELU) and module.approximate == "tanh" for module in model.modules())
 
 
-def checkpoint_activations(model: PreTrainedModel | Bare) -> None:
+def checkpoint_activations(model: PreTrainedModel | HeadlessSeq2Seq) -> None:
     """Have `model` recompute activations in the backward pass, and what is freed meanwhile go back to the system."""
     hand_back_freed()
     with warnings.catch_warnings():

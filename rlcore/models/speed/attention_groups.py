@@ -25,27 +25,27 @@ class AttentionGroups:
     """Say how N packed tokens are spread over rectangles, one a group, and gathered again.
 
     Attributes:
-        places: long[S], the packed token at each position of all rectangles, in their order; padding may hold any.
-        picked: long[N], the position at which attention's result for each packed token is read.
+        indices: long[S], the packed token at each position of all rectangles, in their order; padding may hold any.
+        positions: long[N], the position at which attention's result for each packed token is read.
         shapes: rows and columns of each rectangle.
     """
 
-    places: Tensor
-    picked: Tensor
+    indices: Tensor
+    positions: Tensor
     shapes: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, places: Tensor, picked: Tensor, lengths: Tensor, *, width: int) -> AttentionGroups:
+    def of(cls, indices: Tensor, positions: Tensor, lengths: Tensor, *, width: int) -> AttentionGroups:
         """Cut the rows of one rectangle, all on the host, into groups.
 
         Args:
-            places: long[R * C], of the whole rectangle.
-            picked: long[N], likewise.
+            indices: long[R * C], of the whole rectangle.
+            positions: long[N], likewise.
             lengths: long[R], real tokens of each row, which stand at its left end.
             width: numbers that attention reads of a token.
         """
-        columns = len(places) // len(lengths)
-        rectangle, at, tokens = places.numpy().reshape(-1, columns), picked.numpy(), lengths.numpy()
+        columns = len(indices) // len(lengths)
+        rectangle, at, tokens = indices.numpy().reshape(-1, columns), positions.numpy(), lengths.numpy()
         order = (-tokens).argsort(kind="stable")
         begins = cut(tokens[order].tolist(), each=CALL // width)
         cuts, shapes, before = [], [], 0
@@ -72,10 +72,10 @@ class AttentionGroups:
         """
         mixed = [mix(*each) for each in zip(*map(self._spread, (query, key, value)), strict=True)]
         rows = [group.transpose(1, 2).reshape(-1, group.shape[1], group.shape[3]) for group in mixed]
-        return torch.cat(rows).index_select(0, self.picked)[None]
+        return torch.cat(rows).index_select(0, self.positions)[None]
 
     def _spread(self, packed: Tensor) -> list[Tensor]:
         heads, width = packed.shape[1], packed.shape[3]
-        spread = packed[0].transpose(0, 1).index_select(0, self.places)
+        spread = packed[0].transpose(0, 1).index_select(0, self.indices)
         parts = spread.split([rows * columns for rows, columns in self.shapes])
         return [part.view(*shape, heads, width).transpose(1, 2) for part, shape in zip(parts, self.shapes, strict=True)]

@@ -32,7 +32,7 @@ class _Reached(Exception):
     """End a pass that need not go on above the trunk."""
 
 
-class Memory:
+class TrunkCache:
     """Keep what a trunk has made of sequences, as many as there is room for; those that come first stay.
 
     Args:
@@ -74,21 +74,21 @@ class FrozenTrunk:
     def __init__(self, depth: int, parameters: Sequence[nn.Parameter], room: float, *, share: bool = True) -> None:
         self.depth, self._room, self._share = depth, room, share
         self._below = tuple(parameters)
-        self._memory: Memory | None = None
+        self._memory: TrunkCache | None = None
         self._returns: int | None = None
 
     @contextmanager
-    def remembering(self) -> Iterator[None]:
+    def caching(self) -> Iterator[None]:
         """Remember while the context is open, unless somebody has had the trunk train after all."""
         before, frozen = self._memory, not any(parameter.requires_grad for parameter in self._below)
-        self._memory = Memory(self._room) if frozen else None
+        self._memory = TrunkCache(self._room) if frozen else None
         try:
             yield
         finally:
             self._memory = before
 
     @contextmanager
-    def standing_in(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Iterator[None]:
+    def replaying(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Iterator[None]:
         """Have the trunk's blocks in `model` hand on what is known of a batch, in the one pass in this context.
 
         Where nothing of it is known they run, and it is from then on; where some is, the rest is read before.
@@ -211,9 +211,9 @@ def _replay(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> None:
     for lay_out in [padded_inputs] + [_packed_inputs] * packs:
         real = mask if lay_out is padded_inputs else slice(None)
         expected = model(**lay_out(tokens, mask)).logits[real].float()
-        with trunk.remembering():
+        with trunk.caching():
             for inputs in (lay_out(tokens[:1], mask[:1]), lay_out(tokens, mask)):
-                with trunk.standing_in(model, inputs):
+                with trunk.replaying(model, inputs):
                     seen = model(**inputs).logits
         require_same(model, "logits with the trunk replayed", seen[real].float(), expected)
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlcore.models.speed.logit_tiles import LogitMap, Making, Tile, tile_of, tiles
-from rlcore.models.speed.small_logprobs import serves, whole_scores
+from rlcore.models.speed.logit_tiles import LogitMap, Tile, TileOptions, tile_of, tiles
+from rlcore.models.speed.small_logprobs import takes_small_logits, whole_scores
 
 WHOLE_BYTES = 32 << 20
 """Logits that take no more than this are kept whole: that is faster, and small beside a model of such a vocabulary."""
@@ -75,12 +75,12 @@ def score_tokens(
         tile: rows and columns of a tile of logits; when left out chosen by the device, or all where they are small.
     """
     small = tile is None and len(hidden) and len(hidden) <= rows_kept_whole(weight)
-    if small and hidden.dtype == weight.dtype and serves(weight, logit_map, entropy=entropy):
+    if small and hidden.dtype == weight.dtype and takes_small_logits(weight, logit_map, entropy=entropy):
         logprobs, chosen = whole_scores(hidden, weight, bias, tokens, logit_map=logit_map)
         return TokenScores(logprobs, None, chosen)
     narrow = torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64
     dtype = torch.get_autocast_dtype(hidden.device.type) if narrow else torch.promote_types(hidden.dtype, weight.dtype)
-    how = Making(logit_map, dtype, tile or tile_of(len(hidden), hidden.device.type), entropy)
+    how = TileOptions(logit_map, dtype, tile or tile_of(len(hidden), hidden.device.type), entropy)
     said = _ScoreTokens.apply(hidden, weight, bias, tokens, how)  # type: ignore[no-untyped-call]  # torch's is untyped
     logprobs, entropies, chosen = said
     return TokenScores(logprobs, entropies if entropy else None, chosen)
@@ -93,7 +93,7 @@ def rows_kept_whole(weight: Tensor) -> int:
 
 def rows_for_the_head(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> int:
     """Return of how many tokens the head itself had better make the logits, for an output embedding float[V, H]."""
-    most = min(FEW_BYTES, WHOLE_BYTES) if serves(weight, logit_map, entropy=entropy) else WHOLE_BYTES
+    most = min(FEW_BYTES, WHOLE_BYTES) if takes_small_logits(weight, logit_map, entropy=entropy) else WHOLE_BYTES
     return most // (4 * len(weight))
 
 
@@ -102,7 +102,7 @@ class _ScoreTokens(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: Making
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: TileOptions
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probs, entropies (empty unless asked for) and logits of the tokens."""
         largest = hidden.new_full((len(hidden),), -torch.inf, dtype=how.exact)
@@ -159,7 +159,7 @@ class _Slopes(NamedTuple):
     own: Tensor
 
 
-def _slopes(how: Making, lse: Tensor, entropy: Tensor, gradients: tuple[Tensor | None, ...]) -> _Slopes | None:
+def _slopes(how: TileOptions, lse: Tensor, entropy: Tensor, gradients: tuple[Tensor | None, ...]) -> _Slopes | None:
     """Take the gradients of log-probs, entropies and chosen logits apart; None where there are none."""
     by_logprob, by_entropy, by_chosen = gradients
     if by_logprob is None and by_entropy is None and by_chosen is None:
@@ -199,7 +199,9 @@ class _Sums:
     bias: Tensor | None
 
     @classmethod
-    def zeros(cls, wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None, how: Making) -> _Sums:
+    def zeros(
+        cls, wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None, how: TileOptions
+    ) -> _Sums:
         """Begin; sums are as exact as everything else is."""
         return cls(
             torch.zeros_like(hidden, dtype=how.exact) if wanted[0] else None,

@@ -21,7 +21,7 @@ PASS = 128
 
 def in_groups(
     run: Callable[[Tensor, Tensor, Tensor], T],
-    together: Callable[[list[T], Tensor], T],
+    join_outputs: Callable[[list[T], Tensor], T],
     tokens: Tensor,
     mask: Tensor,
     action_mask: Tensor,
@@ -30,7 +30,7 @@ def in_groups(
 
     Args:
         run: a pass over tokens, mask and action mask; what it returns is about the N chosen tokens, in row-major order.
-        together: puts what passes returned side by side, and takes the entries of long[N] of that, in that order.
+        join_outputs: puts what passes returned side by side, and takes the entries of long[N] of that, in that order.
         tokens: long[B, T].
         mask: bool[B, T].
         action_mask: bool[B, T].
@@ -44,14 +44,14 @@ def in_groups(
         return run(tokens, mask, action_mask)
     numbers = torch.zeros_like(tokens)
     numbers[action_mask] = torch.arange(int(action_mask.sum()))
-    parts, said = [], []
+    parts, outputs = [], []
     for rows in order.tensor_split(cuts[1:]):
         used = real[rows].any(0).nonzero()[:, 0]
         columns = slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 1)
         chosen = action_mask[rows, columns]
         parts.append(numbers[rows, columns][chosen])
-        said.append(run(tokens[rows, columns], mask[rows, columns], chosen))
-    return together(said, torch.cat(parts).argsort())
+        outputs.append(run(tokens[rows, columns], mask[rows, columns], chosen))
+    return join_outputs(outputs, torch.cat(parts).argsort())
 
 
 def cut(lengths: Sequence[int], each: int = PASS) -> list[int]:

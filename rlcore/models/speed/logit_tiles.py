@@ -45,7 +45,7 @@ def tile_of(rows: int, device: str) -> tuple[int, int]:
 
 
 @attrs.frozen
-class Making:
+class TileOptions:
     """Hold what both passes need besides tensors: `dtype` is that of the products of matrices."""
 
     logit_map: LogitMap
@@ -75,7 +75,7 @@ class Tile(NamedTuple):
     place: Tensor
 
 
-def tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: Making) -> Iterator[Tile]:
+def tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: TileOptions) -> Iterator[Tile]:
     """Yield the logits of all rows for some columns, then for the next columns, each in the memory of the last."""
     height, width = how.tile
     space = hidden.new_empty(min(height, len(hidden)) * min(width, len(weight)), dtype=how.exact)

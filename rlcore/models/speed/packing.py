@@ -42,16 +42,16 @@ class Packing:
     """Say where N packed tokens stand in the padded batch that attention sees, `[R, C]` positions.
 
     Attributes:
-        places: long[R * C], the packed token at each position; padding, which no token attends to, may hold any.
-        picked: long[N], the position at which attention's result for each packed token is read.
+        indices: long[R * C], the packed token at each position; padding, which no token attends to, may hold any.
+        positions: long[N], the position at which attention's result for each packed token is read.
         columns: C.
         lengths: long[R], real tokens of each row, which stand at its left end.
         in_groups: whether attention may run in groups of similar length (`rlcore.models.speed.attention_groups`).
         calls: how often attention ran, so that a model with other kinds of layers is found out.
     """
 
-    places: Tensor
-    picked: Tensor
+    indices: Tensor
+    positions: Tensor
     columns: int
     lengths: Tensor
     in_groups: bool = True
@@ -60,22 +60,22 @@ class Packing:
 
     @property
     def is_dense(self) -> bool:
-        """Tell whether there is neither padding nor a token that stands in several places."""
-        return len(self.picked) == len(self.places)
+        """Tell whether there is neither padding nor a token that stands in several indices."""
+        return len(self.positions) == len(self.indices)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """Spread [1, heads, N, width] to [R, heads, C, width]."""
         heads, width = packed.shape[1], packed.shape[3]
         tokens = packed[0].transpose(0, 1)
         if not self.is_dense:
-            tokens = tokens.index_select(0, self.places)
+            tokens = tokens.index_select(0, self.indices)
         return tokens.reshape(-1, self.columns, heads, width).transpose(1, 2)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Gather [R, heads, C, width] to [1, N, heads, width], the layout attention functions return."""
-        tokens = padded.transpose(1, 2).reshape(len(self.places), padded.shape[1], padded.shape[3])
+        tokens = padded.transpose(1, 2).reshape(len(self.indices), padded.shape[1], padded.shape[3])
         if not self.is_dense:
-            tokens = tokens.index_select(0, self.picked)
+            tokens = tokens.index_select(0, self.positions)
         return tokens[None]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, dropout: float, scaling: float | None) -> Tensor:
@@ -97,10 +97,14 @@ class Packing:
         Devices that are not busy with a small call keep to one.
         """
         width = query.shape[1] * query.shape[3]
-        if not self.in_groups or query.device.type != "cpu" or (len(self.places) - len(self.picked)) * width <= CALL:
+        if (
+            not self.in_groups
+            or query.device.type != "cpu"
+            or (len(self.indices) - len(self.positions)) * width <= CALL
+        ):
             return None
         if width not in self._groups:
-            self._groups[width] = AttentionGroups.of(self.places, self.picked, self.lengths, width=width)
+            self._groups[width] = AttentionGroups.of(self.indices, self.positions, self.lengths, width=width)
         return self._groups[width]
 
 

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from rlcore.models.speed.logit_tiles import LogitMap
 
 
-def serves(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> bool:
+def takes_small_logits(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> bool:
     """Tell whether this is the way to small logits of an output embedding: in full precision on a CPU.
 
     Where products are narrow rows of p would have to be rounded, and other devices have not been measured.

@@ -21,14 +21,14 @@ class Layout:
         keys: each row's real tokens, as bytes; rows without any are left out.
         skipped: how many of a row's first tokens it shares with one before it; the layout holds them there.
         lengths: how many tokens each row has.
-        places: long[M], where in the flattened layout each row's tokens stand, row after row.
+        indices: long[M], where in the flattened layout each row's tokens stand, row after row.
         shape: of the layout: (1, N) or (B, T).
     """
 
     keys: Sequence[bytes]
     skipped: Sequence[int]
     lengths: Sequence[int]
-    places: Tensor
+    indices: Tensor
     shape: tuple[int, int]
 
     @classmethod
@@ -37,27 +37,27 @@ class Layout:
         ids, packing = inputs["input_ids"], inputs.get("packing")
         if packing is None:
             real = inputs["attention_mask"].bool()
-            places = real.reshape(-1).nonzero()[:, 0]
+            indices = real.reshape(-1).nonzero()[:, 0]
             begins = real.new_zeros(len(real), dtype=torch.long)
         else:
             columns = max(packing.columns, 1)
-            grid = packing.places.view(-1, columns)
-            row, column = packing.picked // columns, packing.picked % columns
+            grid = packing.indices.view(-1, columns)
+            row, column = packing.positions // columns, packing.positions % columns
             # What a row shares with another stands at its beginning, so its last token is its own.
             ends = row.new_zeros(len(grid)).scatter_reduce(0, row, column + 1, "amax")
             real = torch.arange(columns, device=ids.device) < ends[:, None]
-            places = grid[real]
+            indices = grid[real]
             begins = ends.scatter_reduce(0, row, column, "amin")
         kept = real.any(1)
         lengths, skipped = real.sum(1)[kept].tolist(), begins[kept].tolist()
-        raw = ids.reshape(-1)[places].cpu().numpy().tobytes()
+        raw = ids.reshape(-1)[indices].cpu().numpy().tobytes()
         edges = [TOKEN_BYTES * edge for edge in accumulate(lengths, initial=0)]
         keys = [raw[start:end] for start, end in pairwise(edges)]
-        return cls(keys, skipped, lengths, places, (ids.shape[0], ids.shape[1]))
+        return cls(keys, skipped, lengths, indices, (ids.shape[0], ids.shape[1]))
 
     def rows(self, hidden: Tensor) -> Sequence[Tensor]:
         """Return float[t, H] of each row, from hidden states in the layout."""
-        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.places)
+        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.indices)
         each: tuple[Tensor, ...] = flat.split(list(self.lengths))
         return each
 
@@ -66,5 +66,5 @@ class Layout:
         flat = torch.cat([row[skipped:] for row, skipped in zip(rows, self.skipped, strict=True)])
         height, width = self.shape
         if len(flat) < height * width:
-            flat = flat.new_zeros(height * width, flat.shape[-1]).index_copy(0, self.places, flat)
+            flat = flat.new_zeros(height * width, flat.shape[-1]).index_copy(0, self.indices, flat)
         return flat.view(height, width, -1)

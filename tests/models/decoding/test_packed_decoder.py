@@ -18,7 +18,7 @@ from rlcore.models.decoding.causal import CausalDecoder
 from rlcore.models.decoding.packed import PackedDecoder, pays
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 from rlcore.protocols import Decoder, DecodeStep
 
@@ -135,10 +135,10 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
 
 
 @pytest.mark.parametrize(("count", "expected"), [(31, False), (32, True)])
-def test_a_reader_takes_it_for_large_batches(count: int, expected: bool) -> None:
+def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None:
     model, prompts = make("gpt2"), [[i % 30, i // 30, 1] for i in range(count)]
     for longest in (3 + 9, 3 + 9 - 1):
-        made = CausalReader(longest=longest).decoder(
+        made = CausalLayout(longest=longest).decoder(
             model, prompts, max_new_tokens=9, heads=None, autocast=torch.no_grad
         )
         assert isinstance(made, PackedDecoder) is (expected and longest == 12)

@@ -166,8 +166,8 @@ def test_packing_holds_with_adapters() -> None:
     policy, padded = build("llama", lora()), build("llama", lora(), speed=SpeedConfig(packing=False))
     step(policy)
     step(padded)
-    assert policy.module.reader.longest > 0
-    assert padded.module.reader.longest == 0
+    assert policy.module.layout.longest > 0
+    assert padded.module.layout.longest == 0
     torch.testing.assert_close(policy.score(batch()).logprobs, padded.score(batch()).logprobs, atol=1e-5, rtol=0)
 
 

@@ -38,21 +38,21 @@ def batch_of(lengths: list[int], *, left: bool = False, alike: bool = False) -> 
 
 def test_the_rectangles_are_the_hand_worked_ones() -> None:
     # rows of 1, 3 and 2 tokens, numbered 0 | 1 2 3 | 4 5 in a rectangle 3 wide; padding holds 0
-    places, picked = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 0]), torch.tensor([0, 3, 4, 5, 6, 7])
+    indices, positions = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 0]), torch.tensor([0, 3, 4, 5, 6, 7])
     lengths = torch.tensor([1, 3, 2])
-    each = AttentionGroups.of(places, picked, lengths, width=attention_groups.CALL)  # a call costs one position
+    each = AttentionGroups.of(indices, positions, lengths, width=attention_groups.CALL)  # a call costs one position
     # 3 + (2 * 2) positions and 2 calls cost 9, as do three groups of 3 + 2 + 1 and 3 calls, or one of 9 and 1 call: 10
     assert sum(rows * columns for rows, columns in each.shapes) + len(each.shapes) == 9
-    apart = AttentionGroups.of(places, picked, lengths, width=10 * attention_groups.CALL)  # it costs none
+    apart = AttentionGroups.of(indices, positions, lengths, width=10 * attention_groups.CALL)  # it costs none
     assert apart.shapes == ((1, 3), (1, 2), (1, 1))
-    assert apart.places.tolist() == [1, 2, 3, 4, 5, 0]
-    assert apart.picked.tolist() == [5, 0, 1, 2, 3, 4]
+    assert apart.indices.tolist() == [1, 2, 3, 4, 5, 0]
+    assert apart.positions.tolist() == [5, 0, 1, 2, 3, 4]
 
 
 def attended(made: Packing, heads: int, groups: int) -> list[Tensor]:
     """Return what attention says, and the gradients of its queries, keys and values."""
     torch.manual_seed(1)
-    count = len(made.picked)
+    count = len(made.positions)
     q, k, v = (torch.randn(1, number, count, 4, requires_grad=True) for number in (heads, groups, groups))
     mixed = made.attend(q, k, v, dropout=0.0, scaling=None)
     return [mixed, *torch.autograd.grad((mixed * torch.randn(mixed.shape)).sum(), [q, k, v])]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.models.speed import Refused
 from rlcore.models.speed.packing import PACKED, Packing, longest_packed, pack, packed_attention
@@ -112,11 +112,11 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
     assert longest >= 40
     assert model.config._attn_implementation == PACKED
     for side, logits in zip(sides, expected, strict=True):
-        packed, _ = predict(model, CausalReader(longest), *side)
-        padded, _ = predict(model, CausalReader(), *side)
+        packed, _ = predict(model, CausalLayout(longest), *side)
+        padded, _ = predict(model, CausalLayout(), *side)
         assert torch.allclose(packed, logits, rtol=1e-5, atol=1e-5)
         assert torch.allclose(padded, logits, rtol=1e-5, atol=1e-5)
-    assert_same(gradients(model, predict(model, CausalReader(longest), *sides[0])[0]), wanted, 1e-5)
+    assert_same(gradients(model, predict(model, CausalLayout(longest), *sides[0])[0]), wanted, 1e-5)
 
 
 @pytest.mark.parametrize("name", DOES_NOT_PACK)
@@ -130,7 +130,7 @@ def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -
     sides = ("left", "right", "both") if "mamba" not in name else ("right",)
     for side in sides:
         given = batch(side)
-        logits, _ = predict(model, CausalReader(), *given)
+        logits, _ = predict(model, CausalLayout(), *given)
         assert torch.allclose(logits, by_row(model, *given), rtol=1e-5, atol=1e-5)
 
 
@@ -142,13 +142,13 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     expected = by_row(model, *given)
     longest = longest_packed(model)
     assert longest == 12
-    logits, _ = predict(model, CausalReader(longest), *given)
+    logits, _ = predict(model, CausalLayout(longest), *given)
     assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
     wrong = pack(given[0], given[1]).inputs
     with pytest.raises(Exception, match="window of 12 tokens is shorter"):
         model(**wrong)
     tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of 12 tokens at most: these fit
-    logits, _ = predict(model, CausalReader(longest), tokens, mask, action_mask)
+    logits, _ = predict(model, CausalLayout(longest), tokens, mask, action_mask)
     assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-5, atol=1e-5)
 
 
@@ -160,8 +160,8 @@ def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
     tokens = torch.arange(24).reshape(3, 8)
     mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]).bool()
     chosen = torch.tensor([[0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0]]).bool()
-    predict(model, CausalReader(longest), tokens, mask, chosen)
-    predict(model, CausalReader(), tokens, mask, chosen)
+    predict(model, CausalLayout(longest), tokens, mask, chosen)
+    predict(model, CausalLayout(), tokens, mask, chosen)
     assert widths == [(1, 4 + 3 + 1), (3, 8)]  # each row up to the token before its last chosen one
 
 
@@ -171,7 +171,7 @@ def test_full_rows_need_no_spreading() -> None:
     mask = torch.ones(3, 9, dtype=torch.bool)
     chosen = mask & (torch.arange(9) > 3)
     expected = by_row(model, tokens, mask, chosen)
-    logits, _ = predict(model, CausalReader(longest_packed(model)), tokens, mask, chosen)
+    logits, _ = predict(model, CausalLayout(longest_packed(model)), tokens, mask, chosen)
     assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -179,7 +179,7 @@ def test_full_rows_need_no_spreading() -> None:
 def test_of_a_batch_without_a_token_nothing_is_said(name: str) -> None:
     model = make_causal(PACKS[name])
     nothing = torch.zeros(3, 5, dtype=torch.bool)
-    logits, run = predict(model, CausalReader(longest_packed(model)), nothing.long(), nothing, nothing)
+    logits, run = predict(model, CausalLayout(longest_packed(model)), nothing.long(), nothing, nothing)
     assert (logits.shape, run.chosen.shape) == ((0, 64), (0,))
     logits.sum().backward()
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
@@ -189,13 +189,13 @@ def test_eager_attention_is_left_alone() -> None:
     config = CausalLMConfig(attention="eager")
     tokenizer = _tokenizer()
     policy = build_causal_lm(PACKS["llama"], config, tokenizer=tokenizer)
-    assert policy.module.reader.longest == 0
+    assert policy.module.layout.longest == 0
     assert policy.model.config._attn_implementation == "eager"
 
 
 def test_packing_can_be_switched_off() -> None:
     policy = build_causal_lm(PACKS["llama"], CausalLMConfig(speed=SpeedConfig(packing=False)), tokenizer=_tokenizer())
-    assert (policy.module.reader.longest, policy.model.config._attn_implementation) == (0, "sdpa")
+    assert (policy.module.layout.longest, policy.model.config._attn_implementation) == (0, "sdpa")
 
 
 def test_a_model_is_packed_again() -> None:
@@ -217,7 +217,7 @@ def test_bfloat16_packs() -> None:
     expected = by_row(model, *given).detach()
     model.to(torch.bfloat16)
     longest = longest_packed(model)
-    packed = predict(model, CausalReader(longest), *given)[0].detach()
+    packed = predict(model, CausalLayout(longest), *given)[0].detach()
     assert longest > 0
     assert packed.dtype == torch.bfloat16
     assert float((packed.float() - expected).abs().mean() / expected.abs().mean()) < 0.03

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlcore.models.dropout import disable_dropout
 from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
-from rlcore.models.inputs import CausalReader
+from rlcore.models.inputs import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 from rlcore.models.speed.prefixes import NOTHING, Prefixes, distinct_prefixes
 
@@ -91,9 +91,9 @@ def test_shared_is_each_sequence_alone(name: str) -> None:
     model = make_causal(PACKS[name]).eval()
     expected = by_row(model, *batch())
     wanted = gradients(model, expected)
-    reader = CausalReader(longest_packed(model))
+    layout = CausalLayout(longest_packed(model))
     for side in ("left", "right"):
-        logits, run = predict(model, reader, *batch(side))
+        logits, run = predict(model, layout, *batch(side))
         assert run.inputs["input_ids"].shape == (1, READ)
         assert torch.allclose(logits, expected, rtol=1e-5, atol=1e-5)
     assert_same(gradients(model, logits), wanted, 1e-5)
@@ -103,17 +103,17 @@ def test_values_of_a_critic_of_its_own_are_shared_too() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
     value = TrunkValue(model)
     tokens, mask, chosen = batch()
-    shared = ActorCritic(model, CausalReader(longest_packed(model)), value=value).eval()(tokens, mask, chosen)
-    padded = ActorCritic(model, CausalReader(), value=value).eval()(tokens, mask, chosen)
+    shared = ActorCritic(model, CausalLayout(longest_packed(model)), value=value).eval()(tokens, mask, chosen)
+    padded = ActorCritic(model, CausalLayout(), value=value).eval()(tokens, mask, chosen)
     assert shared.values is not None
     torch.testing.assert_close(shared.values, padded.values, atol=1e-5, rtol=1e-5)
 
 
 def test_rows_that_others_hold_need_no_attention() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
-    _, run = predict(model, CausalReader(longest_packed(model)), *batch())
+    _, run = predict(model, CausalLayout(longest_packed(model)), *batch())
     packing = run.inputs["packing"]
-    assert len(packing.places) == 2 * packing.columns  # the second, without its last token, and the fourth hold all
+    assert len(packing.indices) == 2 * packing.columns  # the second, without its last token, and the fourth hold all
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_rows_that_others_hold_need_no_attention() -> None:
 )
 def test_dropout_is_drawn_for_every_token(config: hf.PretrainedConfig) -> None:
     model = make_causal(config)  # in evaluation mode
-    reader = CausalReader(longest_packed(model))
+    layout = CausalLayout(longest_packed(model))
 
     def num_read() -> int:
-        width: int = predict(model, reader, *batch())[1].inputs["input_ids"].shape[1]
+        width: int = predict(model, layout, *batch())[1].inputs["input_ids"].shape[1]
         return width
 
     assert num_read() == READ
@@ -138,7 +138,7 @@ def test_dropout_of_a_critic_is_drawn_for_every_token() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).train()
     value = TrunkValue(model).train()
     value.head.rise = nn.Sequential(nn.Dropout(0.5), value.head.rise)  # type: ignore[assignment]
-    _, run = predict(model, CausalReader(longest_packed(model)), *batch(), value=value)
+    _, run = predict(model, CausalLayout(longest_packed(model)), *batch(), value=value)
     assert run.inputs["input_ids"].shape[1] > READ
 
 
@@ -147,5 +147,5 @@ def test_a_token_that_none_is_is_not_read_as_another() -> None:
     tokens = torch.tensor([[1, 2, -1, 4]])
     with pytest.raises(IndexError, match="out of range"):
         predict(
-            model, CausalReader(longest_packed(model)), tokens, tokens < 9, torch.tensor([[False, True, True, True]])
+            model, CausalLayout(longest_packed(model)), tokens, tokens < 9, torch.tensor([[False, True, True, True]])
         )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlcore.models.speed.logit_tiles import LogitMap
-from rlcore.models.speed.small_logprobs import serves, whole_scores
+from rlcore.models.speed.small_logprobs import takes_small_logits, whole_scores
 
 SHAPES = [(1, 1, 1), (3, 4, 7), (7, 5, 23), (5, 8, 1000), (2, 3, 5003)]
 
@@ -98,10 +98,10 @@ def test_one_piece_of_memory_holds_all_logits() -> None:
 
 def test_narrow_products_caps_and_entropies_go_another_way() -> None:
     weight = torch.zeros(2, 3)
-    assert serves(weight, LogitMap(2.0), entropy=False)
-    assert not serves(weight, LogitMap(), entropy=True)
-    assert not serves(weight, LogitMap(cap=3.0), entropy=False)
-    assert not serves(weight.bfloat16(), LogitMap(), entropy=False)
-    assert not serves(weight.to("meta"), LogitMap(), entropy=False)
+    assert takes_small_logits(weight, LogitMap(2.0), entropy=False)
+    assert not takes_small_logits(weight, LogitMap(), entropy=True)
+    assert not takes_small_logits(weight, LogitMap(cap=3.0), entropy=False)
+    assert not takes_small_logits(weight.bfloat16(), LogitMap(), entropy=False)
+    assert not takes_small_logits(weight.to("meta"), LogitMap(), entropy=False)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not serves(weight, LogitMap(), entropy=False)
+        assert not takes_small_logits(weight, LogitMap(), entropy=False)
