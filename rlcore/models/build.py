@@ -1,4 +1,4 @@
-"""Steps in building a policy that do not depend on the way its model reads."""
+"""Steps of building a policy that decoder-only models and encoder-decoders share."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from rlcore.models.speed.frozen_trunk import FrozenTrunk
 
 
 def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
-    """Settle which parameters of the model train, putting an adapter into it where one is asked for.
+    """Set which parameters train, and add an adapter if `config.peft` is set.
 
     Raises:
-        ModelError: it has fewer blocks than are to train; the adapter does not fit; both are asked for.
+        ModelError: the model has fewer than `unfrozen_layers` blocks; the adapter does not fit; both are set.
     """
     if config.peft is not None:
         attach(model, config.peft)
     if find_adapters(model) is not None:
         if config.unfrozen_layers is not None:
             raise ModelError(
-                f"unfrozen_layers = {config.unfrozen_layers}: the model has an adapter, and nothing but that trains of "
-                "it: leave out unfrozen_layers, or the adapter (model.peft)"
+                f"unfrozen_layers = {config.unfrozen_layers}: the model has an adapter, and only the adapter "
+                "trains: leave out unfrozen_layers, or the adapter (model.peft)"
             )
         return
     thaw(model)
@@ -54,12 +54,13 @@ def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
 
 
 def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrainedModel:
-    """Return the model that estimates values in place of the policy, as `config.critic` says.
+    """Return the separate model of the value function that `config.critic` names.
 
-    All of it trains; of a copy of a policy with an adapter only the adapter's copy does, the rest is shared.
+    All of its parameters train. In a copy of a policy with an adapter, only the adapter's copy trains; the rest is
+    shared.
 
     Raises:
-        ModelError: it cannot be loaded, or reads other tokens than the policy.
+        ModelError: the critic cannot be loaded, or has a smaller vocabulary than the policy.
     """
     if config.value_layers:
         raise ModelError(f"value_layers = {config.value_layers} and critic = {config.critic!r}: choose one of them")
@@ -74,8 +75,8 @@ def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrain
     own, needed = vocabulary_size(critic), vocabulary_size(model)
     if own < needed:
         raise ModelError(
-            f"critic = {config.critic!r}: it knows {own} tokens and the policy {needed}; a critic reads the policy's "
-            "tokens, so it must come from a model with the same tokenizer"
+            f"critic = {config.critic!r}: it has a vocabulary of {own} tokens and the policy of {needed}; a critic "
+            "gets the policy's tokens, so it must use the same tokenizer"
         )
     return critic
 
@@ -83,10 +84,10 @@ def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrain
 def make_value(
     model: PreTrainedModel, config: LanguageModelConfig, critic: PreTrainedModel | None = None
 ) -> ValueSource:
-    """Return a value function: on a critic where there is one, else on top layers of its own, else on the policy.
+    """Return a value function: on the critic if given, else on its own top layers, else on the policy's trunk.
 
     Raises:
-        ModelError: the critic has no head to read values off; the policy has no more layers than are asked for.
+        ModelError: the critic has no head; the policy has too few layers for `value_layers`.
     """
     if critic is None:
         return BranchValue(model, config.value_layers) if config.value_layers else TrunkValue(model)
@@ -109,17 +110,17 @@ def add_heads(
     q_heads: int,
     trunk: FrozenTrunk | None = None,
 ) -> ActorCritic:
-    """Return the model with its heads: those that lie beside it, or beside its adapter, where they fit, else new ones.
+    """Return the model with its heads: heads saved beside the model or its adapter if they fit, else new ones.
 
     Args:
         spec: what the model was loaded from.
         model: the language model.
-        layout: lays batches out for it.
+        layout: builds the model's inputs.
         config: options of the architecture.
-        speed: decides about techniques of speed, and logs all that were decided.
-        value: where values come from; None without a value function.
-        q_heads: how many Q-heads to give it.
-        trunk: the bottom of the model, where it does not train.
+        speed: decides which techniques of speed are used, and logs the decisions.
+        value: the value function; None without one.
+        q_heads: number of Q-heads.
+        trunk: cache of the frozen bottom blocks; None without frozen blocks.
     """
     if config.gradient_checkpointing:
         checkpoint_activations(model)
@@ -132,13 +133,13 @@ def add_heads(
         logit_map = attrs.evolve(logit_map, in_one_piece=config.speed.small_logprobs)
     _report(speed, model, layout)
     module = ActorCritic(model, layout, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
-    for place in (spec, config.peft):
-        load_heads(place, module)
+    for folder in (spec, config.peft):
+        load_heads(folder, module)
     return module
 
 
 def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> None:
-    """Decide about the techniques that depend on the device or the batch at run time only, and log all decisions."""
+    """Decide on the techniques that depend on the device or the batch at run time, and log all decisions."""
     if layout.pads:
         speed.needs("length_groups")
     else:
@@ -154,14 +155,14 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the model can read every token of the tokenizer.
+    """Check that the model has an embedding for every token of the tokenizer.
 
     Raises:
-        ModelError: it cannot.
+        ModelError: the model's vocabulary is too small.
     """
     size = vocabulary_size(model)
     if len(tokenizer) > size:
         raise ModelError(
-            f"the tokenizer knows {len(tokenizer)} tokens, the model {size}: "
+            f"the tokenizer has {len(tokenizer)} tokens, the model {size}: "
             "call model.resize_token_embeddings(len(tokenizer)) or pass the model's own tokenizer"
         )

@@ -1,4 +1,4 @@
-"""The architecture `causal_lm`: any `AutoModelForCausalLM` as a policy, with heads and a reference where asked for."""
+"""The architecture `causal_lm`: any `AutoModelForCausalLM` as a policy, optionally with heads and a reference."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def build_causal_lm(
     Args:
         spec: hub id, folder, `PretrainedConfig` (random weights) or a model in memory.
         config: options of the architecture.
-        tokenizer: object, folder or hub id; the model's own when left out.
-        value_head: give the policy a value function, as `config` says; one that was saved with the model comes back.
-        reference: keep the policy as it is now, to compare with later; frozen layers are shared, not copied.
-        q_heads: how many Q-heads to give it, on its trunk, each with a target copy; those saved with it come back.
+        tokenizer: object, folder or hub id; the model's own if omitted.
+        value_head: add a value function as `config` describes; one that was saved with the model is loaded.
+        reference: keep the initial policy for comparison; frozen layers are shared, not copied.
+        q_heads: number of Q-heads on the trunk, each with a target copy; those saved with the model are loaded.
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
@@ -51,11 +51,15 @@ def build_causal_lm(
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)
     if looks_ahead(model):
-        raise ModelError(f"{type(model).__name__} lets tokens see later ones; causal_lm takes decoder-only models")
+        raise ModelError(
+            f"{type(model).__name__} lets tokens attend to later ones; causal_lm takes decoder-only models"
+        )
     prepare(model, config)
     critic = load_critic(model, config) if value_head and config.critic else None
     if critic is not None and looks_ahead(cast("PreTrainedModel", critic.base_model)):
-        raise ModelError(f"critic = {config.critic!r}: it lets tokens see later ones, so its values would know the end")
+        raise ModelError(
+            f"critic = {config.critic!r}: it lets tokens attend to later ones, so its values would use the future"
+        )
     speed = SpeedReport(config.speed)
     longest = speed.find("packing", lambda: _longest_packed(model, critic), 0)
     speed.needs("prefixes", "packing")

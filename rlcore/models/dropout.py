@@ -1,4 +1,4 @@
-"""Find what makes a model say something else of the same tokens each time, and end it."""
+"""Detect and disable stochastic layers: dropout, layerdrop and router jitter."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 _STOCHASTIC = ("layerdrop", "jitter_noise", "input_jitter_noise")
-"""Attributes of layers that skip some of them, or blur what a mixture of experts is routed by, in training mode."""
+"""Attributes that hold the rate of layerdrop, or the width of router jitter in a mixture of experts."""
 
 
 _found: WeakKeyDictionary[nn.Module, list[tuple[dict[str, Any], str]]] = WeakKeyDictionary()
-"""Where the noise of a module sits; looked for once, since a walk through all layers at every pass would cost."""
+"""Where a module keeps its dropout rates; cached, because a walk through all layers in every pass would be slow."""
 
 
 @contextmanager
@@ -31,34 +31,34 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def disable_dropout(module: nn.Module) -> None:
-    """End dropout and its kin in training mode, so that what learns is the distribution that was sampled from."""
+    """Set all rates of dropout, layerdrop and jitter to 0, so that training uses the distribution sampled from."""
     for holder, name in list(_stochastic_options(module)):
         holder[name] = 0.0
 
 
 def is_stochastic(module: nn.Module) -> bool:
-    """Tell whether `module`, in the mode it is in, may say something else of the same tokens each time.
+    """Return whether `module`, in its current mode, may return different outputs for the same tokens.
 
-    Layers that are added to it after the first time it was asked are not looked at, nor is what layers read off the
-    model's configuration as they run.
+    Layers added after the first call are not checked, nor are rates that layers read from the model's configuration at
+    run time.
     """
     if not module.training:
         return False
-    places = _found.get(module)
-    if places is None:
-        places = _found[module] = list(_stochastic_options(module))
-    return any(holder[name] > 0 for holder, name in places)
+    rates = _found.get(module)
+    if rates is None:
+        rates = _found[module] = list(_stochastic_options(module))
+    return any(holder[name] > 0 for holder, name in rates)
 
 
 def _stochastic_options(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield every place in `module` that holds a probability of dropping something, or a breadth of jitter."""
+    """Yield the dictionary and key of every rate of dropout, layerdrop or jitter in `module`."""
     for part in module.modules():
-        # Some layers of peft drop out without being torch's.
+        # Some dropout layers of peft are not subclasses of torch's.
         drops = isinstance(part, nn.modules.dropout._DropoutNd) or "Dropout" in type(part).__name__  # noqa: SLF001
         for name, value in vars(part).items():
             if not ((name == "p" and drops) or "dropout" in name or name in _STOCHASTIC):
                 continue
             if isinstance(value, float):
                 yield vars(part), name
-            elif isinstance(value, dict):  # adapters of peft hold one for each by its name
+            elif isinstance(value, dict):  # peft keeps one rate for each adapter, by its name
                 yield from ((value, key) for key, held in value.items() if isinstance(held, float))

@@ -1,4 +1,4 @@
-"""Run a language model over a batch of trajectories, and read off only what predicts chosen tokens."""
+"""Run a language model over a batch of trajectories and compute the outputs of the chosen tokens only."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rlcore.models.speed.packing import padded_inputs
 
 
 class ModelOutputs(NamedTuple):
-    """Hold what a model and its heads said of N chosen tokens.
+    """Outputs of a model and its heads for N chosen tokens.
 
     Attributes:
         logprobs: float32[N].
-        entropy: float32[N] or None, of the distributions they came from; only when asked for.
-        logits: float[N, V] or None, that predict them; only when asked for.
-        values: float32[N] or None, V before each.
-        q: what the Q-heads say of each, None without them.
+        entropy: float32[N] or None, the entropy of each token's distribution; only if requested.
+        logits: float[N, V] or None, the logits that predict each token; only if requested.
+        values: float32[N] or None, the value of the state before each token.
+        q: outputs of the Q-heads for each token; None without Q-heads.
     """
 
     logprobs: Tensor
@@ -46,7 +46,7 @@ class ModelOutputs(NamedTuple):
 
 
 def join_outputs(parts: Sequence[ModelOutputs], order: Tensor) -> ModelOutputs:
-    """Put what was said of the parts of a batch side by side, and take its entries in another order, long[N]."""
+    """Concatenate the outputs of the parts of a batch and reorder the N tokens by `order`, long[N]."""
 
     def joined(each: Sequence[Tensor], dim: int = 0) -> Tensor:
         return torch.cat(list(each), dim).index_select(dim, order)
@@ -72,22 +72,23 @@ def run_in_groups(
     mask: Tensor,
     action_mask: Tensor,
 ) -> ModelOutputs:
-    """Run a pass over a batch; where the layout pads, in groups of about one length."""
+    """Call `run` on a batch, or, if the layout pads, on groups of sequences of similar length."""
     if layout.pads and layout.speed.length_groups:
         return in_groups(run, join_outputs, tokens, mask, action_mask)
     return run(tokens, mask, action_mask)
 
 
 class ActorCritic(nn.Module):
-    """Hold everything that trains, so that one forward pass, wrapped or not, computes it all.
+    """The model and its heads: one forward pass computes everything that trains, also when the module is wrapped.
 
     Args:
         model: the language model.
-        layout: lays batches out for it.
-        value: where values come from; None without a value function.
-        q_heads: Q-heads on the model's trunk, None without.
-        trunk: the bottom of the model, where it does not train and need not run each time.
-        logit_map: what the model does to its head's logits, where its head need not run (`rlcore.models.logit_map`).
+        layout: builds the model's inputs from a batch.
+        value: the value function; None without one.
+        q_heads: Q-heads on the model's trunk; None without them.
+        trunk: cache of the frozen bottom blocks; None without frozen blocks.
+        logit_map: what the model does to its head's logits; None if log-probs need all logits
+            (`rlcore.models.logit_map`).
     """
 
     def __init__(
@@ -107,26 +108,26 @@ class ActorCritic(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool = False, logits: bool = False
     ) -> ModelOutputs:
-        """Say what there is to say of the chosen tokens.
+        """Compute the outputs of the chosen tokens.
 
         Args:
             tokens: long[B, T].
-            mask: bool[B, T], real tokens; they stand side by side in each row.
-            action_mask: bool[B, T].
-            entropy: say the entropies too.
-            logits: give the logits too.
+            mask: bool[B, T], True for real tokens, which are contiguous in each row.
+            action_mask: bool[B, T], True for chosen tokens.
+            entropy: compute entropies too.
+            logits: return logits too.
         """
         run = partial(self._run, entropy=entropy, logits=logits)
         return run_in_groups(self.layout, run, tokens, mask, action_mask)
 
     def _run(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool) -> ModelOutputs:
-        said, run = run_model(
+        outputs, run = run_model(
             self.model, self.layout, tokens, mask, action_mask, logit_map=self.logit_map, entropy=entropy,
             logits=logits, value=self.value, trunk=self.trunk,
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
         q = None if self.q_heads is None else self.q_heads(run.hidden[0], run.chosen)
-        return said._replace(values=values, q=q)
+        return outputs._replace(values=values, q=q)
 
 
 def run_model(
@@ -141,30 +142,32 @@ def run_model(
     logits: bool = False,
     value: ValueSource | None = None,
     trunk: FrozenTrunk | None = None,
-    most: int | None = None,
+    max_full_logits: int | None = None,
 ) -> tuple[ModelOutputs, ForwardPass]:
-    """Run `model` over a batch; return what it says of the chosen tokens, and the pass itself.
+    """Run `model` over a batch; return the outputs of the chosen tokens, and the forward pass.
 
     Args:
         model: the language model.
-        layout: lays the batch out for it.
+        layout: builds the model's inputs.
         tokens: long[B, T].
         mask: bool[B, T].
         action_mask: bool[B, T].
-        logit_map: what the model does to its head's logits; None where its head must run itself.
-        entropy: say the entropies too.
-        logits: give the logits too.
-        value: where values will be asked for.
-        trunk: the bottom of the model, where it need not run.
-        most: logits of so many tokens are kept whole, log-probs of more are read off a tile of logits at a time; as
-            many as are small beside a model when left out.
+        logit_map: what the model does to its head's logits; None if log-probs need all logits.
+        entropy: compute entropies too.
+        logits: return logits too.
+        value: the value function that will use this pass.
+        trunk: cache of the frozen bottom blocks.
+        max_full_logits: above this many chosen tokens, log-probs are computed in tiles of the vocabulary. Default:
+            chosen by the memory that all logits would take.
     """
     head = model.get_output_embeddings()
     if logit_map is None or logits:
-        most = None
-    elif most is None:
-        most = rows_for_the_head(head.weight, logit_map, entropy=entropy)
-    flat, run = predict(model, layout, tokens, mask, action_mask, value=value, trunk=trunk, most=most)
+        max_full_logits = None
+    elif max_full_logits is None:
+        max_full_logits = rows_for_the_head(head.weight, logit_map, entropy=entropy)
+    flat, run = predict(
+        model, layout, tokens, mask, action_mask, value=value, trunk=trunk, max_full_logits=max_full_logits
+    )
     hidden, chosen = run.hidden[0], run.chosen
     if len(flat) == len(hidden):
         entropies = ops.entropy(flat) if entropy else None
@@ -182,36 +185,36 @@ def predict(
     *,
     value: ValueSource | None = None,
     trunk: FrozenTrunk | None = None,
-    most: int | None = None,
+    max_full_logits: int | None = None,
 ) -> tuple[Tensor, ForwardPass]:
-    """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the pass itself.
+    """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the forward pass.
 
-    With more than `most` chosen tokens the head is given none to read, and there are no logits: float[0, V].
+    With more than `max_full_logits` chosen tokens the head runs on no rows, and the logits are empty: float[0, V].
     """
     share = not (is_stochastic(model) or (value is not None and is_stochastic(value)))
     run = ForwardPass(*layout.lay_out(tokens, mask, action_mask, share=share))
     recording = value.top.recording() if isinstance(value, BranchValue) else nullcontext()
 
-    def narrowed(hidden: Tensor) -> Tensor:
-        """Have the head read the rows that predict chosen tokens and no others, none if there are too many."""
+    def select_rows(hidden: Tensor) -> Tensor:
+        """Pass the head only the rows that predict chosen tokens, or none if there are too many."""
         kept = run.keep(hidden)
         run.hidden.append(kept)
-        return kept[None] if most is None or len(kept) <= most else kept[None, :0]
+        return kept[None] if max_full_logits is None or len(kept) <= max_full_logits else kept[None, :0]
 
-    # Entered first: what is not known yet is read in a pass of its own.
-    known = nullcontext() if trunk is None or not share else trunk.replaying(model, run.inputs)
-    with known, head_reads(model.get_output_embeddings(), narrowed), recording:
+    # Entered first: sequences missing from the cache are computed in a forward pass of their own.
+    cached = nullcontext() if trunk is None or not share else trunk.replaying(model, run.inputs)
+    with cached, head_reads(model.get_output_embeddings(), select_rows), recording:
         logits: Tensor = model(**run.inputs).logits
     if not run.hidden:
-        raise ModelError(f"{type(model).__name__} does not call its output embeddings: rlcore cannot take it")
+        raise ModelError(f"{type(model).__name__} does not call its output embeddings, which rlcore requires")
     return logits.reshape(-1, logits.shape[-1]), run
 
 
 @torch.no_grad()
 def looks_ahead(model: PreTrainedModel) -> bool:
-    """Tell whether what `model` says of a token depends on later ones, as in encoders, which cannot be sampled from.
+    """Return whether the outputs of `model` for a token depend on later tokens, as in encoders.
 
-    Two sequences that differ in their last token only must agree before it.
+    The test: two sequences that differ only in their last token must have equal outputs before it.
     """
     tokens = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device)
     with eval_mode(model):

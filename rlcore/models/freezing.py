@@ -1,6 +1,6 @@
-"""Find the parts of a decoder by its structure: its blocks, and what runs before, in and after them.
+"""Find a decoder's blocks by its structure, freeze the bottom ones, and copy models with frozen parameters shared.
 
-Of an encoder-decoder the blocks are the decoder's, and the encoder is a part of what runs before them.
+For an encoder-decoder, the blocks are those of the decoder, and the encoder counts as running before them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 
 FROZEN = "frozen_by_rlcore"
-"""Marks a parameter that a run froze, so that the next run of the same model can tell it from the user's own."""
+"""Marks a parameter that a run froze, to distinguish it in the next run from parameters that the user froze."""
 LAYER_COUNTS = ("num_hidden_layers", "decoder_layers", "num_decoder_layers", "n_layer")
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Return V, how many tokens the model can read."""
+    """Return V, the size of the input embeddings."""
     return cast("Tensor", model.get_input_embeddings().weight).shape[0]
 
 
 def is_encoder_decoder(model: PreTrainedModel) -> bool:
-    """Tell whether `model` reads what goes before with a part of its own."""
+    """Return whether `model` is an encoder-decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """Return the list of transformer blocks: the module list of the decoder that is as long as its layer count.
+    """Return the transformer blocks: the decoder's module list whose length is the number of layers.
 
     Raises:
         ModelError: the decoder has no such list.
@@ -48,7 +48,7 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters that take part in a forward pass before `block` does: embeddings, encoder, all below it."""
+    """Yield the parameters used before `block` in a forward pass: embeddings, encoder, and all blocks below."""
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
     inputs = {"input_ids": tokens, "decoder_input_ids": tokens} if is_encoder_decoder(model) else {"input_ids": tokens}
     called: list[nn.Module] = []
@@ -69,21 +69,21 @@ def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Paramet
             handle.remove()
     for module in called:
         yield from module.parameters(recurse=False)
-    if is_encoder_decoder(model):  # whole: there may be experts in it that no token of this pass was sent to
+    if is_encoder_decoder(model):  # all of it: no token of this pass may have been routed to some experts
         yield from model.get_encoder().parameters()
 
 
 def thaw(model: PreTrainedModel) -> None:
-    """Let train again what `freeze_below` froze in an earlier run of the same model; what the user froze stays."""
+    """Unfreeze parameters that `freeze_below` froze in an earlier run; parameters that the user froze stay frozen."""
     for parameter in model.parameters():
         if vars(parameter).pop(FROZEN, False):
             parameter.requires_grad_(True)
 
 
 def freeze_below(model: PreTrainedModel, unfrozen_layers: int) -> None:
-    """Freeze the embeddings, what is tied to them, and all blocks but the top `unfrozen_layers`; 0 freezes the model.
+    """Freeze all blocks but the top `unfrozen_layers`, the embeddings and parameters tied to them; 0 freezes the model.
 
-    An encoder is frozen whatever the number, since it runs before all blocks.
+    An encoder is always frozen, since it runs before all blocks.
 
     Raises:
         ModelError: the model has fewer blocks.
@@ -103,10 +103,10 @@ def freeze_below(model: PreTrainedModel, unfrozen_layers: int) -> None:
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Copy `model` as it is now, never to be trained, sharing every parameter that is frozen in the original.
+    """Copy `model` without gradients, sharing every parameter that is frozen in the original.
 
-    A frozen parameter cannot drift, so the copy pays memory only for what trains: with the bottom layers frozen this is
-    a shared trunk, for any architecture, with tied embeddings or not.
+    Frozen parameters do not change, so the copy takes memory only for the parameters that train: with frozen bottom
+    layers it shares their trunk, for any architecture, with tied embeddings or not.
     """
     shared = {id(p): p for p in model.parameters() if not p.requires_grad}
     twin: PreTrainedModel = copy.deepcopy(model, shared)
@@ -118,25 +118,25 @@ def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def beneath_adapter(model: PreTrainedModel) -> dict[int, nn.Parameter]:
-    """Return by their ids the parameters that an adapter in `model` leaves as they are; none if it has no adapter."""
+    """Return the parameters that an adapter in `model` does not train, by id; empty without an adapter."""
     if not getattr(model, "peft_config", None):
         return {}
     return {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
 
 
 class HeadlessSeq2Seq(nn.Module):
-    """Be an encoder-decoder without its head; many families have no such module, or call it something else."""
+    """An encoder-decoder without its head; many families have no such module, or name it differently."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.encoder, self.decoder = model.get_encoder(), model.get_decoder()
 
     def forward(self, *, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, use_cache: bool) -> Any:
-        """Return what the decoder returns, its `last_hidden_state` above all; arguments as the whole model takes."""
-        read = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        """Return the decoder's output with its `last_hidden_state`; the arguments are those of the whole model."""
+        encoded = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return self.decoder(
             input_ids=decoder_input_ids,
-            encoder_hidden_states=read,
+            encoder_hidden_states=encoded,
             encoder_attention_mask=attention_mask,
             use_cache=use_cache,
         )

@@ -1,7 +1,7 @@
-"""See, and narrow, what a model's output embeddings read.
+"""Record or select the hidden states that a model's output embeddings receive.
 
-The families that take `logits_to_keep` take it in different forms, and call hidden states by different names; the input
-of the output embeddings is the same in all of them.
+Families differ in the form of `logits_to_keep` and in the names of hidden states; the input of the output embeddings is
+the same in all of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 @contextmanager
 def head_reads(head: nn.Module, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """List what `head` is called with while the context is open, one entry a call.
+    """Return a list that collects the inputs of `head` while the context is open, one entry per call.
 
     Args:
         head: the output embeddings.
-        change: makes of what they would read, float[B, T, H], what they read instead.
+        change: maps the hidden states, float[B, T, H], to those that the head receives instead.
     """
     read: list[Tensor] = []
 

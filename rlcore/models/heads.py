@@ -1,4 +1,4 @@
-"""Where values come from: a head on the policy's trunk, on top layers of its own, or on another model."""
+"""Value functions: a head on the policy's trunk, on top layers of its own, or on another model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlcore.models.value_branch import TopLayers
 
 @attrs.frozen(eq=False)
 class ForwardPass:
-    """Describe the pass of a policy over a batch that values are wanted for.
+    """A forward pass of the policy's model, from which values are computed.
 
     Attributes:
-        inputs: the keyword arguments the model was called with.
-        rows: long[N], the positions that predict chosen tokens, in the flattened batch.
+        inputs: the model's keyword arguments.
+        rows: long[N], positions in the flattened batch that predict the chosen tokens.
         chosen: long[N], the chosen tokens.
-        hidden: what the output embeddings read, float[N, H]; one entry once the model has run.
+        hidden: inputs of the output embeddings, float[N, H]; one entry after the model has run.
     """
 
     inputs: dict[str, Any]
@@ -31,16 +31,16 @@ class ForwardPass:
     hidden: list[Tensor] = attrs.field(factory=list)
 
     def keep(self, hidden: Tensor) -> Tensor:
-        """Select what predicts chosen tokens: float[B, T, H] -> float[N, H]."""
+        """Select the rows that predict chosen tokens: float[B, T, H] -> float[N, H]."""
         return hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.rows.to(hidden.device))
 
 
 class ValueHead(nn.Module):
-    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model runs in.
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's precision.
 
     Args:
         width: H.
-        gain: hidden states are multiplied by this first.
+        gain: factor of the hidden states.
     """
 
     def __init__(self, width: int, gain: float = 1.0) -> None:
@@ -57,7 +57,7 @@ class ValueHead(nn.Module):
 
 
 class ScoreHead(nn.Module):
-    """Read values off the score head of a sequence classifier with one label."""
+    """Values from the score head of a sequence classifier with one label."""
 
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class ScoreHead(nn.Module):
 
 
 class TrunkValue(nn.Module):
-    """Read values off the hidden states that the policy's own head reads."""
+    """Values from the hidden states that the policy's output embeddings receive."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TrunkValue(nn.Module):
 
 
 class BranchValue(nn.Module):
-    """Run a copy of the top layers on the policy's trunk, with a head on it."""
+    """Values from a trainable copy of the top layers on the policy's trunk."""
 
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
         super().__init__()
@@ -91,16 +91,16 @@ class BranchValue(nn.Module):
         self.head = ValueHead(hidden_width(model))
 
     def forward(self, run: ForwardPass) -> Tensor:
-        """Return float32[N]; the policy's pass must have been inside `top.recording()`."""
+        """Return float32[N]; the policy's forward pass must have run inside `top.recording()`."""
         values: Tensor = self.head(run.keep(self.top()))
         return values
 
 
 class CriticValue(nn.Module):
-    """Ask another model.
+    """Values from another model.
 
     Args:
-        trunk: the model that is asked, without a head.
+        trunk: that model without its head.
         head: maps its hidden states to values.
     """
 
@@ -118,20 +118,20 @@ ValueSource = TrunkValue | BranchValue | CriticValue
 
 
 def full_precision(hidden: Tensor) -> AbstractContextManager[Any]:
-    """Keep a run's mixed precision out of what is computed from `hidden`: a value is a number, no row of logits."""
+    """Return a context without autocast for the device of `hidden`: values need full precision."""
     device = hidden.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def hidden_width(model: PreTrainedModel) -> int:
-    """Return H, the width of the rows that the output embeddings read."""
+    """Return H, the width of the hidden states that the output embeddings receive."""
     return int(model.get_output_embeddings().weight.shape[-1])
 
 
 def hidden_gain(model: PreTrainedModel) -> float:
-    """Return what undoes the scaling of the rows that the output embeddings read.
+    """Return the factor that undoes a model's scaling of the hidden states before its output embeddings.
 
-    T5 divides them by the root of their width where the embeddings are tied: too small for a new head to learn from.
+    T5 with tied embeddings divides them by the square root of their width, too small for a new head to learn from.
     """
     scales = getattr(model.config, "scale_decoder_outputs", False)
     return float(model.config.d_model) ** 0.5 if scales else 1.0

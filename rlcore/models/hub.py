@@ -1,4 +1,4 @@
-"""Ask the hub once whether it can be had: where it cannot, loading a model keeps asking for minutes."""
+"""Check once whether the hub can be reached, since loading a model would retry for minutes; silence `transformers`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from rlcore.errors import ModelError
 
 DESCRIBED = ("config.json",)
-"""Files one of which describes a model."""
+"""Files that describe a model; one of them is enough."""
 WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
-"""Files one of which its weights begin with."""
+"""Files with a model's weights or their index; one of them is enough."""
 PATIENCE_S = 10.0
 
 
 def is_hub_id(name: str) -> bool:
-    """Tell whether a name of no folder may be that of a repository on the hub."""
+    """Return whether a name that is no folder can be a repository on the hub."""
     return bool(name) and not name.startswith((".", "/", "~")) and name.count("/") <= 1
 
 
 def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files: Sequence[str] = DESCRIBED) -> str:
-    """Say why a model is not to be had: it is not on this machine, and nobody answers where the hub is; else nothing.
+    """Return why a model cannot be loaded: it is not on this machine and the hub does not answer; else an empty string.
 
     Args:
         model: a hub id or a folder.
-        revision: branch, tag or commit; the main branch if left out.
-        files: one of them is needed.
+        revision: branch, tag or commit; default: the main branch.
+        files: one of these files is needed.
     """
     name, revision = base_of(os.fspath(model)) or os.fspath(model), revision or "main"
     if Path(name).expanduser().exists() or not is_hub_id(name):
@@ -41,24 +41,24 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
         return ""
     try:
         get_session().head(hf_hub_url(name, files[0], revision=revision), timeout=PATIENCE_S)
-    except Exception as error:  # noqa: BLE001  offline, refused, no such proxy: there are as many kinds as libraries
+    except Exception as error:  # noqa: BLE001  offline, refused, no proxy: each library raises its own error
         return f"{first_line(error):.100}"
     return ""
 
 
 def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:
-    """Refuse the name of a model that is out of reach.
+    """Raise an error for the name of a model that cannot be reached.
 
-    Whatever the hub answers is left to what loads the model, which has the better message.
+    Any answer of the hub passes, because loading the model afterwards raises a better error.
 
     Args:
-        model: a hub id or a folder; anything else is let through.
-        revision: branch, tag or commit; the main branch if left out.
-        files: one of them is needed.
-        what: the message begins with this.
+        model: a hub id or a folder; anything else passes.
+        revision: branch, tag or commit; default: the main branch.
+        files: one of these files is needed.
+        what: prefix of the message.
 
     Raises:
-        ModelError: none of the files has been fetched before, and none can be now.
+        ModelError: none of the files is in the local cache, and the hub cannot be reached.
     """
     if isinstance(model, (str, os.PathLike)) and (reason := why_out_of_reach(model, revision, files)):
         raise ModelError(
@@ -72,10 +72,10 @@ CONFIG_FILE = "adapter_config.json"
 
 
 def base_of(name: str) -> str | None:
-    """Return the name of the model that the adapter in folder `name` was made for; None where no adapter lies alone.
+    """Return the name of the base model of the adapter in folder `name`; None if the folder holds no adapter alone.
 
     Raises:
-        ModelError: an adapter does, and names no model.
+        ModelError: the folder holds an adapter without the name of its base model.
     """
     folder = Path(name).expanduser()
     if not (folder / CONFIG_FILE).exists() or (folder / "config.json").exists():
@@ -95,7 +95,7 @@ def base_of(name: str) -> str | None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence the progress bars and notices that loading and saving print."""
+    """Silence the progress bars and messages of loading and saving."""
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -108,6 +108,6 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or what kind of error it is."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Lay a batch of trajectories out as a model reads it: what differs between architectures, and nothing else."""
+"""Build a model's inputs from a batch of trajectories; everything in which architectures differ is behind this."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlcore.types import to_device
 
 
 class ModelInputs(NamedTuple):
-    """Hold a batch laid out for one forward pass, on the model's device.
+    """The inputs of one forward pass, on the model's device.
 
     Attributes:
         inputs: the model's keyword arguments.
-        rows: long[N], the positions in its flattened output that predict the chosen tokens.
+        rows: long[N], positions in the model's flattened output that predict the chosen tokens.
         chosen: long[N], the chosen tokens, in row-major order.
     """
 
@@ -34,26 +34,26 @@ class ModelInputs(NamedTuple):
 
 
 class InputLayout(Protocol):
-    """The way from token sequences to a model and back."""
+    """How token sequences become a model's inputs, and how prompts are decoded."""
 
     @property
     def speed(self) -> SpeedConfig:
-        """Tell which techniques of speed are switched on."""
+        """Return which techniques of speed are switched on."""
         ...
 
     @property
     def pads(self) -> bool:
-        """Tell whether every sequence costs as much as the longest of its batch."""
+        """Return whether sequences are padded to the longest of their batch."""
         ...
 
     def lay_out(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> ModelInputs:
-        """Lay a batch out for one forward pass.
+        """Build the inputs of one forward pass.
 
         Args:
             tokens: long[B, T].
-            mask: bool[B, T], real tokens; they stand side by side in each row.
-            action_mask: bool[B, T].
-            share: what stands behind the same tokens may be read once, for the model says the same of it each time.
+            mask: bool[B, T], True for real tokens, which are contiguous in each row.
+            action_mask: bool[B, T], True for chosen tokens.
+            share: tokens after equal prefixes may be computed once, because the model is deterministic.
         """
         ...
 
@@ -67,17 +67,17 @@ class InputLayout(Protocol):
         autocast: Callable[[], AbstractContextManager[Any]],
         waiting: int = 0,
     ) -> Decoder:
-        """Begin to continue `prompts` with `model`; the arguments are those of `rlcore.models.policy`."""
+        """Return a decoder of `prompts`; the arguments are those of `rlcore.models.policy.ModelPolicy.decoder`."""
         ...
 
 
 @attrs.frozen
 class CausalLayout:
-    """Read a sequence from left to right, in one row with the others where the model allows it.
+    """Inputs of a decoder-only model: packed into one row if the model allows it, else padded.
 
     Attributes:
         longest: tokens of the longest sequence that may run packed, 0 if none (`rlcore.models.speed.packing`).
-        pad_id: fills the left of shorter prompts; any id will do.
+        pad_id: fills shorter prompts on the left; any id of the vocabulary.
         speed: which techniques of speed are switched on.
     """
 
@@ -87,11 +87,11 @@ class CausalLayout:
 
     @property
     def pads(self) -> bool:
-        """Tell whether every sequence costs as much as the longest of its batch."""
+        """Return whether sequences are padded to the longest of their batch."""
         return self.longest == 0
 
     def lay_out(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, share: bool = False) -> ModelInputs:
-        """Lay a batch out as `InputLayout.lay_out` says."""
+        """Build inputs as documented in `InputLayout.lay_out`."""
         width = mask.shape[1] if mask.shape[1] <= self.longest or not self.longest else int(mask.sum(1).max())
         if width > self.longest:
             rows = ops.predicting(action_mask).reshape(-1).nonzero()[:, 0]
@@ -115,7 +115,7 @@ class CausalLayout:
         autocast: Callable[[], AbstractContextManager[Any]],
         waiting: int = 0,
     ) -> Decoder:
-        """Begin to continue `prompts`."""
+        """Return a decoder of `prompts`."""
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
         if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting, speed=self.speed):

@@ -1,4 +1,4 @@
-"""Tell decoder-only models from encoder-decoders, and name the architecture that takes each."""
+"""The two kinds of language models, decoder-only and encoder-decoder, and the architecture for each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rlcore.models.hub import base_of, is_hub_id, quiet_transformers, why_out_of
 
 @attrs.frozen
 class Kind:
-    """Hold what there is to know of a kind of language models.
+    """A kind of language models.
 
     Attributes:
-        architecture: the name of the core's architecture that takes it.
-        words: what it is called in messages.
+        architecture: name of the core's architecture for this kind.
+        words: name in messages.
         examples: families of this kind.
-        loader: what `transformers` loads it with.
+        loader: the auto class of `transformers` that loads it.
     """
 
     architecture: str
@@ -35,15 +35,15 @@ ENCODER_DECODER = Kind("seq2seq_lm", "encoder-decoder", "t5 or bart", AutoModelF
 
 
 def kind_of(config: PretrainedConfig) -> Kind:
-    """Tell of which kind the model is that `config` describes."""
+    """Return the kind of the model that `config` describes."""
     return ENCODER_DECODER if getattr(config, "is_encoder_decoder", False) else DECODER_ONLY
 
 
 def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
-    """Check that a model is of the kind an architecture takes.
+    """Check that a model is of the kind that an architecture takes.
 
     Raises:
-        ModelError: it is of the other.
+        ModelError: the model is of the other kind.
     """
     found = kind_of(config)
     if found is wanted:
@@ -57,9 +57,9 @@ def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
 
 
 def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
-    """Return the configuration of the model that `spec` stands for; None where it cannot be read.
+    """Return the configuration of the model that `spec` names; None if it cannot be read.
 
-    That is no error yet: what goes on to load the model has the better message.
+    This raises no error, because loading the model afterwards raises a better one.
     """
     if isinstance(spec, PreTrainedModel):
         return spec.config
@@ -83,6 +83,6 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
 
 
 def fitting_architecture(spec: Any, revision: str | None = None) -> str:
-    """Choose the architecture for a model where none was named; `causal_lm` where nothing can be read of it."""
+    """Return the name of the architecture for a model; `causal_lm` if its configuration cannot be read."""
     config = declared(spec, revision)
     return DECODER_ONLY.architecture if config is None else kind_of(config).architecture

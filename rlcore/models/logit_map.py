@@ -1,7 +1,7 @@
-"""Find out whether a model's log-probs can be had without its head running, and prove it before relying on it.
+"""Find the scale and cap that a model applies to its head's logits, so that log-probs can be computed without it.
 
-Between the head's matrix product and the logits, families scale (Cohere, Granite) or cap (Gemma 2) each logit. What a
-model does is read off the model itself: given numbers in place of what its head says, it shows what it makes of them.
+Between the head's matrix product and the logits, some families scale (Cohere, Granite) or cap (Gemma 2) each logit. The
+probe replaces the head's output by known numbers and compares the model's logits with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.logit_tiles import LogitMap
 
 PROBES = (1.0, 1e6, -1e6, 0.0, -0.1, 3.0, -17.0, 45.0, 200.0)
-"""Logits to see what becomes of them; the first gives the scale, the second the cap."""
+"""Head outputs of the probe; the first gives the scale, the second the cap."""
 UNKNOWN = "unrecognised operation after the head"
 
 
@@ -48,7 +48,11 @@ def _batch(model: PreTrainedModel) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> LogitMap:
-    """Give `model` numbers for logits, in every column each of them, and read the map off what comes out."""
+    """Replace the head's output by `PROBES`, each number in every column, and fit a `LogitMap` to the model's logits.
+
+    Raises:
+        Refused: no `LogitMap` describes the logits.
+    """
     values = torch.tensor(PROBES, device=model.device)
     order = torch.arange(len(PROBES))[:, None] + torch.arange(len(head.weight))
     given = values[(order % len(PROBES)).to(model.device)]
@@ -69,7 +73,7 @@ def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> Log
 
 @contextmanager
 def _answering(head: nn.Module, given: Tensor) -> Iterator[None]:
-    """Have `head` say `given` whatever it reads."""
+    """Make `head` return `given` for any input."""
     handle = head.register_forward_hook(lambda *_: given)
     try:
         yield
@@ -83,8 +87,8 @@ def _compare(model: PreTrainedModel, layout: InputLayout, logit_map: LogitMap) -
     Raises:
         Refused: they differ.
     """
-    due, _ = run_model(model, layout, *_batch(model), entropy=True)
-    got, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, most=0)
-    assert due.entropy is not None and got.entropy is not None  # noqa: S101, PT018  asked for
-    require_same(model, "log-probs", got.logprobs, due.logprobs, offset=1.0)
-    require_same(model, "entropies", got.entropy, due.entropy, offset=1.0)
+    expected, _ = run_model(model, layout, *_batch(model), entropy=True)
+    seen, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, max_full_logits=0)
+    assert expected.entropy is not None and seen.entropy is not None  # noqa: S101, PT018  asked for
+    require_same(model, "log-probs", seen.logprobs, expected.logprobs, offset=1.0)
+    require_same(model, "entropies", seen.entropy, expected.entropy, offset=1.0)

@@ -1,4 +1,4 @@
-"""A language model of `transformers` as algorithms see it, whatever the way it reads."""
+"""A language model of `transformers`, its heads and its reference, as algorithms use them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ModelPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Tell where the parameters are."""
+        """Return the device of the parameters."""
         return self.model.device
 
     def to(self, device: torch.device) -> None:
@@ -95,15 +95,15 @@ class ModelPolicy:
         return nullcontext() if trunk is None else trunk.caching()
 
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy finds each chosen token, with gradients where they are enabled."""
+        """Compute log-probs and the heads' outputs of each chosen token, with gradients if they are enabled."""
         note_scored(batch.action_mask)
         with self._autocast():
-            said = self._forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
-        return _scores(said, batch)
+            outputs = self._forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
+        return _scores(outputs, batch)
 
     @torch.no_grad()
     def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
-        """Say how likely the policy found each chosen token before training began.
+        """Compute the log-prob of each chosen token under the policy before training.
 
         Raises:
             ModelError: the policy was built without a reference.
@@ -120,8 +120,8 @@ class ModelPolicy:
             return run_model(model, layout, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
 
         with self._autocast(), without:
-            said = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)
-        return _scores(said, batch)
+            outputs = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)
+        return _scores(outputs, batch)
 
     def decoder(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False, waiting: int = 0
@@ -216,18 +216,18 @@ def _without_values(heads: ReadHeads) -> ReadHeads:
     return lambda hidden: (None, heads(hidden.float())[1])
 
 
-def _scores(said: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
+def _scores(outputs: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
     chosen = batch.action_mask
-    values, logprobs, targets = (None, None, None) if said.q is None else said.q
+    values, logprobs, targets = (None, None, None) if outputs.q is None else outputs.q
 
     def spread_each(heads: Tensor | None) -> Tensor | None:
         return None if heads is None else torch.stack([ops.spread(head, chosen) for head in heads])
 
     return PolicyOutputs(
-        logprobs=ops.spread(said.logprobs, chosen),
-        values=None if said.values is None else ops.spread(said.values, chosen),
-        entropy=None if said.entropy is None else ops.spread(said.entropy, chosen),
-        logits=said.logits,
+        logprobs=ops.spread(outputs.logprobs, chosen),
+        values=None if outputs.values is None else ops.spread(outputs.values, chosen),
+        entropy=None if outputs.entropy is None else ops.spread(outputs.entropy, chosen),
+        logits=outputs.logits,
         q_values=spread_each(values),
         q_logprobs=spread_each(logprobs),
         target_q_values=spread_each(targets),

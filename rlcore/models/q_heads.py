@@ -1,4 +1,4 @@
-"""Q-values of every token that could come next, with the slowly moving copies that targets are read from."""
+"""Q-heads: Q-values of every possible next token, with slowly moving target copies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlcore.models.speed.fused_logprobs import rows_kept_whole, score_tokens
 
 
 class QScores(NamedTuple):
-    """Hold what K Q-heads say of N chosen tokens.
+    """Outputs of K Q-heads for N chosen tokens.
 
     Attributes:
         values: float32[K, N], Q(s)[a].
         logprobs: float32[K, N], log softmax(Q(s))[a].
-        targets: float32[K, N], what the target copies say in place of `values`; without gradient.
+        targets: float32[K, N], the Q-values of the target copies; without gradient.
     """
 
     values: Tensor
@@ -30,12 +30,12 @@ class QScores(NamedTuple):
 
 
 class QHead(nn.Module):
-    """Map hidden states to Q-values: Linear(H, 2H), ReLU, Linear(2H, V); of float32 weights whatever the model's type.
+    """Map hidden states to Q-values: Linear(H, 2H), ReLU, Linear(2H, V); with float32 weights whatever the model's.
 
     Args:
         width: H.
         vocabulary: V.
-        gain: hidden states are multiplied by this first.
+        gain: factor of the hidden states.
         in_tiles: whether log-probs of many tokens are computed without a tensor of all Q-values.
     """
 
@@ -53,14 +53,14 @@ class QHead(nn.Module):
     def score(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the Q-values of `tokens`, long[N], and the logs of their softmax: float32[N] for float[N, H]."""
         if not self.in_tiles or len(hidden) <= rows_kept_whole(self.fall.weight):
-            every = self(hidden)
-            return every.gather(1, tokens[:, None])[:, 0], ops.token_logprobs(every, tokens)
+            q_values = self(hidden)
+            return q_values.gather(1, tokens[:, None])[:, 0], ops.token_logprobs(q_values, tokens)
         risen = torch.relu(self.rise(hidden.float() * self.gain))
-        said = score_tokens(risen, self.fall.weight, self.fall.bias, tokens)
-        return said.chosen, said.logprobs
+        scores = score_tokens(risen, self.fall.weight, self.fall.bias, tokens)
+        return scores.chosen, scores.logprobs
 
     def at(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Return the Q-values of `tokens`, long[N], alone: float32[N] for float[N, H], in full precision."""
+        """Return only the Q-values of `tokens`, long[N]: float32[N] for float[N, H], in full precision."""
         with full_precision(hidden):
             risen = torch.relu(self.rise(hidden.float() * self.gain))
             picked = (risen * F.embedding(tokens, self.fall.weight)).sum(-1)
@@ -68,7 +68,7 @@ class QHead(nn.Module):
 
 
 class QHeads(nn.Module):
-    """Hold K Q-heads on the hidden states that the policy's own head reads, and a target copy of each.
+    """K Q-heads on the hidden states that the policy's output embeddings receive, and a target copy of each.
 
     Snell et al. 2022, arXiv:2206.11871, section 4; two heads against overestimation, van Hasselt et al. 2016.
 
@@ -87,39 +87,39 @@ class QHeads(nn.Module):
         self.targets = copy.deepcopy(self.heads).requires_grad_(False)
 
     def forward(self, hidden: Tensor, tokens: Tensor) -> QScores:
-        """Say what every head holds of the chosen tokens.
+        """Compute the outputs of every head for the chosen tokens.
 
         Args:
-            hidden: float[N, H], what predicts each of them.
+            hidden: float[N, H], the hidden states that predict them.
             tokens: long[N].
         """
         values, logprobs = [], []
-        narrow = torch.is_autocast_enabled(hidden.device.type)
+        is_mixed = torch.is_autocast_enabled(hidden.device.type)
         for head in self.heads:
             picked, logprob = cast("QHead", head).score(hidden, tokens)
-            # What is compared with the targets is as exact as they are.
-            values.append(cast("QHead", head).at(hidden, tokens) if narrow else picked)
+            # Values that the loss compares with the targets are computed in the targets' precision.
+            values.append(cast("QHead", head).at(hidden, tokens) if is_mixed else picked)
             logprobs.append(logprob)
         with torch.no_grad():
             targets = [cast("QHead", head).at(hidden, tokens) for head in self.targets]
         return QScores(torch.stack(values), torch.stack(logprobs), torch.stack(targets))
 
     def advantages(self, hidden: Tensor, values: Tensor | None) -> Tensor:
-        """Return min over target Q less V of every token that could come next.
+        """Return the advantages of all next tokens: the minimum over target Q-heads, less V.
 
         Args:
             hidden: float[B, H].
-            values: float[B]; 0 if left out, which changes no draw, for it is the same for all tokens of a row.
+            values: float[B]; 0 if None, which does not change sampling, since V is the same for all tokens of a row.
 
         Returns:
             float32[B, V].
         """
-        with full_precision(hidden):  # sampling multiplies them, and their rounding errors, by gen.beta
+        with full_precision(hidden):  # sampling multiplies rounding errors by gen.beta
             lowest: Tensor = torch.stack([head(hidden) for head in self.targets]).amin(0)
         return lowest if values is None else lowest - values[:, None]
 
     @torch.no_grad()
     def sync(self, rate: float) -> None:
-        """Move the targets towards the heads: target <- rate * Q + (1 - rate) * target."""
+        """Update the targets: target <- rate * Q + (1 - rate) * target."""
         for target, weight in zip(self.targets.parameters(), self.heads.parameters(), strict=True):
             target.lerp_(weight.to(target.dtype), rate)

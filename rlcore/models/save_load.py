@@ -1,4 +1,4 @@
-"""Write a policy to a folder, whole or as what trains of it, and read it back."""
+"""Save a policy to a folder, whole or as adapter and heads only, and load it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rlcore.models.weights import check_same_form
 
 HEADS_FILE = "heads.safetensors"
 ADAPTER = "adapter"
-"""Folder of an adapter inside that of a model."""
+"""Subfolder of a model's folder that holds its adapter."""
 
 
 def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model, or of one with an adapter the adapter alone, with the tokenizer and the heads beside it."""
+    """Write the model (or, if it has an adapter, only the adapter), the tokenizer and the heads."""
     adapters = find_adapters(module.model)
     if adapters is None:
         _save_model(folder, module.model)
@@ -37,7 +37,7 @@ def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenize
 
 
 def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model that plain `transformers` loads: an adapter is worked into it, and lies in `adapter/` as well."""
+    """Write a model that plain `transformers` loads: an adapter is merged, and also saved in `adapter/`."""
     adapters = find_adapters(module.model)
     if adapters is None:
         save_policy(folder, module, tokenizer)
@@ -48,10 +48,10 @@ def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokeni
 
 
 def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model before training: of one with an adapter, the model beneath and, in `adapter/`, the adapter.
+    """Write the model before training; one with an adapter as its base model, with the adapter in `adapter/`.
 
     Raises:
-        ModelError: making the adapter has changed the model beneath.
+        ModelError: making the adapter has changed the base model.
     """
     adapters = find_adapters(module.model)
     if adapters is None:
@@ -59,9 +59,9 @@ def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizer
         return
     if vars(module.model).get(REWRITTEN):
         raise ModelError(
-            f"model.peft ({adapters.config.peft_type.value}): what the adapter begins with is taken out of the model's "
-            "own weights, which could not be had again to resume the run, since the model has no name: save it to a "
-            "folder and give that, or choose another beginning (init_lora_weights)"
+            f"model.peft ({adapters.config.peft_type.value}): the adapter's initialisation changed the model's own "
+            "weights, which a resumed run could not restore because the model has no name: save the model to a folder "
+            "and give that, or choose another initialisation (init_lora_weights)"
         )
     _save_model(folder, bare_twin(module.model))
     adapters.save(folder / ADAPTER)
@@ -85,7 +85,7 @@ def _save_beside(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokeniz
 
 @torch.no_grad()
 def load_policy(folder: Path, module: ActorCritic) -> None:
-    """Take the weights, heads included, from a folder that `save_policy` wrote.
+    """Load the weights, heads included, from a folder that `save_policy` wrote.
 
     Raises:
         CheckpointError: the folder cannot be read, or holds another model or other heads than `module`.
@@ -108,7 +108,7 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
 
 
 def load_start(folder: Path, model: PreTrainedModel) -> None:
-    """Give a model in memory the weights that `save_start` kept of it.
+    """Load the weights that `save_start` wrote into a model in memory.
 
     Raises:
         CheckpointError: the folder cannot be read, or holds another model.
@@ -121,7 +121,7 @@ def load_start(folder: Path, model: PreTrainedModel) -> None:
 
 
 def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights in a folder, which must be those of `model` by name and shape."""
+    """Return the weights in a folder, which must have the names and shapes of those of `model`."""
     try:
         with quiet_transformers():
             read: Any = type(model).from_pretrained(folder, dtype=model.dtype, output_loading_info=True)
@@ -131,15 +131,15 @@ def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = saved.state_dict()
     check_same_form(folder, "weights", model.state_dict(), weights)
     if about["missing_keys"]:
-        raise CheckpointError(f"{folder}: it lacks {', '.join(sorted(about['missing_keys'])[:5])}")
+        raise CheckpointError(f"{folder}: missing weights {', '.join(sorted(about['missing_keys'])[:5])}")
     return weights
 
 
 @torch.no_grad()
 def load_heads(spec: object, module: ActorCritic) -> None:
-    """Take up the value function and the Q-heads that lie beside the model in the folder `spec`, where they fit.
+    """Load the value function and the Q-heads saved in the model's folder `spec`, if they fit.
 
-    Heads of another make are left, with a warning: the policy's own then start anew.
+    Heads with other names or shapes are not loaded, with a warning; the policy then keeps its new heads.
     """
     file = Path(os.fspath(spec)).expanduser() / HEADS_FILE if isinstance(spec, (str, os.PathLike)) else None
     if file is None or not head_weights(module) or not file.exists():
@@ -164,10 +164,10 @@ def load_heads(spec: object, module: ActorCritic) -> None:
 
 
 def _leave(reason: str) -> None:
-    get_logger("rlcore.models").warning("heads beside the model are not taken up", reason=reason)
+    get_logger("rlcore.models").warning("saved heads do not fit and are not loaded", reason=reason)
 
 
 def head_weights(module: ActorCritic) -> dict[str, Tensor]:
-    """Name the parameters and buffers of the heads that the language model does not hold itself."""
+    """Return the parameters and buffers of the heads that are not part of the language model, by name."""
     held = {id(weight) for weight in module.model.state_dict(keep_vars=True).values()}
     return {name: weight for name, weight in module.state_dict(keep_vars=True).items() if id(weight) not in held}

@@ -1,8 +1,8 @@
-"""The architecture `seq2seq_lm`: any `AutoModelForSeq2SeqLM` as a policy, with heads and a reference where asked for.
+"""The architecture `seq2seq_lm`: any `AutoModelForSeq2SeqLM` as a policy, optionally with heads and a reference.
 
-What lies before a sequence's first chosen token is what the encoder reads, ended as the tokenizer ends texts; what
-follows is the decoder's, begun as the model begins. None of these tokens is in the trajectories: an algorithm sees the
-same prompts and continuations as of a decoder-only model.
+The encoder gets the tokens before a sequence's first chosen token, followed by the tokenizer's closing tokens. The
+decoder gets the rest, preceded by the model's start tokens. The added tokens are not part of the trajectories, so an
+algorithm sees the same prompts and continuations as with a decoder-only model.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def build_seq2seq_lm(
 
 
 def _make_layout(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Seq2SeqLMConfig) -> Seq2SeqLayout:
-    """Return the way `model` reads: how texts begin and end on either side, and how much it takes.
+    """Return the input layout of `model`: start and closing tokens, and maximum lengths.
 
     Raises:
-        ModelError: it does not say what its decoder begins with.
+        ModelError: the model's configuration has no start token of the decoder.
     """
     return Seq2SeqLayout(
         opening=_decoder_opening(model, tokenizer),
@@ -71,13 +71,13 @@ def _make_layout(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, con
 
 
 def _decoder_opening(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return what the decoder reads first: the start token, then the forced BOS or else what begins the outputs."""
+    """Return the decoder's first tokens: the start token, then the forced BOS or the tokenizer's opening tokens."""
     start = _generation_option(model, "decoder_start_token_id")
     if start is None:
         start = _generation_option(model, "bos_token_id")
     if start is None:
         raise ModelError(
-            f"{type(model).__name__} does not say what its decoder begins with: set decoder_start_token_id in its "
+            f"{type(model).__name__} has no start token of its decoder: set decoder_start_token_id in its "
             "configuration (for T5 the padding token's id, for BART EOS's)"
         )
     forced = _generation_option(model, "forced_bos_token_id")
@@ -95,7 +95,7 @@ def _generation_option(model: PreTrainedModel, name: str) -> int | None:
 
 
 def _bound(config: PretrainedConfig, side: str) -> int:
-    """Count the positions that the encoder or the decoder knows; 0 where it names no bound."""
+    """Return the maximum positions of the encoder or the decoder; 0 if the configuration has no bound."""
     for name in (f"max_{side}_position_embeddings", "max_position_embeddings"):
         if found := getattr(config, name, None):
             return int(found)

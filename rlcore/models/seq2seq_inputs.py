@@ -1,4 +1,4 @@
-"""Lay a batch of trajectories out as an encoder-decoder reads it."""
+"""Build the inputs of an encoder-decoder from a batch of trajectories."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from rlcore.types import Trajectories
 
 @attrs.frozen
 class Seq2SeqLayout:
-    """Give the encoder what lies before a sequence's first chosen token, the decoder what follows.
+    """Inputs of an encoder-decoder: the encoder gets the tokens before the first chosen one, the decoder the rest.
 
-    Of what the decoder reads, others than the policy may have said some, as in a dialogue of several turns: it is read
-    all the same, and predicts nothing. Both sides begin at column 0 however the batch is padded, because some families
-    count positions from there.
+    The decoder's tokens may include turns of other speakers in a dialogue; these are inputs only and predict nothing.
+    Both sides start at column 0 however the batch is padded, because some families count positions from column 0.
 
     Attributes:
-        opening: what the decoder reads before all else, one token at least.
-        closing: what ends every text that the encoder reads, unless it ends so already.
-        encoder_length: tokens the encoder can read, `closing` included; 0 where there is no bound.
-        decoder_length: tokens the decoder can read, `opening` included; 0 where there is no bound.
-        pad_id: fills the right of shorter rows; any id will do.
+        opening: tokens that the decoder's input starts with, at least one.
+        closing: tokens appended to the encoder's input unless it ends with them already.
+        encoder_length: maximum tokens of the encoder's input, `closing` included; 0 without a bound.
+        decoder_length: maximum tokens of the decoder's input, `opening` included; 0 without a bound.
+        pad_id: fills shorter rows on the right; any id of the vocabulary.
         speed: which techniques of speed are switched on.
     """
 
@@ -51,20 +50,20 @@ class Seq2SeqLayout:
         mask: Tensor,
         action_mask: Tensor,
         *,
-        share: bool = False,  # noqa: ARG002  nothing is: an encoder sees what comes after too
+        share: bool = False,  # noqa: ARG002  an encoder attends to later tokens too
     ) -> ModelInputs:
-        """Lay a batch out as `rlcore.models.inputs.InputLayout.lay_out` says.
+        """Build inputs as documented in `rlcore.models.inputs.InputLayout.lay_out`.
 
         Raises:
-            DataError: a sequence is longer than the encoder or the decoder can read.
+            DataError: a sequence is longer than the encoder's or the decoder's maximum.
         """
-        real = mask | action_mask  # a token that is only asked about, past the end of a sequence, is not in the mask
+        real = mask | action_mask  # a token that is only scored, after the end of a sequence, is not in the mask
         begun = action_mask.cumsum(1) > 0
         source, target = real & ~begun, real & begun
         encoder_ids, encoder_mask = self._encoder_inputs(tokens[source], source.sum(1, keepdim=True))
-        places = target.cumsum(1) - 1
-        last = (places * action_mask).amax(1, keepdim=True)
-        decoder_ids = self._decoder_inputs(tokens[target & (places < last)], last)
+        columns = target.cumsum(1) - 1
+        last = (columns * action_mask).amax(1, keepdim=True)
+        decoder_ids = self._decoder_inputs(tokens[target & (columns < last)], last)
         before = torch.arange(len(tokens), device=tokens.device)[:, None] * decoder_ids.shape[1] + len(self.opening) - 1
         inputs = {
             "input_ids": encoder_ids,
@@ -72,36 +71,36 @@ class Seq2SeqLayout:
             "decoder_input_ids": decoder_ids,
             "use_cache": False,
         }
-        return ModelInputs(inputs, (before + places)[action_mask], tokens[action_mask])
+        return ModelInputs(inputs, (before + columns)[action_mask], tokens[action_mask])
 
     def _encoder_inputs(self, flat: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Put B texts, of long[B, 1] tokens each, under each other and close them: ids and mask, long[B, E]."""
+        """Stack B texts of `lengths`, long[B, 1], tokens and append `closing`: ids and mask, long[B, E]."""
         columns = torch.arange(int(lengths.max()) + len(self.closing), device=flat.device)
         ids = flat.new_full((len(lengths), len(columns)), self.pad_id)
         ids = ids.masked_scatter(columns < lengths, flat)
         if self.closing:
             end = flat.new_tensor(self.closing)
             tail = torch.arange(len(self.closing), device=flat.device)
-            held = ids.gather(1, (lengths - len(end) + tail).clamp(min=0))
-            is_closed = (lengths >= len(end)) & (held == end).all(1, keepdim=True)
+            tails = ids.gather(1, (lengths - len(end) + tail).clamp(min=0))
+            is_closed = (lengths >= len(end)) & (tails == end).all(1, keepdim=True)
             ids = ids.scatter(1, lengths + tail, end.expand(len(ids), -1))
             lengths = lengths + len(end) * ~is_closed
         if 0 < self.encoder_length < int(lengths.max()):
             raise DataError(
                 f"a prompt has {int(lengths.max())} tokens{self._closed}, more than the {self.encoder_length} that the "
-                f"model's encoder reads: set data.max_prompt_tokens to {self.max_prompt_length} to cut prompts on the "
-                "left, or shorten what lies before a sample's first output"
+                f"model's encoder accepts: set data.max_prompt_tokens to {self.max_prompt_length} to cut prompts on "
+                "the left, or shorten the text before a sample's first output"
             )
         return ids, (columns < lengths).long()
 
     def _decoder_inputs(self, flat: Tensor, lengths: Tensor) -> Tensor:
-        """Put B continuations, of long[B, 1] tokens each, behind what the decoder begins with: long[B, D]."""
+        """Stack B continuations of `lengths`, long[B, 1], tokens after `opening`: long[B, D]."""
         start = len(self.opening)
         width = start + int(lengths.max())
         if 0 < self.decoder_length < width:
             raise DataError(
                 f"from its first output on, a sequence has {width - start + 1} tokens, more than the "
-                f"{self.max_new_tokens} that the model's decoder takes: shorten the outputs, or set "
+                f"{self.max_new_tokens} that the model's decoder accepts: shorten the outputs, or set "
                 "data.max_sample_tokens to cut samples on the right"
             )
         columns = torch.arange(width, device=flat.device)
@@ -111,17 +110,17 @@ class Seq2SeqLayout:
 
     @property
     def max_prompt_length(self) -> int:
-        """Count the tokens a prompt may have; 0 where there is no bound."""
+        """Return the maximum tokens of a prompt; 0 without a bound."""
         return max(self.encoder_length - len(self.closing), 0)
 
     @property
     def max_new_tokens(self) -> int:
-        """Count the tokens that may be read from the first chosen one on; 0 where there is no bound."""
+        """Return the maximum tokens from the first chosen one on; 0 without a bound."""
         return max(self.decoder_length - len(self.opening), 0)
 
     @property
     def max_length(self) -> int:
-        """Count the tokens of the longest sequence that can be read at all; 0 where there is no bound."""
+        """Return the maximum tokens of a whole sequence; 0 without a bound."""
         if not (self.encoder_length and self.decoder_length):
             return 0
         return self.max_prompt_length + self.max_new_tokens
@@ -138,18 +137,18 @@ class Seq2SeqLayout:
         max_new_tokens: int,
         heads: ReadHeads | None,
         autocast: Callable[[], AbstractContextManager[Any]],
-        waiting: int = 0,  # noqa: ARG002  none can join
+        waiting: int = 0,  # noqa: ARG002  prompts cannot join this decoder
     ) -> Decoder:
-        """Begin to continue `prompts`.
+        """Return a decoder of `prompts`.
 
         Raises:
-            ConfigError: more tokens are wanted than the decoder can read.
-            DataError: a prompt is longer than the encoder can read.
+            ConfigError: `max_new_tokens` exceeds the decoder's maximum.
+            DataError: a prompt is longer than the encoder's maximum.
         """
         if 0 < self.max_new_tokens < max_new_tokens:
             raise ConfigError(
-                f"gen.max_new_tokens = {max_new_tokens}: the decoder of {type(model).__name__} reads "
-                f"{self.decoder_length} tokens, {len(self.opening)} of which begin every output; give at most "
+                f"gen.max_new_tokens = {max_new_tokens}: the decoder of {type(model).__name__} accepts "
+                f"{self.decoder_length} tokens, {len(self.opening)} of which start every output; give at most "
                 f"{self.max_new_tokens}"
             )
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}

@@ -30,24 +30,24 @@ ALL_ON = SpeedConfig()
 
 @config
 class LanguageModelConfig:
-    """A language model of `transformers`: what of it trains, where its values come from, how it runs."""
+    """A language model of `transformers`: which parameters train, its value function, and how it runs."""
 
     unfrozen_layers: int | None = option(
-        None, "train the top k blocks, not those below, the embeddings, or what is tied to them; 0 trains heads only, "
-        "all if absent", ge=0, unit="layers",
+        None, "train only the top k blocks; the blocks below, the embeddings and parameters tied to them are frozen; "
+        "0: only heads train; default: everything trains", ge=0, unit="layers",
     )  # fmt: skip
     peft: dict[str, Any] | str | object | None = option(
-        None, "adapter to train in place of the model's own weights: options of `peft` and a `type`, such as "
-        "`{type: lora, r: 8}`, or the folder or hub id of one to go on with",
+        None, "adapter to train instead of the model's own weights: options of `peft` with a `type`, such as "
+        "`{type: lora, r: 8}`, or the folder or hub id of a trained adapter",
     )  # fmt: skip
     value_layers: int = option(
-        0, "top blocks of which the value function gets a trainable copy of its own; 0 puts its head on the policy",
+        0, "number of top blocks that the value function copies and trains; 0: its head is on the policy's trunk",
         ge=0, unit="layers",
     )  # fmt: skip
     critic: str | None = option(
-        None, "model that estimates values instead: a hub id or folder (a reward model brings its head), or `copy`"
+        None, "separate model of the value function: a hub id or folder (a reward model keeps its head), or `copy`"
     )
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "type the weights are loaded in")
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "dtype of the loaded weights")
     sampling_dtype: Literal["bfloat16", "float16"] | None = option(
         None, "type of a copy of the weights that is sampled from, where the machine is faster in it; log-probs and "
         "values are then computed anew by trainers that need them; absent, sampling is from the weights themselves",
@@ -55,20 +55,20 @@ class LanguageModelConfig:
     attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
     speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
     gradient_checkpointing: bool = option(
-        False, "recompute activations in the backward pass to save memory; with glibc, memory that is freed then goes "
-        "back to the system at once, in the whole process",
+        False, "recompute activations in the backward pass to save memory; with glibc, the process then also returns "
+        "freed memory to the system at once",
     )  # fmt: skip
-    trust_remote_code: bool = option(False, "run code that a hub repository brings")
+    trust_remote_code: bool = option(False, "run code from a hub repository")
     revision: str | None = option(None, "hub revision of the model")
 
 
 @config
 class CausalLMConfig(LanguageModelConfig):
-    """A decoder-only language model: what of it trains, where its values come from, how it runs."""
+    """A decoder-only language model: which parameters train, its value function, and how it runs."""
 
     trunk_cache_gb: float = option(
-        2.0, "memory for what frozen bottom layers have made of a step's sequences, so that they run once a step for "
-        "the policy of every epoch and the reference together; 0 runs them in every pass", ge=0, unit="GB",
+        2.0, "memory for the outputs of frozen bottom layers, which then run once per step for all epochs and the "
+        "reference; 0: they run in every forward pass", ge=0, unit="GB",
     )  # fmt: skip
     decoding: Literal["auto", "dynamic", "static"] = option(
         "auto", "how sampling decodes: `dynamic` in a growing or packed key-value cache, `static` in buffers of fixed "
@@ -78,37 +78,39 @@ class CausalLMConfig(LanguageModelConfig):
 
 @config
 class Seq2SeqLMConfig(LanguageModelConfig):
-    """An encoder-decoder language model: what of it trains, where its values come from, how it runs."""
+    """An encoder-decoder language model: which parameters train, its value function, and how it runs."""
 
 
 @config
 class TokenizerConfig:
-    """Where a tokenizer comes from, and what of it is other than its files say; the key `tokenizer` of `model`."""
+    """Where a tokenizer comes from, and options that override its files; the key `tokenizer` of `model`."""
 
-    path: str | None = option(None, "hub id or folder; the model's own tokenizer when left out")
-    revision: str | None = option(None, "hub revision of the tokenizer; the model's, for its own tokenizer")
+    path: str | None = option(None, "hub id or folder; default: the model's own tokenizer")
+    revision: str | None = option(None, "hub revision of the tokenizer; default: the model's, for its own tokenizer")
     subfolder: str | None = option(None, "folder inside the repository or folder")
-    trust_remote_code: bool | None = option(None, "run code that the repository brings; as for the model when left out")
+    trust_remote_code: bool | None = option(None, "run code from the repository; default: as for the model")
     use_fast: bool | None = option(None, "the tokenizer in Rust, or the one in Python, where `transformers` has both")
     chat_template: str | None = option(None, "Jinja template of conversations, or the path of a .jinja file")
     padding_side: Literal["left", "right"] | None = option(
-        None, "kept with the tokenizer; rlcore itself pads where it likes, for masks tell padding"
+        None, "saved with the tokenizer; rlcore itself pads on either side and uses masks"
     )
     truncation_side: Literal["left", "right"] | None = option(
-        None, "kept with the tokenizer; rlcore itself cuts prompts as `data.truncation_side` says"
+        None, "saved with the tokenizer; rlcore itself truncates prompts according to `data.truncation_side`"
     )
-    model_max_length: int | None = option(None, "kept with the tokenizer; rlcore goes by the model's context", ge=1)
-    add_bos_token: bool | None = option(None, "begin every text with BOS, where the tokenizer's kind can be told so")
-    add_eos_token: bool | None = option(None, "end every text with EOS, where the tokenizer's kind can be told so")
-    add_prefix_space: bool | None = option(None, "put a space before a text, where the tokenizer's kind can be told so")
-    bos_token: str | None = option(None, "token that begins a sequence")
+    model_max_length: int | None = option(
+        None, "saved with the tokenizer; rlcore uses the model's context length", ge=1
+    )
+    add_bos_token: bool | None = option(None, "start every text with BOS, if the tokenizer class supports it")
+    add_eos_token: bool | None = option(None, "end every text with EOS, if the tokenizer class supports it")
+    add_prefix_space: bool | None = option(None, "put a space before a text, if the tokenizer class supports it")
+    bos_token: str | None = option(None, "token that starts a sequence")
     eos_token: str | None = option(None, "token that ends a sequence")
-    unk_token: str | None = option(None, "token for what the vocabulary lacks")
+    unk_token: str | None = option(None, "token for text outside the vocabulary")
     sep_token: str | None = option(None, "token between two texts")
-    pad_token: str | None = option(None, "token that fills a batch; EOS where the tokenizer has none")
-    cls_token: str | None = option(None, "token that stands for a whole text")
-    mask_token: str | None = option(None, "token for what is to be guessed")
-    extra_special_tokens: tuple[str, ...] = option((), "further tokens that are never split and stand for no text")
+    pad_token: str | None = option(None, "padding token; default: EOS if the tokenizer has none")
+    cls_token: str | None = option(None, "classification token")
+    mask_token: str | None = option(None, "mask token")
+    extra_special_tokens: tuple[str, ...] = option((), "additional special tokens, which are never split")
     options: Mapping[str, Any] = option(
-        {}, "whatever else this kind of tokenizer takes; `transformers` says nothing where it knows no such name"
+        {}, "other arguments of the tokenizer class; `transformers` ignores unknown names"
     )

@@ -1,4 +1,4 @@
-"""Load tokenizers: as they are in memory, or from a hub id or folder, with options of the user's own."""
+"""Load tokenizers from memory, a hub id or a folder, with the user's options."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def load_tokenizer(
     given: object = None,
     config: LanguageModelConfig | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that was given, else the model's own, at the model's revision.
+    """Return the given tokenizer, or else the model's own, at the model's revision.
 
-    A tokenizer without a padding token is copied and pads with EOS, which is safe here: masks tell padding, never ids.
+    A tokenizer without a padding token is copied and pads with EOS, which is safe because padding is marked by masks.
 
     Args:
         spec: the model, in any form.
@@ -35,7 +35,7 @@ def load_tokenizer(
         config: the model's options.
 
     Raises:
-        ModelError: none is given and the model brings none, or it has neither a padding nor an EOS token.
+        ModelError: no tokenizer is given and the model has none, or it has neither a padding nor an EOS token.
         ConfigError: an option is unknown, of the wrong type or out of range.
     """
     tokenizer = given if isinstance(given, PreTrainedTokenizerBase) else _read_tokenizer(_options(spec, given, config))
@@ -51,42 +51,42 @@ def load_tokenizer(
 
 
 def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> TokenizerConfig:
-    """Fill in where the tokenizer lies, at which revision, and whether its code may run."""
+    """Complete the options: path, revision, and whether the repository's code may run."""
     if isinstance(given, Mapping) and isinstance(given.get("path"), PreTrainedTokenizerBase):
         raise ModelError(
             f"model.tokenizer.path: is a {type(given['path']).__name__} already; set what is to differ on it and pass "
             "it alone"
         )
-    wanted: TokenizerConfig
+    options: TokenizerConfig
     if isinstance(given, (Mapping, TokenizerConfig)):
-        wanted = structure(TokenizerConfig, given, path="model.tokenizer")
+        options = structure(TokenizerConfig, given, path="model.tokenizer")
     elif given is None or isinstance(given, (str, os.PathLike)):
-        wanted = TokenizerConfig(path=None if not given else os.fspath(given))
+        options = TokenizerConfig(path=None if not given else os.fspath(given))
     else:
         raise ModelError(f"tokenizer = {given!r:.80}: give a tokenizer, a folder or hub id, or a mapping of options")
     own = spec if isinstance(spec, (str, os.PathLike)) else getattr(spec, "name_or_path", "")
     if own and not (Path(own).expanduser() / "tokenizer_config.json").exists():
-        own = base_of(os.fspath(own)) or own  # an adapter may lie alone
-    if wanted.path is None and not own:
+        own = base_of(os.fspath(own)) or own  # the folder may hold an adapter alone
+    if options.path is None and not own:
         raise ModelError(
             f"tokenizer = {given!r:.80}: a {type(spec).__name__} brings none of its own; pass tokenizer=, "
             "an object, folder or hub id"
         )
-    if wanted.path is None:
-        revision = wanted.revision or (None if config is None else config.revision)
-        wanted = evolve(wanted, path=os.fspath(own), revision=revision)
-    if wanted.trust_remote_code is None:
-        wanted = evolve(wanted, trust_remote_code=config is not None and config.trust_remote_code)
-    return wanted
+    if options.path is None:
+        revision = options.revision or (None if config is None else config.revision)
+        options = evolve(options, path=os.fspath(own), revision=revision)
+    if options.trust_remote_code is None:
+        options = evolve(options, trust_remote_code=config is not None and config.trust_remote_code)
+    return options
 
 
-def _read_tokenizer(wanted: TokenizerConfig) -> PreTrainedTokenizerBase:
-    name = str(wanted.path)
+def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
+    name = str(options.path)
     folder = Path(name).expanduser()
     try:
         with quiet_transformers():
             where = str(folder) if folder.exists() else name
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **_keywords(wanted))
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **_keywords(options))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if not folder.exists():
             raise ModelError(
@@ -94,28 +94,28 @@ def _read_tokenizer(wanted: TokenizerConfig) -> PreTrainedTokenizerBase:
                 f"{first_line(error)}"
             ) from None
         raise _no_tokenizer(name, first_line(error)) from None
-    # Where its files are missing, transformers makes an empty one of the kind the model's configuration tells.
+    # If files are missing, transformers creates an empty tokenizer of the class in the model's configuration.
     if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens):
         raise _no_tokenizer(name, "its vocabulary is empty")
-    if wanted.use_fast is not None and tokenizer.is_fast != wanted.use_fast:
+    if options.use_fast is not None and tokenizer.is_fast != options.use_fast:
         log.warning(
             "model.tokenizer.use_fast: transformers has no such tokenizer of this kind", is_fast=tokenizer.is_fast
         )
     return tokenizer
 
 
-def _keywords(wanted: TokenizerConfig) -> dict[str, Any]:
-    """Return what `from_pretrained` is told: all that was said, and nothing else."""
-    said = {name: value for name, value in unstructure(wanted).items() if value not in (None, [])}
-    del said["path"]
-    more = said.pop("options")
-    template = said.get("chat_template", "")
+def _keywords(options: TokenizerConfig) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained`: only the options that were set."""
+    arguments = {name: value for name, value in unstructure(options).items() if value not in (None, [])}
+    del arguments["path"]
+    more = arguments.pop("options")
+    template = arguments.get("chat_template", "")
     if template.endswith(".jinja"):
         try:
-            said["chat_template"] = Path(template).expanduser().read_text(encoding="utf-8")
+            arguments["chat_template"] = Path(template).expanduser().read_text(encoding="utf-8")
         except OSError as error:
             raise ModelError(f"model.tokenizer.chat_template = {template!r}: cannot be read: {error}") from error
-    return {"revision": "main", **more, **said}
+    return {"revision": "main", **more, **arguments}
 
 
 def _no_tokenizer(name: str, reason: str) -> ModelError:

@@ -1,4 +1,4 @@
-"""Top layers of a value function's own, which run on the trunk of the policy's model."""
+"""A value function's own copy of the top layers, which runs on the trunk of the policy's model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.models.freezing import beneath_adapter, decoder_blocks, runs_before
 
 
 class Replay(nn.Module):
-    """Stand in for a block whose output is already known: hand through what the trunk of another model gave."""
+    """Return the recorded output of another model's block instead of computing it."""
 
     def __init__(self, block: nn.Module, tape: list[object]) -> None:
         super().__init__()
@@ -30,11 +30,11 @@ class Replay(nn.Module):
 
 
 class TopLayers(nn.Module):
-    """Own a trainable copy of a model's top k blocks and what follows, and run it on the trunk of the model itself.
+    """A trainable copy of a model's top k blocks and final norm, which runs on the trunk of the model itself.
 
-    The embeddings are the model's own, for a decoder will not run without; what comes of them is never used. The blocks
-    between return what the trunk gave when the model last ran inside `recording`, and the copy is called as the model's
-    decoder was then, with what an encoder had said.
+    The copy shares the model's embeddings, because a decoder cannot run without; their output is not used. The blocks
+    below return the trunk's output of the last forward pass inside `recording`, and the copy is called with the
+    arguments of the model's decoder in that pass, encoder outputs included.
     """
 
     def __init__(self, model: PreTrainedModel, layers: int) -> None:
@@ -43,12 +43,12 @@ class TopLayers(nn.Module):
         if not 0 < layers < len(blocks):
             raise ModelError(
                 f"value_layers = {layers}: must lie in [0, {len(blocks) - 1}] for the {len(blocks)} blocks of "
-                f"{type(model).__name__}; for a whole model of its own set critic = copy"
+                f"{type(model).__name__}; for a whole copy of the model set critic = copy"
             )
         self._tape: list[object] = []
         below = blocks[: len(blocks) - layers]
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they are not taken for parts of this
+        self._watched = (below[-1], model.get_decoder())  # in a tuple, so that they do not become submodules
         shared = {id(parameter): parameter for parameter in runs_before(model, blocks[0])} | beneath_adapter(model)
         memo: dict[int, object] = {id(block): Replay(block, self._tape) for block in below}
         self.decoder = copy.deepcopy(model.get_decoder(), memo | shared)
@@ -58,7 +58,7 @@ class TopLayers(nn.Module):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Note what the trunk gives in the pass of the model that happens in this context."""
+        """Record the trunk's output in the forward pass of the model inside this context."""
         self._forget()
         block, decoder = self._watched
         handles = (
@@ -72,10 +72,10 @@ class TopLayers(nn.Module):
                 handle.remove()
 
     def forward(self) -> Tensor:
-        """Return the last hidden states for the recorded pass, which can be used once.
+        """Return the last hidden states for the recorded pass, which is then discarded.
 
         Raises:
-            RuntimeError: no pass has been recorded since the last call.
+            RuntimeError: no pass was recorded since the last call.
         """
         if (len(self._tape), len(self._calls)) != (1, 1):
             raise RuntimeError("run the model inside recording() first")

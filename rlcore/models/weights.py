@@ -1,4 +1,4 @@
-"""Compare the tensors in a folder with those they are to fill."""
+"""Compare the names and shapes of saved tensors with those of a policy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlcore.errors import CheckpointError
 
 
 def check_same_form(folder: Path, what: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Check that a folder's tensors are those of the policy, by name and shape.
+    """Check that a folder's tensors have the policy's names and shapes.
 
     Raises:
-        CheckpointError: naming what differs.
+        CheckpointError: names or shapes differ; the message lists them.
     """
     here = {name: weight.shape for name, weight in own.items()}
     there = {name: weight.shape for name, weight in found.items()}

@@ -88,7 +88,7 @@ def test_a_critic_with_gradient_checkpointing_has_the_same_gradients(
 
 def test_a_critic_with_a_smaller_vocabulary_is_an_error(tmp_path: Path, char_tokenizer: Any) -> None:
     hf.GPT2LMHeadModel(hf.GPT2Config(**GPT | {"vocab_size": 31, "pad_token_id": 30})).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="it knows 31 tokens and the policy 32"):
+    with pytest.raises(ModelError, match="it has a vocabulary of 31 tokens and the policy of 32"):
         build(make("gpt2"), char_tokenizer, critic=str(tmp_path))
 
 
@@ -106,7 +106,7 @@ def test_a_critic_that_sees_the_future_is_an_error(tmp_path: Path, char_tokenize
         vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=1
     )
     hf.BertForSequenceClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="see later ones"):
+    with pytest.raises(ModelError, match="attend to later ones"):
         build(make("gpt2"), char_tokenizer, critic=str(tmp_path))
 
 

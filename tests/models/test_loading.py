@@ -143,7 +143,7 @@ def test_a_model_without_a_head_is_an_error() -> None:
 
 def test_a_model_that_sees_the_future_is_an_error(char_tokenizer: Any) -> None:
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    with pytest.raises(ModelError, match="BertLMHeadModel lets tokens see later ones"):
+    with pytest.raises(ModelError, match="BertLMHeadModel lets tokens attend to later ones"):
         build_causal_lm(hf.BertConfig(vocab_size=32, **shape), CausalLMConfig(), tokenizer=char_tokenizer)
     decoder = hf.BertConfig(vocab_size=32, is_decoder=True, **shape)
     assert build_causal_lm(decoder, CausalLMConfig(), tokenizer=char_tokenizer).model.config.is_decoder
@@ -187,7 +187,7 @@ def test_neither_padding_nor_eos_is_an_error() -> None:
 
 
 def test_a_tokenizer_larger_than_the_vocabulary_is_an_error(tiny_gpt2: PreTrainedModel) -> None:
-    with pytest.raises(ModelError, match=r"the tokenizer knows 40 tokens, the model 32: call model.resize"):
+    with pytest.raises(ModelError, match=r"the tokenizer has 40 tokens, the model 32: call model.resize"):
         build_causal_lm(tiny_gpt2, CausalLMConfig(), tokenizer=bare_tokenizer(40, eos_token="</s>"))
     tiny_gpt2.resize_token_embeddings(40)
     policy = build_causal_lm(tiny_gpt2, CausalLMConfig(), tokenizer=bare_tokenizer(40, eos_token="</s>"))

@@ -101,9 +101,11 @@ def test_bounds_are_those_of_each_side() -> None:
 
 def test_what_is_too_long_for_a_side_is_an_error_that_names_it() -> None:
     policy = build(make("bart"), habitual())
-    with pytest.raises(DataError, match=r"65 tokens \(1 of them closing it\), more than the 64 .* encoder reads: set "):
+    with pytest.raises(
+        DataError, match=r"65 tokens \(1 of them closing it\), more than the 64 .* encoder accepts: set "
+    ):
         policy.score(Trajectories.stack([[1] * 64 + [2]], [[False] * 64 + [True]]))
-    with pytest.raises(DataError, match="has 64 tokens, more than the 62 that the model's decoder takes"):
+    with pytest.raises(DataError, match="has 64 tokens, more than the 62 that the model's decoder accepts"):
         policy.score(Trajectories.stack([[1] + [2] * 64], [[False] + [True] * 64]))
     with pytest.raises(ConfigError, match=r"gen.max_new_tokens = 63: the decoder of Bart.* give at most 62"):
         sample(policy, [Prompt("", (1,))], SamplingConfig(max_new_tokens=63))

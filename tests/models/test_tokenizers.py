@@ -54,7 +54,7 @@ def test_further_special_tokens_are_never_split(folder: Path) -> None:
     tokenizer = load_tokenizer("x", {"path": folder, "extra_special_tokens": ["<end>", "b"]})
     assert {"<end>", "b"} <= set(tokenizer.all_special_tokens)
     assert tokenizer("a<end>").input_ids == [0, 32]
-    with pytest.raises(ModelError, match="the tokenizer knows 33 tokens, the model 32"):
+    with pytest.raises(ModelError, match="the tokenizer has 33 tokens, the model 32"):
         build_causal_lm(
             make_gpt2(), CausalLMConfig(), tokenizer={"path": folder, "extra_special_tokens": ["<end>"]}
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Train adapters of `peft` in the layers of a model whose own weights stay as they are: LoRA, IA3 and their kind."""
+"""Adapters of `peft`, such as LoRA and IA3, in a model whose own weights stay frozen."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from rlcore.models.speed.exactness import probe_tokens
 from rlcore.models.weights import check_same_form
 
 PREFIX = "base_model.model."
-"""What peft writes before every name, because a `PeftModel` holds the model under it."""
+"""Prefix of every weight's name in files of peft, because a `PeftModel` holds the model under it."""
 
 
 @attrs.frozen(eq=False)
 class Adapters:
-    """Stand for the adapter that the layers of a model carry; `find_adapters` finds it in the model itself.
+    """The adapter in the layers of a model, as `find_adapters` returns it.
 
     Attributes:
-        model: the model it is in.
-        name: what peft calls the adapter, mostly `default`.
+        model: the model with the adapter.
+        name: peft's name of the adapter, usually `default`.
     """
 
     model: PreTrainedModel
@@ -42,12 +42,12 @@ class Adapters:
 
     @property
     def config(self) -> Any:
-        """Return peft's configuration of it."""
+        """Return peft's configuration of the adapter."""
         return self.model.peft_config[self.name]
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Let the model be what it is without the adapter, and in evaluation mode, while the context is open."""
+        """Disable the adapter and set evaluation mode while the context is open."""
         layers = list(adapter_layers(self.model).values())
         flags = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
         training = [module for module in self.model.modules() if module.training]
@@ -59,32 +59,32 @@ class Adapters:
         finally:
             for layer in layers:
                 layer.enable_adapters(True)
-            for parameter, flag in flags:  # peft has all of an adapter train again, also what did not
+            for parameter, flag in flags:  # enabling sets requires_grad for all of the adapter
                 parameter.requires_grad_(flag)
             for module in training:
                 module.training = True
 
     def hold_all_change(self, layout: InputLayout) -> bool:
-        """Tell whether the model without the adapter is, and will stay, what the model is now, to the last bit.
+        """Return whether the model without the adapter equals the current model bit for bit, and will stay so.
 
-        It is so of a new adapter that changes nothing yet. Not of a trained one, nor of one whose making rewrote the
-        weights beneath it, nor where anything else trains that takes part without it.
+        This holds for a new adapter that does not change any output yet. It does not hold for a trained adapter, for
+        one whose initialisation changed the base weights, or if parameters train that are used without the adapter.
         """
         tokens = probe_tokens(self.model, 6)
         mask = torch.ones_like(tokens, dtype=torch.bool)
         batch = tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
         with torch.no_grad():
-            now, read = predict(self.model, layout, *batch)[0], self._embeddings()
+            now, embedded = predict(self.model, layout, *batch)[0], self._embeddings()
         with self.off(), torch.enable_grad():
             logits = predict(self.model, layout, *batch)[0]
             trained = [p for p in self.model.parameters() if p.requires_grad]
             moving = torch.autograd.grad(logits.sum(), trained, allow_unused=True) if logits.requires_grad else ()
-            same = torch.equal(now, logits) and torch.equal(read, self._embeddings())
+            same = torch.equal(now, logits) and torch.equal(embedded, self._embeddings())
         return same and all(gradient is None for gradient in moving)
 
     @torch.no_grad()
     def _embeddings(self) -> Tensor:
-        """Return what is read for every token of the vocabulary, float[V, H], if an adapter has a part in that."""
+        """Return all embeddings, float[V, H], if an adapter changes them; else an empty tensor."""
         embeddings = self.model.get_input_embeddings()
         if not adapter_layers(embeddings):
             return torch.empty(0)
@@ -92,31 +92,31 @@ class Adapters:
         return whole
 
     def weights(self) -> dict[str, Tensor]:
-        """Name what is saved of the adapter, as peft names it."""
+        """Return the adapter's weights by peft's names."""
         from peft import get_peft_model_state_dict
 
-        # Told so, peft does not ask the hub whether the vocabulary has grown.
+        # With False, peft does not query the hub for a change of the vocabulary.
         found = get_peft_model_state_dict(self.model, adapter_name=self.name, save_embedding_layers=False)
         return cast("dict[str, Tensor]", found)
 
     def save(self, folder: Path) -> None:
-        """Write the adapter as peft does, so that peft loads it onto the model it was made for."""
+        """Write the adapter in peft's format, so that peft can load it onto its base model."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {PREFIX + name: w.detach().cpu().contiguous().clone() for name, w in self.weights().items()}
         save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         config = copy.copy(self.config)
         config.inference_mode = True
         for name, value in vars(config).items():
-            if isinstance(value, set):  # its order would be another in the next process
+            if isinstance(value, set):  # a set's order differs between processes
                 setattr(config, name, sorted(value))
         config.save_pretrained(folder)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Take the weights of an adapter of the same form.
+        """Load the weights of an adapter with the same names and shapes.
 
         Raises:
-            CheckpointError: they cannot be read, or are of another form.
+            CheckpointError: the weights cannot be read, or names or shapes differ.
         """
         from peft import set_peft_model_state_dict
 
@@ -130,18 +130,18 @@ class Adapters:
 
 
 def find_adapters(model: PreTrainedModel) -> Adapters | None:
-    """Return the adapter in the layers of `model`, None where there is none.
+    """Return the adapter in the layers of `model`, or None.
 
     Raises:
-        ModelError: there are several, or the one there is has been merged or turned off.
+        ModelError: the model has several adapters, or its adapter is merged or disabled.
     """
     configs: dict[str, Any] = getattr(model, "peft_config", None) or {}
     if not configs:
         return None
     if len(configs) > 1:
         raise ModelError(
-            f"model: it carries {len(configs)} adapters, {', '.join(configs)}: leave the one that is to be trained "
-            "(model.delete_adapter), or work them into the weights (peft's merge_and_unload)"
+            f"model: it carries {len(configs)} adapters, {', '.join(configs)}: keep the one to train "
+            "(model.delete_adapter removes one), or merge them into the weights (peft's merge_and_unload)"
         )
     layers = adapter_layers(model).values()
     if not layers:
@@ -154,7 +154,7 @@ def find_adapters(model: PreTrainedModel) -> Adapters | None:
 
 
 def keep_reference(model: PreTrainedModel, layout: InputLayout) -> PreTrainedModel | Adapters:
-    """Keep the policy as it is now: its adapter, to be turned off, where that is exact; else a copy that stays."""
+    """Keep the current policy as a reference: the model without its adapter if that is exact, else a frozen copy."""
     adapters = find_adapters(model)
     if adapters is not None and adapters.hold_all_change(layout):
         return adapters

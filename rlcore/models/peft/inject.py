@@ -1,4 +1,4 @@
-"""Put an adapter into a model, as the option `model.peft`, a folder or the user's own program describes it."""
+"""Inject an adapter into a model, from the option `model.peft`, a folder, or a `peft` configuration."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
 
 GIVEN = "peft_given_to_rlcore"
-"""Names the attribute of a model that says which option put its adapter there."""
+"""Attribute of a model that holds the option from which its adapter was made."""
 REWRITTEN = "weights_rewritten_by_peft"
-"""Names the attribute of a model that says whether its own weights changed when the adapter was made."""
+"""Attribute of a model that is True if making the adapter changed the model's own weights."""
 USUAL = ("lora", "ia3", "loha", "lokr", "oft")
 UNFIT = {
-    "adalora": "its ranks are dealt out anew by a training loop of its own",
-    "poly": "it has to be told the task of every row",
-    "xlora": "it mixes adapters that were trained before",
+    "adalora": "its ranks are reallocated by a training loop of its own",
+    "poly": "it needs a task id for every row",
+    "xlora": "it mixes adapters that are trained already",
 }
 OUTSIDE = (
-    "it changes no layer but puts tokens of its own before what the model reads, of which neither positions nor "
-    "packing nor the sampler's cache know; train one that changes layers, such as " + ", ".join(USUAL)
+    "it prepends tokens of its own instead of changing layers, which neither positions nor packing nor the sampler's "
+    "cache support; train one that changes layers, such as " + ", ".join(USUAL)
 )
 PROBLEMS = (ValueError, TypeError, KeyError, AttributeError, NotImplementedError, RuntimeError, ImportError, OSError)
-"""What peft raises at an option or a layer that it cannot take."""
+"""Errors that peft raises for an unsupported option or layer."""
 
 
 def attach(model: PreTrainedModel, given: Any) -> None:
-    """Put an adapter into the model, in place; from then on nothing else of the model trains.
+    """Inject an adapter into the model, in place; afterwards only the adapter trains.
 
     Args:
         model: the model.
@@ -69,7 +69,7 @@ def attach(model: PreTrainedModel, given: Any) -> None:
     if name is not None:
         _take_weights(adapters, name)
     vars(model)[GIVEN] = unstructure(given)
-    model.eval()  # the layers that are new are not so yet
+    model.eval()  # new layers are in training mode
 
 
 def unwrap(spec: Any) -> Any:
@@ -86,7 +86,7 @@ def unwrap(spec: Any) -> Any:
 
 
 def activate(model: PreTrainedModel) -> None:
-    """Have an adapter train that `transformers` brought with a model it loaded: it does so for inference."""
+    """Make an adapter trainable that `transformers` loaded with a model, which it does for inference."""
     adapters = find_adapters(model)
     if adapters is None:
         return
@@ -104,7 +104,7 @@ def _peft() -> Any:
 
 
 def _configured(given: Any) -> Any:
-    """Return a peft configuration for the options in a mapping, or a copy of the one that was given."""
+    """Return a peft configuration from a mapping of options, or a copy of the given configuration."""
     peft = _peft()
     if isinstance(given, peft.PeftConfig):
         return copy.deepcopy(given)
@@ -149,7 +149,7 @@ def _place(name: str) -> str:
 
 
 def _complete(config: Any, model: PreTrainedModel) -> None:
-    """Check the configuration against the model, and fill in what follows from it."""
+    """Check the configuration against the model, and fill in the values that follow from the model."""
     _check_type(config, "model.peft")
     task = "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
     if config.task_type not in (None, task):
@@ -173,11 +173,13 @@ def _check_type(config: Any, what: str) -> None:
 
 
 def _inject(model: PreTrainedModel, config: Any) -> Adapters:
-    """Have peft put the layers in; what they begin with follows from the seed alone, and draws nothing from torch."""
+    """Inject the layers with peft; their initial weights depend only on the seed and do not advance the generator."""
     peft = _peft()
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # peft then sets it as it must be
+            warnings.filterwarnings(
+                "ignore", message="fan_in_fan_out is set to"
+            )  # peft then corrects the option itself
             torch.manual_seed(torch.initial_seed())
             peft.inject_adapter_in_model(config, model)
             _widen(model, "default")
@@ -187,12 +189,12 @@ def _inject(model: PreTrainedModel, config: Any) -> Adapters:
         raise ModelError(f"model.peft: peft refuses it: {first_line(error)}{layers}") from error
     adapters = find_adapters(model)
     if adapters is None:
-        raise ModelError(f"model.peft: {config.peft_type} has put no layer into the model")
+        raise ModelError(f"model.peft: {config.peft_type} has added no layer to the model")
     return adapters
 
 
 def _widen(model: PreTrainedModel, name: str) -> None:
-    """Hold the adapter in float32 whatever the model's own type: on weights of few bits small updates are lost."""
+    """Cast the adapter to float32 whatever the model's type, because low-precision weights lose small updates."""
     from peft.functional import cast_adapter_dtype
 
     cast_adapter_dtype(model, name)
@@ -210,7 +212,7 @@ def _take_weights(adapters: Adapters, name: str) -> None:
 
 
 def _beginning(parameter: nn.Parameter) -> torch.Tensor:
-    """Return enough of a weight to tell whether all of it has been drawn or decomposed anew."""
+    """Return the first elements of a weight, enough to detect that it was initialised or decomposed again."""
     return parameter.detach().reshape(-1)[:4096].clone()
 
 

@@ -1,4 +1,4 @@
-"""Find the layers that `peft` put adapters in, and put a model's own layers back."""
+"""Find the layers in which `peft` injected adapters, and restore a model's own layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 
 def adapter_layers(module: nn.Module) -> dict[str, Any]:
-    """Name the layers of `module` that hold adapters or stand before other modules; nested ones come after."""
+    """Return the layers of `module` that hold adapters or wrap other modules, by name, outer before nested ones."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import AuxiliaryTrainingWrapper
 
@@ -21,13 +21,13 @@ def adapter_layers(module: nn.Module) -> dict[str, Any]:
 
 
 def take_out(model: PreTrainedModel, *, merge: bool) -> None:
-    """Put a model's own layers back in the places of those with adapters, with these worked into them or without."""
+    """Replace the layers with adapters by the model's own layers, with the adapters merged into them or not."""
     taken: list[str] = []
     for name, layer in adapter_layers(model).items():
         if any(name.startswith(f"{outer}.") for outer in taken):
             continue
         taken.append(name)
-        if hasattr(layer, "unload_and_optionally_merge_module"):  # peft's way to mark layers that take themselves out
+        if hasattr(layer, "unload_and_optionally_merge_module"):  # peft's mark of layers that unload themselves
             own = layer.unload_and_optionally_merge_module(merge=merge, safe_merge=False, adapter_names=None)
         else:
             if merge:
@@ -40,14 +40,14 @@ def take_out(model: PreTrainedModel, *, merge: bool) -> None:
 
 
 def bare_twin(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its adapters, sharing every weight: what is loaded into it, the model has."""
+    """Return the model without its adapters, sharing every weight: loading weights into it changes the model's."""
     twin: PreTrainedModel = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)})
     take_out(twin, merge=False)
     return twin
 
 
 def merged_twin(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the model on the CPU with its adapters worked into the weights; the model is not touched."""
+    """Return a copy of the model on the CPU with its adapters merged into the weights; the model is not changed."""
     memo: dict[int, Any] = {id(tensor): _on_cpu(tensor) for tensor in _tensors(model)}
     twin: PreTrainedModel = copy.deepcopy(model, memo)
     _part(twin, [layer.get_base_layer() for layer in adapter_layers(twin).values() if hasattr(layer, "get_base_layer")])
@@ -55,7 +55,7 @@ def merged_twin(model: PreTrainedModel) -> PreTrainedModel:
     inputs, outputs = twin.get_input_embeddings(), twin.get_output_embeddings()
     if getattr(inputs, "weight", None) is not getattr(outputs, "weight", None):
         twin.config.tie_word_embeddings = False
-        _part(twin, list(twin.modules()))  # what is not tied any more is read from the file, each by its own name
+        _part(twin, list(twin.modules()))  # weights that are no longer tied are loaded from the file by their own names
     return twin
 
 
@@ -69,7 +69,7 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _part(model: nn.Module, layers: Sequence[nn.Module]) -> None:
-    """Give each of `layers` weights of its own where it shares them with another part of the model."""
+    """Untie the weights that `layers` share with other parts of the model."""
     uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     for layer in layers:
         for name, parameter in list(layer.named_parameters(recurse=False)):

@@ -1,4 +1,4 @@
-"""How a model computes and keeps what its layers give: faster, or again instead of remembered."""
+"""Fused GELU kernels, and activation checkpointing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlcore.models.freezing import HeadlessSeq2Seq
 
 
 def fuse_activations(model: nn.Module) -> None:
-    """Replace GELU modules that are written out in Python by the fused kernel of the same function."""
+    """Replace GELU modules written out in Python by torch's fused kernel of the same function."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, (NewGELUActivation, FastGELUActivation)):
@@ -23,12 +23,12 @@ def fuse_activations(model: nn.Module) -> None:
 
 
 def has_fused_activations(model: nn.Module) -> bool:
-    """Tell whether `model` has GELU modules that run in the fused kernel of the same function."""
+    """Return whether `model` has GELU modules that run in the fused kernel."""
     return any(isinstance(module, nn.GELU) and module.approximate == "tanh" for module in model.modules())
 
 
 def checkpoint_activations(model: PreTrainedModel | HeadlessSeq2Seq) -> None:
-    """Have `model` recompute activations in the backward pass, and what is freed meanwhile go back to the system."""
+    """Let `model` recompute activations in the backward pass, and return freed memory to the system at once."""
     hand_back_freed()
     with warnings.catch_warnings():
         # The name that replaces this one is younger than the oldest transformers we take.
@@ -37,15 +37,15 @@ def checkpoint_activations(model: PreTrainedModel | HeadlessSeq2Seq) -> None:
 
 
 MMAP_THRESHOLD, LARGE = -3, 1 << 20
-"""glibc's number for the bound of what is asked of the system by itself, and the bound that is set, in bytes."""
+"""glibc's parameter for the size above which a block is mapped separately, and the value to set, in bytes."""
 
 
 def hand_back_freed() -> None:
-    """Have every block of `LARGE` bytes or more handed back to the system as soon as it is freed, in this process.
+    """Make glibc return every block of `LARGE` bytes or more to the system as soon as it is freed, in this process.
 
-    By itself glibc raises that bound to the largest block it has seen freed, up to 32 MiB, and the holes it then leaves
-    between tensors that come and go can take more than the tensors do. The price is that the system clears each new
-    block. A bound that the environment sets stands; other C libraries are left alone.
+    By default glibc raises this threshold to the largest block freed so far, up to 32 MiB, and the holes between
+    tensors can then take more memory than the tensors. The cost is that the system clears each new block. A threshold
+    set in the environment is kept; other C libraries are not changed.
     """
     is_set = "MALLOC_MMAP_THRESHOLD_" in os.environ or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if platform.libc_ver()[0] == "glibc" and not is_set:

@@ -1,11 +1,10 @@
-"""Run the frozen bottom of a model once for each sequence of a step, however often the step scores it.
+"""Cache the outputs of a model's frozen bottom blocks within a training step.
 
-Where the embeddings and the bottom blocks do not train, what they make of a sequence is the same in every epoch, and
-the same for the policy and its reference. Within a step of the trainer it is kept by the sequence's tokens, and a pass
-over a sequence that is known runs the blocks above alone: those below hand on what they gave before, and all else
-(masks, positions, the top blocks, norm and head) is the model's own forward pass. What is said of a token depends on
-the tokens before it only, so a sequence is known too where a longer one that begins with it is. With the step all is
-forgotten, so that a run that is resumed computes what it would have computed.
+If the embeddings and the bottom blocks do not train, their outputs for a sequence are the same in every epoch, and the
+same for the policy and its reference. They are cached by the sequence's tokens for one training step. In a forward pass
+over cached sequences the frozen blocks return the cached outputs; masks, positions, top blocks, norm and head run as
+usual. A token's hidden states depend only on earlier tokens, so a sequence also counts as cached if it is a prefix of a
+cached one. The cache is emptied after each step, so that a resumed run computes the same numbers.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
 
 
 class _Reached(Exception):
-    """End a pass that need not go on above the trunk."""
+    """Ends a forward pass above the trunk."""
 
 
 class TrunkCache:
-    """Keep what a trunk has made of sequences, as many as there is room for; those that come first stay.
+    """Outputs of a trunk by sequence, up to a number of bytes; the first ones are kept.
 
     Args:
         room: bytes.
@@ -45,14 +44,14 @@ class TrunkCache:
         self._kept: dict[bytes, Tensor] = {}
 
     def find(self, key: bytes) -> Tensor | None:
-        """Return float[t, H] for a sequence of t tokens, None where neither it nor a longer one is known."""
-        at = bisect_left(self._keys, key)  # keys that begin with this one stand from here on
+        """Return float[t, H] for a sequence of t tokens; None if neither it nor a longer one is cached."""
+        at = bisect_left(self._keys, key)  # keys with this prefix start here
         if at == len(self._keys) or not self._keys[at].startswith(key):
             return None
         return self._kept[self._keys[at]][: len(key) // TOKEN_BYTES]
 
     def keep(self, read: dict[bytes, Tensor]) -> None:
-        """Keep float[t, H] of each sequence, or of none of them where they do not fit."""
+        """Add float[t, H] for each sequence, or none of them if they do not all fit."""
         size = sum(each.nbytes for each in read.values())
         if size > self._room:
             return
@@ -62,12 +61,12 @@ class TrunkCache:
 
 
 class FrozenTrunk:
-    """Stand for the bottom blocks of a model that do not train; `make_trunk` finds them.
+    """The frozen bottom blocks of a model, as `make_trunk` finds them, and the cache of their outputs.
 
     Args:
-        depth: how many blocks.
-        parameters: all that take part in a pass before the blocks above.
-        room: bytes for what is remembered.
+        depth: number of blocks.
+        parameters: all parameters used before the blocks above.
+        room: bytes of the cache.
         share: compute what several sequences begin with once (`rlcore.models.speed.prefixes`).
     """
 
@@ -79,7 +78,7 @@ class FrozenTrunk:
 
     @contextmanager
     def caching(self) -> Iterator[None]:
-        """Remember while the context is open, unless somebody has had the trunk train after all."""
+        """Cache outputs while the context is open, unless a parameter of the trunk trains by now."""
         before, frozen = self._memory, not any(parameter.requires_grad for parameter in self._below)
         self._memory = TrunkCache(self._room) if frozen else None
         try:
@@ -89,13 +88,14 @@ class FrozenTrunk:
 
     @contextmanager
     def replaying(self, model: PreTrainedModel, inputs: dict[str, Any]) -> Iterator[None]:
-        """Have the trunk's blocks in `model` hand on what is known of a batch, in the one pass in this context.
+        """Let the trunk's blocks in `model` return cached outputs in the one forward pass inside this context.
 
-        Where nothing of it is known they run, and it is from then on; where some is, the rest is read before.
+        If no sequence of the batch is cached, the blocks run and their outputs are cached. If some are, the others are
+        computed first, in a forward pass of their own.
 
         Args:
-            model: the policy's or its reference; it must not be noisy.
-            inputs: the keyword arguments of the pass.
+            model: the policy's model or its reference, without active dropout.
+            inputs: the keyword arguments of the forward pass.
         """
         layout = None if self._memory is None else Layout.of(inputs)
         if self._memory is None or layout is None or not layout.keys:
@@ -118,12 +118,12 @@ class FrozenTrunk:
 
     @contextmanager
     def _replaced(self, model: PreTrainedModel, hidden: Tensor) -> Iterator[None]:
-        """Have every block of the trunk return `hidden`, as it returns hidden states, and do nothing."""
-        said = hidden if self._returns is None else (hidden, *[None] * (self._returns - 1))
+        """Make every block of the trunk return `hidden` without computing anything."""
+        output = hidden if self._returns is None else (hidden, *[None] * (self._returns - 1))
         blocks = decoder_blocks(model)[: self.depth]
         own = [vars(block).pop("forward", None) for block in blocks]
         for block in blocks:
-            vars(block)["forward"] = lambda *_, **__: said
+            vars(block)["forward"] = lambda *_, **__: output
         try:
             yield
         finally:
@@ -134,7 +134,7 @@ class FrozenTrunk:
 
     @contextmanager
     def _watching(self, model: PreTrainedModel, then: Callable[[], None] = lambda: None) -> Iterator[list[Tensor]]:
-        """Note what the trunk gives in a pass, and call `then`."""
+        """Record the trunk's output in a forward pass, and call `then`."""
         seen: list[Tensor] = []
 
         def note(_: nn.Module, __: object, output: Any) -> None:
@@ -150,7 +150,7 @@ class FrozenTrunk:
 
     @torch.no_grad()
     def _read(self, model: PreTrainedModel, keys: Sequence[bytes], *, is_packed: bool) -> dict[bytes, Tensor]:
-        """Run the trunk alone over sequences: float[t, H] of each."""
+        """Run only the trunk on sequences: float[t, H] for each."""
         ids = [torch.frombuffer(bytearray(key), dtype=torch.long) for key in keys]
         lengths = torch.tensor([len(row) for row in ids], device=model.device)
         tokens = pad_sequence(ids, batch_first=True).to(model.device)
@@ -171,10 +171,10 @@ def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float, 
 
     Args:
         model: the policy's.
-        above: blocks at the top that are not to be taken for the trunk, even if they are frozen.
-        packs: the model runs packed too.
-        room: bytes for what is remembered.
-        share: compute what several sequences begin with once.
+        above: number of top blocks that do not belong to the trunk even if they are frozen.
+        packs: whether the model also runs packed.
+        room: bytes of the cache.
+        share: compute equal prefixes of several sequences once.
 
     Raises:
         Refused: the model has no frozen trunk, or replaying its outputs is not exact.

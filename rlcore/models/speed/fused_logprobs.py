@@ -1,16 +1,16 @@
-"""Read log-probs and entropies off hidden states, a tile of logits at a time: no tensor [N, V] is ever made.
+"""Compute log-probs and entropies from hidden states, a tile of logits at a time, without a tensor [N, V].
 
-Hidden states H [N, H] and an output embedding W [V, H] give logits f(H W' + b), f being what a family does to each of
-its logits. Of a token y that row n is asked about,
+Hidden states H [N, H] and an output embedding W [V, H] give logits f(H W' + b), where f is what a family does to
+each of its logits. For a token y of row n,
 
     logprob = z_y - lse,    lse = log sum_v exp(z_v),    entropy = lse - sum_v p_v z_v,    p = exp(z - lse),
 
-and all of these are sums over the vocabulary, taken tile by tile with the running maximum subtracted. Their gradients
-by the logits, of which the backward pass makes every tile anew,
+and all of these are sums over the vocabulary, accumulated tile by tile with the running maximum subtracted. Their
+gradients with respect to the logits, of which the backward pass recomputes every tile,
 
     d logprob / dz_v = [v = y] - p_v,    d entropy / dz_v = -p_v (z_v - sum_u p_u z_u),
 
-are multiplied with W and H at once. That is one product of matrices more than keeping the logits would take.
+are multiplied with W and H at once. This takes one matrix product more than keeping the logits.
 
 Running sums over blocks: Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
 """
@@ -28,16 +28,16 @@ from rlcore.models.speed.logit_tiles import LogitMap, Tile, TileOptions, tile_of
 from rlcore.models.speed.small_logprobs import takes_small_logits, whole_scores
 
 WHOLE_BYTES = 32 << 20
-"""Logits that take no more than this are kept whole: that is faster, and small beside a model of such a vocabulary."""
+"""Logits up to this size are computed in full: that is faster, and small beside a model of such a vocabulary."""
 
 FEW_BYTES = 2 << 20
-"""Logits that take no more than this are faster made, kept and gone over by torch's own functions than by `whole`."""
+"""Up to this size, torch's own functions on full logits are faster than `small_logprobs`."""
 
 PLAIN = LogitMap()
 
 
 class TokenScores(NamedTuple):
-    """Hold what logits say of N tokens, in float32 (float64 where the hidden states are).
+    """Scores of N tokens, in float32 (float64 if the hidden states are).
 
     Attributes:
         logprobs: float[N], log softmax(z)[token].
@@ -60,19 +60,19 @@ def score_tokens(
     entropy: bool = False,
     tile: tuple[int, int] | None = None,
 ) -> TokenScores:
-    """Say how likely `tokens` are, with gradients for `hidden`, `weight` and `bias` where they want them.
+    """Compute log-probs of `tokens`, with gradients for those of `hidden`, `weight` and `bias` that require them.
 
-    Products of matrices run in the type that a linear layer would run in, under autocast too; all else in float32. A
-    token that is none of the vocabulary gets NaN.
+    Matrix products run in the dtype of a linear layer, under autocast too; everything else in float32. The result for a
+    token outside the vocabulary is NaN.
 
     Args:
         hidden: float[N, H].
         weight: float[V, H].
         bias: float[V] or None.
         tokens: long[N].
-        logit_map: what is done to the product.
-        entropy: say the entropies too.
-        tile: rows and columns of a tile of logits; when left out chosen by the device, or all where they are small.
+        logit_map: what the model does to the product.
+        entropy: compute entropies too.
+        tile: rows and columns of a tile of logits; default: chosen by the device, or all logits if they are small.
     """
     small = tile is None and len(hidden) and len(hidden) <= rows_kept_whole(weight)
     if small and hidden.dtype == weight.dtype and takes_small_logits(weight, logit_map, entropy=entropy):
@@ -87,18 +87,18 @@ def score_tokens(
 
 
 def rows_kept_whole(weight: Tensor) -> int:
-    """Return of how many tokens the logits are small enough to be kept whole, for an output embedding float[V, H]."""
+    """Return for how many tokens the full logits are small enough, given an output embedding float[V, H]."""
     return WHOLE_BYTES // (4 * len(weight))
 
 
 def rows_for_the_head(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> int:
-    """Return of how many tokens the head itself had better make the logits, for an output embedding float[V, H]."""
+    """Return for how many tokens the head itself computes the logits faster, given an output embedding float[V, H]."""
     most = min(FEW_BYTES, WHOLE_BYTES) if takes_small_logits(weight, logit_map, entropy=entropy) else WHOLE_BYTES
     return most // (4 * len(weight))
 
 
 class _ScoreTokens(torch.autograd.Function):
-    """Compute `score_tokens`; nothing is kept for the backward pass but the inputs and three numbers a row."""
+    """Autograd function of `score_tokens`; saves only the inputs and three numbers per row for the backward pass."""
 
     @staticmethod
     def forward(
@@ -149,9 +149,9 @@ class _ScoreTokens(torch.autograd.Function):
 
 
 class _Slopes(NamedTuple):
-    """Hold by row, float[N, 1], what the loss's gradient by its logits is made of: p (level + slope z), and `own`.
+    """Coefficients, float[N, 1], of the loss's gradient by a row's logits: p (level + slope z), plus `own`.
 
-    `slope` is None where it is zero; `own` is added at the row's token.
+    `slope` is None if it is zero; `own` is added at the row's token.
     """
 
     level: Tensor
@@ -160,7 +160,7 @@ class _Slopes(NamedTuple):
 
 
 def _slopes(how: TileOptions, lse: Tensor, entropy: Tensor, gradients: tuple[Tensor | None, ...]) -> _Slopes | None:
-    """Take the gradients of log-probs, entropies and chosen logits apart; None where there are none."""
+    """Combine the gradients of log-probs, entropies and chosen logits; None if there are none."""
     by_logprob, by_entropy, by_chosen = gradients
     if by_logprob is None and by_entropy is None and by_chosen is None:
         return None
@@ -178,7 +178,7 @@ def _slopes(how: TileOptions, lse: Tensor, entropy: Tensor, gradients: tuple[Ten
 
 
 def _by_logits(tile: Tile, slopes: _Slopes, lse: Tensor, logit_map: LogitMap) -> Tensor:
-    """Return the loss's gradient by what the head gave for a tile; overwrites its logits."""
+    """Return the loss's gradient with respect to the head's output for a tile; overwrites the tile's logits."""
     rows, logits, cap = tile.rows, tile.logits, logit_map.cap
     bend = (logits / cap).square_().neg_().add_(1) if cap else None  # d cap tanh(x / cap) / dx
     if slopes.slope is None:
@@ -192,7 +192,7 @@ def _by_logits(tile: Tile, slopes: _Slopes, lse: Tensor, logit_map: LogitMap) ->
 
 @attrs.frozen(eq=False)
 class _Sums:
-    """Add the gradients of hidden states, weight and bias up over tiles; None where one is not wanted."""
+    """Sums over tiles of the gradients of hidden states, weight and bias; None for inputs without gradient."""
 
     hidden: Tensor | None
     weight: Tensor | None
@@ -202,7 +202,7 @@ class _Sums:
     def zeros(
         cls, wanted: tuple[bool, ...], hidden: Tensor, weight: Tensor, bias: Tensor | None, how: TileOptions
     ) -> _Sums:
-        """Begin; sums are as exact as everything else is."""
+        """Return zeros in the precision of the other sums."""
         return cls(
             torch.zeros_like(hidden, dtype=how.exact) if wanted[0] else None,
             torch.zeros_like(weight, dtype=how.exact) if wanted[1] else None,
@@ -210,12 +210,12 @@ class _Sums:
         )
 
     def of(self, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return the sums in the types of what they are the gradients of."""
+        """Return the sums in the dtypes of their inputs."""
         sums = (self.hidden, self.weight, self.bias)
         return tuple(s if s is None or x is None else s.to(x.dtype) for s, x in zip(sums, inputs, strict=True))
 
     def add(self, tile: Tile, gradient: Tensor) -> None:
-        """Add what one tile's gradient, float[R, C], comes to."""
+        """Add the contribution of one tile's gradient, float[R, C]."""
         if self.bias is not None:
             self.bias[tile.columns] += gradient.sum(0)
         gradient = gradient.to(tile.hidden.dtype)

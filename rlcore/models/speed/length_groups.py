@@ -1,7 +1,7 @@
-"""Run a padded batch in groups of about one length, where that saves more than the further passes cost.
+"""Run a padded batch in groups of similar length, if that saves more time than the additional forward passes take.
 
-Families that cannot run packed (`rlcore.models.speed.packing`), and encoder-decoders, read every row as if it were as
-long as the longest. Cut into groups, each is only as wide as its own longest.
+Models that cannot run packed (`rlcore.models.speed.packing`), and encoder-decoders, compute every row at the length of
+the longest. A group is only as wide as its own longest row.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 T = TypeVar("T")
 
 PASS = 128
-"""Tokens of padding that cost about as much as one more pass: on a CPU 280 in a model of 2 layers 64 wide, 40 in one of
-4 layers 256 wide. Other devices have not been measured, and batches stay whole there."""
+"""Tokens of padding that take about as long as one more forward pass: on a CPU 280 in a model of 2 layers, 64 wide, and
+40 in one of 4 layers, 256 wide. Other devices have not been measured, and batches are not split there."""
 
 
 def in_groups(
@@ -26,18 +26,18 @@ def in_groups(
     mask: Tensor,
     action_mask: Tensor,
 ) -> T:
-    """Run a padded pass in as many groups as pay.
+    """Run a padded forward pass in the groups that take the least time.
 
     Args:
-        run: a pass over tokens, mask and action mask; what it returns is about the N chosen tokens, in row-major order.
-        join_outputs: puts what passes returned side by side, and takes the entries of long[N] of that, in that order.
+        run: forward pass over tokens, mask and action mask; returns outputs of N chosen tokens, in row-major order.
+        join_outputs: concatenates the outputs of several passes and reorders the tokens by long[N].
         tokens: long[B, T].
         mask: bool[B, T].
         action_mask: bool[B, T].
     """
     if tokens.device.type != "cpu":
         return run(tokens, mask, action_mask)
-    real = mask | action_mask  # a token that is only asked about, past the end of a sequence, is not in the mask
+    real = mask | action_mask  # a token that is only scored, after the end of a sequence, is not in the mask
     lengths, order = real.sum(1).sort(descending=True, stable=True)
     cuts = cut(lengths.tolist(), PASS)
     if len(cuts) == 1:
@@ -55,21 +55,21 @@ def in_groups(
 
 
 def cut(lengths: Sequence[int], each: int = PASS) -> list[int]:
-    """Say where to cut sequences, given longest first, so that all groups together cost least.
+    """Split sequences, sorted longest first, into groups with the least total cost.
 
         cost = sum over groups of (sequences * longest + each)
 
     Args:
-        lengths: B numbers of tokens, none rising.
-        each: tokens of padding that cost as much as one more group.
+        lengths: B numbers of tokens, in descending order.
+        each: tokens of padding that take as long as one more group.
 
     Returns:
-        The first sequence of each group, beginning with 0.
+        The index of the first sequence of each group, starting with 0.
     """
     count = len(lengths)
     if not count or lengths[0] * count - sum(lengths) <= each:
         return [0]
-    # A group begins where the length changes: one that began later would be as wide.
+    # Groups start where the length changes: a later start would not make a group narrower.
     starts = [0, *(at for at in range(1, count) if lengths[at] < lengths[at - 1])]
     least, then = {count: 0}, dict[int, int]()
     for i in reversed(range(len(starts))):

@@ -1,4 +1,4 @@
-"""Make the logits of many tokens a tile at a time, each in the memory of the last."""
+"""Compute the logits of many tokens tile by tile, in one reused buffer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 TILE_BYTES, TILE_ROWS = 4 << 20, 512
-"""A tile of logits on a CPU: what stays in the cache of one core, in rows enough for a product at full speed."""
+"""A tile of logits on a CPU: fits into the cache of one core, with enough rows for a fast matrix product."""
 DEVICE_TILE_BYTES, DEVICE_TILE_ROWS = 256 << 20, 4096
-"""A tile on an accelerator: few launches. Unlike the CPU's, its size has not been measured."""
+"""A tile on an accelerator: large, for few kernel launches. This size has not been measured."""
 
 
 @attrs.frozen
 class LogitMap:
-    """Say what is done to every logit after the head: z = cap tanh(scale x / cap), z = scale x without a cap.
+    """What a model does to every output of its head: z = cap tanh(scale x / cap), or z = scale x without a cap.
 
     Attributes:
-        scale: what the head's output is multiplied by, as in Cohere and Granite.
-        cap: what no logit exceeds, as in Gemma 2; 0 for none.
+        scale: factor of the head's output, as in Cohere and Granite.
+        cap: soft cap of the logits, as in Gemma 2; 0 for none.
         in_one_piece: whether logits of few tokens may be kept in one piece (`rlcore.models.speed.small_logprobs`).
     """
 
@@ -31,14 +31,14 @@ class LogitMap:
     in_one_piece: bool = True
 
     def apply_(self, raw: Tensor) -> Tensor:
-        """Do it in place."""
+        """Apply the map to `raw` in place."""
         if self.scale != 1.0:
             raw.mul_(self.scale)
         return raw.div_(self.cap).tanh_().mul_(self.cap) if self.cap else raw
 
 
 def tile_of(rows: int, device: str) -> tuple[int, int]:
-    """Choose rows and columns of a tile for the logits of so many tokens, on a device of this type."""
+    """Return rows and columns of a tile for the logits of `rows` tokens on a device type."""
     size, most = (TILE_BYTES, TILE_ROWS) if device == "cpu" else (DEVICE_TILE_BYTES, DEVICE_TILE_ROWS)
     height = max(1, min(rows, most))
     return height, max(1, size // (4 * height))
@@ -46,7 +46,7 @@ def tile_of(rows: int, device: str) -> tuple[int, int]:
 
 @attrs.frozen
 class TileOptions:
-    """Hold what both passes need besides tensors: `dtype` is that of the products of matrices."""
+    """Options of the forward and backward pass; `dtype` is that of the matrix products."""
 
     logit_map: LogitMap
     dtype: torch.dtype
@@ -55,15 +55,15 @@ class TileOptions:
 
     @property
     def exact(self) -> torch.dtype:
-        """Return the type of everything but the products of matrices."""
+        """Return the dtype of everything but the matrix products."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
 
 class Tile(NamedTuple):
-    """Hold a tile of logits and where it lies: `rows` of H, `columns` of W, and of each row its token's column.
+    """A tile of logits: the product of `rows` of H and `columns` of W, given as `hidden` and `weight`.
 
-    `hidden` and `weight` are what it is the product of. Where a row's token lies elsewhere `inside` is False and
-    `place`, long[R, 1], points at some column of the tile.
+    `place`, long[R, 1], is the column of each row's token in the tile; if it is in another tile, `inside` is False and
+    `place` is any column.
     """
 
     rows: slice
@@ -76,7 +76,7 @@ class Tile(NamedTuple):
 
 
 def tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: TileOptions) -> Iterator[Tile]:
-    """Yield the logits of all rows for some columns, then for the next columns, each in the memory of the last."""
+    """Yield the tiles of all rows for the first columns, then for the next columns, all in one buffer."""
     height, width = how.tile
     space = hidden.new_empty(min(height, len(hidden)) * min(width, len(weight)), dtype=how.exact)
     hidden = hidden.to(how.dtype)

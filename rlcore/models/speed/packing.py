@@ -1,10 +1,9 @@
-"""Run a decoder over real tokens only: padding never meets a linear layer, and no sequence sees another.
+"""Packing: run a decoder without padding, on one row `[1, N]` of the N real tokens of a batch.
 
-The hidden states of a batch are laid out as one row, `[1, N]` for its N real tokens, with explicit positions. Inside
-the attention function alone, queries, keys and values are spread to `[B, heads, T, width]`, plain scaled-dot-product
-attention runs, in groups of about one length where that pays, and its result is gathered back. Everything else of the
-model works token by token and needs no change, so this holds for any `transformers` decoder that takes its attention
-from the attention interface.
+Positions are explicit. Only the attention function unpacks queries, keys and values to `[B, heads, T, width]`, runs
+scaled-dot-product attention within each sequence (in groups of similar length if that is faster), and packs the result
+again. All other layers work token by token and need no change, so packing works for any `transformers` decoder that
+takes its attention from the attention interface.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ IGNORABLE = {
     "position_ids", "use_cache", "cache_position", "output_attentions", "output_router_logits", "sliding_window",
     "is_causal",
 }  # fmt: skip
-"""Keywords of an attention function that do not change what it computes here, or that are looked at by name."""
+"""Keyword arguments of attention functions that do not change the result here, or that are handled by name."""
 
 
 @attrs.frozen(eq=False)
 class Packing:
-    """Say where N packed tokens stand in the padded batch that attention sees, `[R, C]` positions.
+    """Mapping between N packed tokens and the padded batch of `[R, C]` positions in which attention runs.
 
     Attributes:
-        indices: long[R * C], the packed token at each position; padding, which no token attends to, may hold any.
-        positions: long[N], the position at which attention's result for each packed token is read.
+        indices: long[R * C], the packed token at each position; any token at padding, which is never attended to.
+        positions: long[N], the position that holds the attention output of each packed token.
         columns: C.
-        lengths: long[R], real tokens of each row, which stand at its left end.
+        lengths: long[R], real tokens of each row, left-aligned.
         in_groups: whether attention may run in groups of similar length (`rlcore.models.speed.attention_groups`).
-        calls: how often attention ran, so that a model with other kinds of layers is found out.
+        calls: number of attention calls, to detect models in which some layers do not use this function.
     """
 
     indices: Tensor
@@ -60,11 +59,11 @@ class Packing:
 
     @property
     def is_dense(self) -> bool:
-        """Tell whether there is neither padding nor a token that stands in several indices."""
+        """Return whether there is neither padding nor a token shared by several rows."""
         return len(self.positions) == len(self.indices)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Spread [1, heads, N, width] to [R, heads, C, width]."""
+        """Gather [1, heads, N, width] into [R, heads, C, width]."""
         heads, width = packed.shape[1], packed.shape[3]
         tokens = packed[0].transpose(0, 1)
         if not self.is_dense:
@@ -72,7 +71,7 @@ class Packing:
         return tokens.reshape(-1, self.columns, heads, width).transpose(1, 2)
 
     def pack(self, padded: Tensor) -> Tensor:
-        """Gather [R, heads, C, width] to [1, N, heads, width], the layout attention functions return."""
+        """Gather [R, heads, C, width] into [1, N, heads, width], the layout that attention functions return."""
         tokens = padded.transpose(1, 2).reshape(len(self.indices), padded.shape[1], padded.shape[3])
         if not self.is_dense:
             tokens = tokens.index_select(0, self.positions)
@@ -92,9 +91,9 @@ class Packing:
         return self.pack(mix(self.unpack(query), self.unpack(key), self.unpack(value)))
 
     def _grouped(self, query: Tensor) -> AttentionGroups | None:
-        """Return the groups to attend in, the same for every layer; None where one rectangle is as good.
+        """Return the groups of rows for attention, the same for every layer; None if one rectangle is as fast.
 
-        Devices that are not busy with a small call keep to one.
+        Other devices than CPUs always use one rectangle, since small calls do not occupy them.
         """
         width = query.shape[1] * query.shape[3]
         if (
@@ -119,10 +118,10 @@ def packed_attention(
     packing: Packing | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend within each sequence of a packed batch; without `packing`, be plain scaled-dot-product attention.
+    """Attend within each sequence of a packed batch; without `packing`, run plain scaled-dot-product attention.
 
     Raises:
-        Refused: the family asks for something plain attention does not do, or the window is too short.
+        Refused: the family passes arguments that plain attention does not support, or its window is too short.
     """
     if packing is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -144,11 +143,11 @@ AttentionMaskInterface.register(PACKED, sdpa_mask)
 
 
 class Packed(NamedTuple):
-    """Hold a batch of M real tokens laid out as one row of N.
+    """A batch of M real tokens, packed into one row of N.
 
     Attributes:
         inputs: the keyword arguments of a packed forward pass.
-        node: long[M], where in the row each real token stands, in row-major order; beside the tokens that were given.
+        node: long[M], the index in the row of each real token, in row-major order; on the device of the given tokens.
     """
 
     inputs: dict[str, Any]
@@ -163,36 +162,36 @@ def pack(
     device: torch.device | None = None,
     speed: SpeedConfig = ALL_ON,
 ) -> Packed:
-    """Lay the real tokens of long[B, T] out as one row, as if they stood at the left end of theirs.
+    """Pack the real tokens of long[B, T] into one row, as if each sequence were left-aligned.
 
-    The layout is made on the host, where an array of numbers so small costs least: a device is waited for where it
-    holds the tokens, and not again.
+    The indices are computed on the host, where such small arrays cost least; an accelerator is synchronised once if it
+    holds the tokens.
 
     Args:
         tokens: long[B, T].
-        mask: bool[B, T], real tokens; they stand side by side in each row.
-        share: read tokens that stand behind the same tokens once, which a causal model without noise cannot tell from
-            reading them several times: a prompt and its G continuations, or equal continuations.
-        device: where the model is; where the tokens are if left out.
+        mask: bool[B, T], True for real tokens, which are contiguous in each row.
+        share: compute tokens after equal prefixes once, such as a prompt with G continuations; exact for a causal model
+            without dropout.
+        device: the model's device; that of the tokens if omitted.
         speed: which techniques of speed are switched on.
     """
     device = device or tokens.device
     ids, real = tokens.cpu().numpy(), mask.cpu().numpy()
     lengths = real.sum(1)
     width = int(lengths.max(initial=0))
-    if not width:  # a model cannot run over nothing: it is given a token of which nothing is asked
+    if not width:  # a model cannot run on an empty batch: it gets one token whose output is not used
         one = pack(tokens.new_zeros(1, 1), mask.new_ones(1, 1), device=device)
         return Packed(one.inputs, one.node[:0])
     inside = np.arange(width) < lengths[:, None]
     rows = np.full(inside.shape, NOTHING)
     rows[inside] = ids[real]
     order, owned = (distinct_prefixes if share and speed.prefixes else every_prefix)(rows, inside)
-    # Numbers rise, so the largest at a token or above it is that of the last one that was to be read.
+    # Packed indices increase down each column, so a running maximum maps a shared token to the row that owns it.
     number = np.where(owned, owned.cumsum().reshape(owned.shape) - 1, 0)
     number = np.maximum.accumulate(number, axis=0)
     node = np.empty_like(number)
     node[order] = number
-    kept = owned.any(1)  # rows all of whose tokens are read in others need no attention of their own
+    kept = owned.any(1)  # a row that owns no token needs no attention of its own
     row, column = owned[kept].nonzero()
 
     def at_model(array: NDArray[Any]) -> Tensor:
@@ -208,7 +207,7 @@ def pack(
     inputs = {
         "input_ids": at_model(rows[order][owned])[None],
         "position_ids": at_model(column)[None],
-        # A four-dimensional mask is handed through untouched, which keeps the model from building one of its own.
+        # A four-dimensional mask is passed through unchanged, which keeps the model from building its own.
         "attention_mask": torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device),
         "packing": packing,
         "use_cache": False,
@@ -227,9 +226,9 @@ def padded_inputs(tokens: Tensor, mask: Tensor) -> dict[str, Any]:
 
 
 def longest_packed(model: PreTrainedModel) -> int:
-    """Switch `model` (with a head or without) to packed attention where that is exact.
+    """Switch `model` (with or without a head) to packed attention.
 
-    The model proves it on a small batch: as many attention calls as layers, and the result of an ordinary pass.
+    A small batch must have as many attention calls as layers, and the outputs of a padded forward pass.
 
     Returns:
         Tokens of the longest sequence that may be packed.
@@ -266,7 +265,7 @@ def _run_packed(model: PreTrainedModel) -> None:
     got = model(**inputs)[0][0].float()
     calls, layers = inputs["packing"].calls[0], model.config.get_text_config().num_hidden_layers
     if calls != layers:
-        raise Refused(f"{calls} of its {layers} layers attend as others do")
+        raise Refused(f"{calls} of its {layers} layers use the attention interface")
     require_same(model, "outputs of packed tokens", got, expected)
 
 
@@ -277,6 +276,6 @@ def _attend_with(model: PreTrainedModel, implementation: str) -> None:
 
 
 def _windows(model: PreTrainedModel) -> list[int]:
-    """List the attention windows the configuration speaks of; sequences longer than any of them are not packed."""
+    """Return the attention windows in the configuration; sequences longer than the shortest are not packed."""
     text = model.config.get_text_config().to_dict()
     return [int(text[name]) for name in ("sliding_window", "attention_chunk_size") if text.get(name)]

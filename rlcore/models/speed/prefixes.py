@@ -1,4 +1,4 @@
-"""Find the tokens of a batch that stand behind the same tokens: a causal model says the same at all of them."""
+"""Find tokens of a batch that follow equal prefixes: a causal model's outputs for them are equal."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOTHING = -1
-"""Stands in a row where its tokens have ended. All its bits are ones, so of two rows one of which begins the other, the
-longer is sorted in front, and the shorter has nothing left of its own."""
+"""Padding value for the byte-wise sort. All its bits are ones, so it sorts last: a row that is a prefix of another
+comes after it and owns no tokens."""
 WORTH = 0.9
-"""Sharing is left alone where more than this part of the tokens would have to be read all the same."""
+"""Tokens are shared only if at most this fraction of them remains to be computed."""
 
 
 class Prefixes(NamedTuple):
-    """Say which tokens of B rows have to be read so that every prefix of a row is.
+    """The tokens of B rows to compute so that every prefix of every row is covered.
 
     Attributes:
-        order: long[B], the rows in such an order that those which begin alike stand together.
-        owned: bool[B, C], in that order: what stands behind other tokens than in the row before. Any other real token
-            stands for the same as the one before it, and above it, in its column.
+        order: long[B], the rows sorted so that rows with equal prefixes are neighbours.
+        owned: bool[B, C], in that order: True for tokens whose prefix differs from that of the row before. Any other
+            real token has the same output as the token above it in its column.
     """
 
     order: NDArray[np.int64]
     owned: NDArray[np.bool_]
 
 
-def every_prefix(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:  # noqa: ARG001  they need not be looked at
-    """Have all tokens read, each for itself; the arguments are those of `distinct_prefixes`."""
+def every_prefix(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:  # noqa: ARG001  the tokens do not matter
+    """Compute every token separately; the arguments are those of `distinct_prefixes`."""
     return Prefixes(np.arange(len(real)), real)
 
 
 def distinct_prefixes(rows: NDArray[np.int64], real: NDArray[np.bool_]) -> Prefixes:
-    """Have tokens that stand behind the same tokens read once, if that saves anything to speak of.
+    """Compute tokens after equal prefixes once, if that saves enough tokens (`WORTH`).
 
-    Sorted as strings of bytes, rows that begin alike are neighbours, so that each is compared with the one before it
-    only. Which of two rows comes first means nothing.
+    Rows sorted as byte strings have equal prefixes next to each other, so each row is compared only with the one before
+    it. The order of the rows has no other meaning.
 
     Args:
-        rows: long[B, C], tokens, and NOTHING behind the last one of a row.
-        real: bool[B, C], True for a token.
+        rows: long[B, C], tokens, and NOTHING after the last token of a row.
+        real: bool[B, C], True for tokens.
     """
     every = every_prefix(rows, real)
     if not rows.size:

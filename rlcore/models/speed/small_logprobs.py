@@ -1,10 +1,11 @@
-"""Read log-probs off hidden states through all their logits at once, which are made in one piece of memory.
+"""Compute log-probs of few tokens from full logits, in one buffer that the backward pass reuses.
 
-With logits z = s (H W' + b), p = softmax(z) takes their place, and that is all the backward pass needs:
+The probabilities p = softmax(z) of the logits z = s (H W' + b) overwrite them; the backward pass needs nothing else:
 
     d logprob / dz_v = [v = y] - p_v.
 
-A row's gradient is its p times one number, so the number is multiplied into rows of H, and no further [N, V] is made:
+A row's gradient is its p times one number, so that number is multiplied into the rows of H, and no second tensor
+[N, V] is needed:
 
     dL/dH = own W_y - slope (p W),    dL/dW = p' (-slope H) + own H at row y.
 """
@@ -22,9 +23,9 @@ from rlcore.models.speed.logit_tiles import LogitMap
 
 
 def takes_small_logits(weight: Tensor, logit_map: LogitMap, *, entropy: bool) -> bool:
-    """Tell whether this is the way to small logits of an output embedding: in full precision on a CPU.
+    """Return whether this technique applies to an output embedding: in full precision, on a CPU.
 
-    Where products are narrow rows of p would have to be rounded, and other devices have not been measured.
+    In lower precision p would be rounded, and other devices have not been measured.
     """
     full = weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
     return logit_map.in_one_piece and weight.device.type == "cpu" and full and not logit_map.cap and not entropy
@@ -33,23 +34,23 @@ def takes_small_logits(weight: Tensor, logit_map: LogitMap, *, entropy: bool) ->
 def whole_scores(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, logit_map: LogitMap
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs and logits of `tokens`, float[N] each, NaN for a token that is none of the vocabulary.
+    """Return log-probs and logits of `tokens`, float[N] each; NaN for a token outside the vocabulary.
 
     Args:
         hidden: float[N, H].
         weight: float[V, H].
         bias: float[V] or None.
         tokens: long[N].
-        logit_map: what is done to the product; it may have no cap.
+        logit_map: what the model does to the product; without a cap.
     """
-    said: tuple[Tensor, Tensor] = _WholeScores.apply(  # type: ignore[no-untyped-call]  # torch's is untyped
+    scores: tuple[Tensor, Tensor] = _WholeScores.apply(  # type: ignore[no-untyped-call]  # torch's is untyped
         hidden, weight, bias, tokens, logit_map.scale
     )
-    return said
+    return scores
 
 
 class _WholeScores(torch.autograd.Function):
-    """Compute `whole_scores`; the probabilities are kept for the backward pass, in the memory of the logits."""
+    """Autograd function of `whole_scores`; saves the probabilities, in the buffer of the logits."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Tell which sequences stand in a batch that is laid out for a model, and move arrays between them and the layout."""
+"""Map the hidden states of a packed or padded batch to its sequences and back."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TOKEN_BYTES = torch.long.itemsize
 
 @attrs.frozen(eq=False)
 class Layout:
-    """Say where the sequences of a batch stand in the hidden states of a pass over it, `[1, N, H]` or `[B, T, H]`.
+    """Where the sequences of a batch are in the hidden states of its forward pass, `[1, N, H]` or `[B, T, H]`.
 
     Attributes:
-        keys: each row's real tokens, as bytes; rows without any are left out.
-        skipped: how many of a row's first tokens it shares with one before it; the layout holds them there.
-        lengths: how many tokens each row has.
-        indices: long[M], where in the flattened layout each row's tokens stand, row after row.
-        shape: of the layout: (1, N) or (B, T).
+        keys: each row's real tokens, as bytes; empty rows are left out.
+        skipped: number of first tokens that a row shares with a row before it, which holds their hidden states.
+        lengths: number of tokens of each row.
+        indices: long[M], index in the flattened hidden states of each row's tokens, row after row.
+        shape: (1, N) or (B, T).
     """
 
     keys: Sequence[bytes]
@@ -33,7 +33,7 @@ class Layout:
 
     @classmethod
     def of(cls, inputs: dict[str, Any]) -> Layout:
-        """Read the layout off the keyword arguments of a pass, packed or padded (`rlcore.models.speed.packing`)."""
+        """Derive the layout from the keyword arguments of a forward pass, packed or padded."""
         ids, packing = inputs["input_ids"], inputs.get("packing")
         if packing is None:
             real = inputs["attention_mask"].bool()
@@ -43,7 +43,7 @@ class Layout:
             columns = max(packing.columns, 1)
             grid = packing.indices.view(-1, columns)
             row, column = packing.positions // columns, packing.positions % columns
-            # What a row shares with another stands at its beginning, so its last token is its own.
+            # A row shares only a prefix with another row, so its last token is its own.
             ends = row.new_zeros(len(grid)).scatter_reduce(0, row, column + 1, "amax")
             real = torch.arange(columns, device=ids.device) < ends[:, None]
             indices = grid[real]
@@ -56,13 +56,13 @@ class Layout:
         return cls(keys, skipped, lengths, indices, (ids.shape[0], ids.shape[1]))
 
     def rows(self, hidden: Tensor) -> Sequence[Tensor]:
-        """Return float[t, H] of each row, from hidden states in the layout."""
+        """Split hidden states into float[t, H] for each row."""
         flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.indices)
         each: tuple[Tensor, ...] = flat.split(list(self.lengths))
         return each
 
     def lay(self, rows: Sequence[Tensor]) -> Tensor:
-        """Return hidden states in the layout, zero at padding, from float[t, H] of each row."""
+        """Assemble hidden states, zero at padding, from float[t, H] for each row."""
         flat = torch.cat([row[skipped:] for row, skipped in zip(rows, self.skipped, strict=True)])
         height, width = self.shape
         if len(flat) < height * width:

@@ -192,7 +192,7 @@ def test_the_start_of_a_model_in_memory_can_be_had_again(tmp_path: Path) -> None
 
 def test_a_start_that_an_adapter_rewrote_is_refused(tmp_path: Path) -> None:
     policy = build("llama", lora(init_lora_weights="pissa"))
-    with pytest.raises(ModelError, match="which could not be had again to resume the run, since the model has no name"):
+    with pytest.raises(ModelError, match="which a resumed run could not restore because the model has no name"):
         policy.save_start(tmp_path / "start")
 
 

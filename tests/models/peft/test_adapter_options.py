@@ -91,7 +91,7 @@ def test_a_model_with_virtual_tokens_is_refused() -> None:
 
 
 def test_layers_cannot_be_unfrozen_beside_an_adapter() -> None:
-    said = "unfrozen_layers = 1: the model has an adapter, and nothing but that trains of it: leave out unfrozen_layers"
+    said = "unfrozen_layers = 1: the model has an adapter, and only the adapter trains: leave out unfrozen_layers"
     assert said in refused("llama", lora(), unfrozen_layers=1)
     model = make_llama()
     build(model, lora())
@@ -109,7 +109,7 @@ def test_adapters_in_memory_that_cannot_be_trained_are_told() -> None:
     assert "its adapter is turned off" in refused(turned_off, None)
     several = peft.get_peft_model(make_llama(), config)
     several.add_adapter("other", peft.LoraConfig(target_modules=["v_proj"]))
-    assert "it carries 2 adapters, default, other: leave the one" in refused(several, None)
+    assert "it carries 2 adapters, default, other: keep the one" in refused(several, None)
 
 
 @pytest.mark.parametrize("layer", ["q_proj", "gate_proj"])
