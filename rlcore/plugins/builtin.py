@@ -71,11 +71,15 @@ COMMANDS = (
         "list installed plugins, what they bring, and what is wrong with them",
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or a section, or what plugins wrap"),
-    ("rollouts", "rlcore.cli.rollouts.command:command", "print what a run sampled, in training or at evaluations"),
+    (
+        "rollouts",
+        "rlcore.cli.rollouts.rollouts_command:command",
+        "print what a run sampled, in training or at evaluations",
+    ),
     ("doctor", "rlcore.cli.doctor:command", "print what a bug report needs: versions, machine, plugins, and problems"),
     (
         "new-plugin",
-        "rlcore.cli.new_plugin.command:command",
+        "rlcore.cli.new_plugin.new_plugin_command:command",
         "write a new package that works, to make your own plugin of",
     ),
 )

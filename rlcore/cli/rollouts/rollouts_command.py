@@ -26,7 +26,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from rlcore.cli.rollouts import read, show
+    from rlcore.cli.rollouts import display, read
 
     query = read.Query(arguments.step, arguments.best, arguments.worst, arguments.grep)
     if arguments.run is None:
@@ -34,16 +34,16 @@ def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
             parser.error("the following arguments are required: RUN")
         runs = read.list_runs(read.ROOT)
         if arguments.json:
-            print(show.runs_as_json(runs))
+            print(display.runs_as_json(runs))
         else:
-            show.print_runs(runs)
+            display.print_runs(runs)
         return 0
     run = read.find_run(arguments.run)
     groups = read.select(run, query, completions=arguments.completions)
     if arguments.json:
-        print(show.rollouts_as_json(run, groups))
+        print(display.rollouts_as_json(run, groups))
     else:
-        show.print_rollouts(run, groups, whole=arguments.full)
+        display.print_rollouts(run, groups, whole=arguments.full)
     return 0
 
 
