@@ -49,8 +49,8 @@ class LanguageModelConfig:
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "dtype of the loaded weights")
     sampling_dtype: Literal["bfloat16", "float16"] | None = option(
-        None, "type of a copy of the weights that is sampled from, where the machine is faster in it; log-probs and "
-        "values are then computed anew by trainers that need them; absent, sampling is from the weights themselves",
+        None, "type of a copy of the weights to sample from, for machines with fast matrix products in it; trainers "
+        "that need log-probs and values then recompute them; absent, the weights themselves are sampled from",
     )  # fmt: skip
     attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
     speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")

@@ -51,7 +51,7 @@ TECHNIQUES = (
     ),
     Technique(
         "attention_groups", "model.speed.attention_groups", "rlcore.models.speed.attention_groups",
-        "1.01 (1.00 to 1.06) of the CPU seconds of the random walks",
+        "tokens per CPU second of fine-tuning: 1.16 (1.07 to 1.17) on film reviews, 1.11 (1.07 to 1.18) on GSM8K",
     ),
     Technique(
         "length_groups", "model.speed.length_groups", "rlcore.models.speed.length_groups",
