@@ -1,1 +1,1 @@
-"""A run's folder: claim it, write and verify checkpoints, prune and restore them."""
+"""The folder of a run: claim it, and write, verify, prune and restore its checkpoints."""

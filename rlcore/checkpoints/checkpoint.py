@@ -1,11 +1,11 @@
-"""Keep a run's checkpoints: written beside, synced, renamed; verified when read; the newest and the best kept.
+"""The checkpoints of a run: written atomically, verified when read, pruned to the newest and the best.
 
 checkpoints/
-  00000120/            one checkpoint, whole: it got this name by a rename, after all in it was synced
+  00000120/            a complete checkpoint: renamed to this name after all its files were synced
     manifest.json      step, score, config, plugins, and the checksum of every other file
-    model/ ...         whatever the caller put there
-  .tmp-00000130-4711/  one that was being written, or thrown away, when its process died; removed by the next
-  .old-00000120/       one about to be replaced; put back by the next, if the replacement never came
+    model/ ...         files of the caller
+  .tmp-00000130-4711/  a checkpoint that was being written or deleted when its process died; the next process deletes it
+  .old-00000120/       a checkpoint that was being replaced; the next process restores it if the new one is missing
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ log = get_logger("rlcore.checkpoints.checkpoint")
 
 @attrs.frozen
 class Checkpoint:
-    """Hold one checkpoint found whole: its folder and what its manifest says."""
+    """A verified checkpoint: its folder and its manifest."""
 
     path: Path
     manifest: Mapping[str, Any] = attrs.field(repr=False)
 
     @property
     def step(self) -> int:
-        """Return the number of steps done when it was written."""
+        """Return the number of finished steps at the time of writing."""
         return int(self.manifest["step"])
 
     @property
     def score(self) -> float | None:
-        """Return the metric that tells the best, if there was one."""
+        """Return the value of the metric by which the best checkpoints are kept; None if there was none."""
         score = self.manifest["score"]
         return None if score is None else float(score)
 
 
 class Checkpoints:
-    """Write to and read from the folder of a run's checkpoints; only one process may hold it, rank 0.
+    """The folder of a run's checkpoints; only one process, rank 0, may use it.
 
     Args:
-        folder: made with the first checkpoint. What a dead process left half done in it is put right at once.
-        keep_last: how many of the newest to keep, at least one.
-        keep_best: how many of the best to keep besides.
-        mode: whether more or less of the score is better.
+        folder: created with the first checkpoint. Unfinished changes of a dead process are rolled back at once.
+        keep_last: number of newest checkpoints to keep, at least 1.
+        keep_best: number of best checkpoints to keep in addition.
+        mode: whether a higher ("max") or a lower ("min") score is better.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class Checkpoints:
         manifest: Mapping[str, Any],
         score: float | None = None,
     ) -> Path:
-        """Write the checkpoint of `step`, drop those no longer kept, and return the new one's folder.
+        """Write the checkpoint of `step`, prune old checkpoints, and return the folder of the new one.
 
-        A checkpoint of the same step is replaced. Checkpoints of later steps go too: they belong to a course of the run
-        that was left when an earlier one was resumed.
+        A checkpoint of the same step is replaced. Checkpoints of later steps are deleted, because they date from before
+        the run was resumed at an earlier step.
 
         Args:
-            step: number of steps done.
-            fill: writes the files into the empty folder it is given.
-            manifest: what else the manifest shall say, such as `config` and `plugins`.
-            score: what `keep_best` goes by; nan and infinities count as none.
+            step: number of finished steps.
+            fill: writes the files of the checkpoint into an empty folder.
+            manifest: further fields of the manifest, such as `config` and `plugins`.
+            score: the metric for `keep_best`; nan and infinities count as none.
 
         Raises:
-            CheckpointError: the disk is full or fails; the earlier checkpoints are as they were.
+            CheckpointError: the disk is full or fails; the earlier checkpoints are unchanged.
         """
         final = self.folder / f"{step:08d}"
         temporary = self.folder / f".tmp-{step:08d}-{os.getpid()}"
@@ -110,10 +110,10 @@ class Checkpoints:
         return final
 
     def newest_whole(self, warn: Callable[..., None] = log.warning) -> Checkpoint | None:
-        """Return the newest checkpoint whose every file has its checksum; None where there is none.
+        """Return the newest checkpoint whose files all match their checksums; None if there is none.
 
         Args:
-            warn: told of each damaged one that is passed over, as `warn(event, checkpoint=..., damage=...)`.
+            warn: called as `warn(event, checkpoint=..., damage=...)` for each damaged checkpoint that is skipped.
         """
         for path in reversed(self.paths()):
             try:
@@ -124,10 +124,10 @@ class Checkpoints:
 
     @staticmethod
     def open(path: Path) -> Checkpoint:
-        """Return the checkpoint in the folder `path`, with every file compared with its checksum.
+        """Return the checkpoint in the folder `path` after comparing every file with its checksum.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; the message names the file.
+            CheckpointError: there is no checkpoint, or it is damaged; the message names the file.
         """
         if not path.is_dir():
             raise CheckpointError(f"{path}: there is no checkpoint here; it should be a folder such as 00000120")
@@ -136,7 +136,7 @@ class Checkpoints:
         return Checkpoint(path, manifest)
 
     def paths(self) -> list[Path]:
-        """Return the checkpoints' folders, oldest first, unverified."""
+        """Return the folders of all checkpoints, oldest first, unverified."""
         return list_checkpoints(self.folder)
 
     def _put(self, temporary: Path, final: Path) -> None:
@@ -175,10 +175,10 @@ class Checkpoints:
         return [path for _, _, path in ranked[-self.keep_best :]]
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint so that no moment shows it half removed under its name."""
-        doomed = self.folder / f".tmp-{path.name}-{os.getpid()}-gone"
-        path.rename(doomed)
-        shutil.rmtree(doomed)
+        """Delete a checkpoint after renaming it, so that its name never denotes an incomplete checkpoint."""
+        temporary = self.folder / f".tmp-{path.name}-{os.getpid()}-gone"
+        path.rename(temporary)
+        shutil.rmtree(temporary)
 
     def _recover(self) -> None:
         for path in _folders(self.folder, ".tmp-*"):
@@ -192,20 +192,20 @@ class Checkpoints:
 
     def _explain(self, step: int, error: OSError) -> str:
         try:
-            free = f"with what was written removed again, {shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free"
+            free = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free after removing the incomplete files"
         except OSError:
-            free = "the disk does not say how much is free"
+            free = "the free space is unknown"
         paths = self.paths()
-        left = f"the last good one, {paths[-1]}, is as it was" if paths else "there is no earlier one"
+        left = f"the previous checkpoint, {paths[-1]}, is unchanged" if paths else "there is no earlier checkpoint"
         return (
             f"the checkpoint of step {step} could not be written to {self.folder}: {error.strerror or error} ({free}); "
-            f"{left}. Free some space (checkpoint.keep_last and keep_best say how many are kept), "
-            "then go on with run.resume=auto"
+            f"{left}. Free some space (checkpoint.keep_last and keep_best set how many are kept), "
+            "then continue with run.resume=auto"
         )
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the folders of the checkpoints in `folder`, oldest first, unverified; nothing there is touched."""
+    """Return the folders of the checkpoints in `folder`, oldest first, unverified; nothing is modified."""
     return [path for _, path in sorted((int(path.name), path) for path in _folders(folder, "[0-9]*"))]
 
 

@@ -1,4 +1,4 @@
-"""Take a run's folder for this run, and leave no trace there if the run turns out not to be possible."""
+"""Claim the folder of a run, and undo all changes to it if the run cannot be built."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rlcore.settings import TrainConfig
 
 @attrs.frozen
 class Claim:
-    """Hold where a run lies and what it goes on from.
+    """The folder of a run and the checkpoint to resume from.
 
     Attributes:
         path: the run's folder.
-        is_continued: the folder held this run before.
-        checkpoint: where to go on, None for a fresh start.
-        start: folder of the model as it was before training, where the run keeps one and is to go on.
+        is_continued: whether the folder already contained this run.
+        checkpoint: the checkpoint to resume from; None for a new run.
+        start: folder of the model before training, if the resumed run saved it.
     """
 
     path: Path
@@ -39,13 +39,14 @@ class Claim:
 
 @contextmanager
 def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: str) -> Iterator[Claim]:
-    """Make or find the run's folder on rank 0, and let all ranks know; undo it if the block raises.
+    """Create or find the run's folder on rank 0 and broadcast it to all ranks; undo the changes if the block raises.
 
     Raises:
-        RunExists: the folder holds a run and nothing was said about it.
-        CheckpointError: the checkpoint that was named cannot be used.
+        RunExists: the folder contains a run, and neither `run.resume` nor `run.overwrite` is set.
+        CheckpointError: the checkpoint of `run.resume` is missing, damaged or of another trainer.
+        ConfigError: the folder cannot be created, or options differ from those of the checkpoint.
     """
-    existed = config.run.name is not None and _wanted(config).exists()
+    existed = config.run.name is not None and _folder(config).exists()
 
     def take() -> Claim:
         try:
@@ -53,7 +54,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
         except OSError as error:
             if isinstance(error, RLCoreError):
                 raise
-            raise ConfigError(f"run.root = {config.run.root!r}: the run's folder cannot be made: {error}") from error
+            raise ConfigError(f"run.root = {config.run.root!r}: the run's folder cannot be created: {error}") from error
 
     found = ranks.on_main(take)
     try:
@@ -70,35 +71,39 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
             RunDir(found.path).write_config(unstructure(config), plugins)
 
 
-def _wanted(config: TrainConfig) -> Path:
+def _folder(config: TrainConfig) -> Path:
     return Path(config.run.root) / (config.run.name or "")
 
 
 def _claim(config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> Claim:
-    run, wanted = config.run, _wanted(config)
+    run, folder = config.run, _folder(config)
     if run.name is None and run.resume == "auto":
-        raise ConfigError("run.resume = 'auto': needs run.name, to know which run to go on with")
+        raise ConfigError("run.resume = 'auto': needs run.name, the run to continue")
     checkpoint = None if run.resume in ("never", "auto") else Checkpoints.open(Path(run.resume))
     if checkpoint is not None:
         _check_same(checkpoint, config, plugins, trainer)
-    replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(wanted)
+    replaces = run.name is not None and run.overwrite and run.resume == "never" and is_run(folder)
     if replaces:
-        _set_aside(wanted)
-    place = RunDir.create(run.root, run.name, overwrite=run.overwrite, resume=run.resume, trainer=trainer)
-    if checkpoint is None and place.is_continued:
-        checkpoint = Checkpoints(place.checkpoints).newest_whole()
+        _set_aside(folder)
+    run_dir = RunDir.create(run.root, run.name, overwrite=run.overwrite, resume=run.resume, trainer=trainer)
+    if checkpoint is None and run_dir.is_continued:
+        checkpoint = Checkpoints(run_dir.checkpoints).newest_whole()
         if checkpoint is None:
-            get_logger("resume").warning("the run has no whole checkpoint: it starts anew", run=str(place.path))
+            get_logger("resume").warning(
+                "the run has no undamaged checkpoint and starts at step 0", run=str(run_dir.path)
+            )
         else:
             _check_same(checkpoint, config, plugins, trainer)
     start = None if checkpoint is None else checkpoint.path.parent.parent / "start"
-    return Claim(place.path, place.is_continued, checkpoint, start if start is not None and start.is_dir() else None)
+    return Claim(
+        run_dir.path, run_dir.is_continued, checkpoint, start if start is not None and start.is_dir() else None
+    )
 
 
 def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> None:
-    """Refuse to go on with other options: a checkpoint brings the state they led to, and it would be neither run.
+    """Raise if options differ from those of the checkpoint, because its state belongs to those options.
 
-    Options that came or went with another version of a plugin are only told.
+    Options that another version of a plugin added or removed only cause a warning.
     """
     _check_trainer(checkpoint, trainer)
     then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
@@ -110,33 +115,33 @@ def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[st
             if old.get(key) == new.get(key):
                 continue
             is_of_version = (key in old) != (key in new) and checkpoint.manifest.get("plugins") != plugins
-            said = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
-            (versions if is_of_version else changed).append(said)
+            change = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
+            (versions if is_of_version else changed).append(change)
     masks = [config.get("data", {}).get("logit_mask") for config in (then, now)]
     if (masks[0] is None) != (masks[1] is None):
         changed.append(f"data.logit_mask was {masks[0]!r:.60}, is {masks[1]!r:.60}")
     if changed:
         raise ConfigError(
-            f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the options of then, "
-            f"or start a new run from {checkpoint.path / 'model'}"
+            f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the original "
+            f"options, or start a new run from {checkpoint.path / 'model'}"
         )
-    for said in versions:
-        get_logger("resume").warning(f"an option came or went with another version of a plugin: {said}")
+    for change in versions:
+        get_logger("resume").warning(f"another version of a plugin added or removed an option: {change}")
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Name the leaves of nested options by dotted paths."""
+    """Return nested options as one mapping from dotted paths to values."""
     if not isinstance(values, Mapping):
         return {prefix[:-1]: values}
     return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}{name}.").items()}
 
 
 def _check_trainer(checkpoint: Checkpoint, trainer: str) -> None:
-    wrote = str(checkpoint.manifest.get("config", {}).get("trainer", {}).get("name"))
-    if wrote.rpartition(":")[2] != trainer:
+    writer = str(checkpoint.manifest.get("config", {}).get("trainer", {}).get("name"))
+    if writer.rpartition(":")[2] != trainer:
         raise CheckpointError(
-            f"{checkpoint.path} was written by trainer '{wrote}', and '{trainer}' cannot go on from it: "
-            f"set trainer.name to '{wrote}', or start a new run from {checkpoint.path / 'model'}"
+            f"{checkpoint.path} was written by trainer '{writer}', and '{trainer}' cannot resume from it: "
+            f"set trainer.name to '{writer}', or start a new run from {checkpoint.path / 'model'}"
         )
 
 
@@ -149,7 +154,7 @@ def _set_aside(folder: Path) -> None:
 
 
 def _undo(folder: Path, existed: bool) -> None:
-    """Put the folder back to what it was before `_claim`."""
+    """Restore the folder to its state before `_claim`."""
     for child in folder.iterdir():
         if child.name != REPLACED:
             shutil.rmtree(child) if child.is_dir() else child.unlink()

@@ -1,4 +1,4 @@
-"""Describe a folder by the checksums of its files, so that damage is noticed when it is read."""
+"""Manifest of a checkpoint: its metadata and a checksum of every file, to detect damage."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OWN_FIELDS = ("schema", "step", "created", "score", "bytes", "files", "sha256")
 
 
 def write_manifest(folder: Path, *, step: int, score: float | None, further: Mapping[str, Any]) -> None:
-    """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and one of its own contents.
+    """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and a SHA-256 of its own contents.
 
     Raises:
-        CheckpointError: `further` has a field whose name is taken.
+        CheckpointError: `further` contains a field of the manifest itself.
     """
-    taken = sorted(set(further) & set(OWN_FIELDS))
-    if taken:
-        raise CheckpointError(f"a manifest has a field '{taken[0]}' of its own: call the further one something else")
+    clashes = sorted(set(further) & set(OWN_FIELDS))
+    if clashes:
+        raise CheckpointError(f"a manifest has a field '{clashes[0]}' of its own: rename the further field")
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / FILE_NAME]
     files = {
         path.relative_to(folder).as_posix(): {"sha256": _digest(path), "bytes": path.stat().st_size} for path in paths
@@ -46,16 +46,16 @@ def write_manifest(folder: Path, *, step: int, score: float | None, further: Map
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what the manifest of `folder` says, once it is known to be whole itself.
+    """Return the contents of the manifest of `folder` after verifying its own checksum.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another schema.
+        CheckpointError: the manifest is missing, damaged, or of another schema.
     """
     path = folder / FILE_NAME
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{folder}: has no {FILE_NAME}, so it is no whole checkpoint") from None
+        raise CheckpointError(f"{folder}: has no {FILE_NAME}, so it is not a complete checkpoint") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}") from error
     if not isinstance(contents, dict) or not isinstance(contents.get("sha256"), str):
@@ -72,10 +72,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare every file that the manifest of `folder` names with its size and checksum there.
+    """Compare every file in the manifest of `folder` with its size and checksum.
 
     Raises:
-        CheckpointError: one is missing or differs; the message names it.
+        CheckpointError: a file is missing or differs; the message names it.
     """
     for name, entry in files.items():
         path = folder / name
@@ -93,15 +93,15 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the disk hold everything in `folder`: each file, then each folder from the innermost outwards."""
+    """Sync everything in `folder` to disk: all files, then all folders, the innermost first."""
     paths = sorted(folder.rglob("*"), key=lambda path: len(path.parts), reverse=True)
     for path in [p for p in paths if p.is_file()] + [p for p in paths if p.is_dir()] + [folder]:
         sync(path)
 
 
 def sync(path: Path) -> None:
-    """Make the disk hold a file's contents, or a folder's list of names."""
-    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+    """Sync a file's contents, or a folder's entries, to disk."""
+    if path.is_dir() and os.name == "nt":  # Windows cannot open folders
         return
     # fsync on Windows needs a file opened for writing.
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Say which plugins a run uses, and which of those a checkpoint was written with are other or missing now."""
+"""Versions of the plugins that a run uses, and their comparison with those of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlcore.settings import RunConfig
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """Return the version of each dist that brought one of the plugins `names`, which are `dist:entry-point`."""
+    """Return the version of each dist that provides one of the plugins `names` (`dist:entry-point`)."""
     dists = {name.partition(":")[0] for name in names}
     return {plugin.dist: plugin.version for plugin in all_registries().discovery.plugins if plugin.dist in dists}
 
 
 def compare_plugins(manifest: Mapping[str, Any], plugins: Sequence[Plugin] | None = None) -> list[str]:
-    """Say in one line each which plugins a checkpoint was written with that are other, missing or left out now.
+    """Return one line for each plugin of a checkpoint that is now missing, not loaded or of another version.
 
     Args:
-        manifest: a checkpoint's; its `plugins` maps each dist to its version.
-        plugins: what is installed; what this process found where left out.
+        manifest: the manifest of the checkpoint; its `plugins` maps each dist to its version.
+        plugins: the installed plugins; by default those that this process discovered.
     """
     plugins = all_registries().discovery.plugins if plugins is None else plugins
     now = {plugin.dist: plugin.version for plugin in plugins}
@@ -44,22 +44,22 @@ def compare_plugins(manifest: Mapping[str, Any], plugins: Sequence[Plugin] | Non
 def _unavailable(manifest: Mapping[str, Any], plugins: Sequence[Plugin]) -> list[str]:
     lines = []
     for dist, version in sorted(manifest.get("plugins", {}).items()):
-        found = [plugin for plugin in plugins if plugin.dist == dist]
-        left_out = [plugin for plugin in found if not plugin.is_loaded]
-        written = f"the checkpoint was written with {dist} {version}"
-        if not found:
-            lines.append(f"{written}, which is not installed: pip install {dist}=={version}")
-        elif left_out:
-            lines.append(f"{written}, which is {left_out[0].state} now: {left_out[0].reason}")
+        installed = [plugin for plugin in plugins if plugin.dist == dist]
+        not_loaded = [plugin for plugin in installed if not plugin.is_loaded]
+        line = f"the checkpoint was written with {dist} {version}"
+        if not installed:
+            lines.append(f"{line}, which is not installed: pip install {dist}=={version}")
+        elif not_loaded:
+            lines.append(f"{line}, which is {not_loaded[0].state} now: {not_loaded[0].reason}")
     return lines
 
 
 @contextmanager
 def explain_missing_plugins(run: RunConfig) -> Iterator[None]:
-    """Have an error about a name or input say which plugins the checkpoint to be resumed needs and does not find.
+    """Append to an error about a name or input which plugins of the resumed checkpoint are missing.
 
     Raises:
-        UnknownComponent, InputsError, DataError: what the block raises of these, with the advice below.
+        UnknownComponent, InputsError, DataError: the error of the block, with one line for each missing plugin.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def explain_missing_plugins(run: RunConfig) -> Iterator[None]:
 
 
 def _peek(run: RunConfig) -> dict[str, Any]:
-    """Read the manifest of the checkpoint to be resumed, its files unverified; empty where there is none."""
+    """Read the manifest of the checkpoint to resume, without verifying its files; empty if there is none."""
     if run.resume == NEVER or (run.resume == AUTO and run.name is None):
         return {}
     if run.resume == AUTO:
@@ -81,6 +81,6 @@ def _peek(run: RunConfig) -> dict[str, Any]:
     for path in candidates:
         try:
             return read_manifest(path)
-        except CheckpointError:  # said when it is opened
+        except CheckpointError:  # raised again when it is opened
             continue
     return {}

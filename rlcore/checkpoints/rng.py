@@ -1,4 +1,4 @@
-"""Take the state of every random number generator of a process, and put it back."""
+"""Save and restore the state of every random number generator of a process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlcore.errors import CheckpointError
 
 
 def capture_rng(generators: Mapping[str, torch.Generator]) -> dict[str, Any]:
-    """Return the state of Python's, numpy's and torch's global generators and of the given ones, for `save_state`."""
+    """Return the state of Python's, numpy's and torch's global generators and of `generators`, for `save_state`."""
     return {
         "python": random.getstate(),
-        "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (others may use the global one)
+        "numpy": _plain(np.random.get_state(legacy=False)),  # noqa: NPY002 (other libraries may use the global generator)
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "generators": {name: generator.get_state() for name, generator in generators.items()},
@@ -24,22 +24,22 @@ def capture_rng(generators: Mapping[str, torch.Generator]) -> dict[str, Any]:
 
 
 def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generator]) -> None:
-    """Put every generator back to where `capture_rng` found it.
+    """Restore every generator from the state that `capture_rng` returned.
 
     Raises:
-        CheckpointError: the state lacks one of `generators`, or was taken with another number of CUDA devices.
+        CheckpointError: the state lacks one of `generators`, or has another number of CUDA devices.
     """
     missing = sorted(set(generators) - set(state["generators"]))
     if missing:
         raise CheckpointError(
-            f"the checkpoint holds no state of the random generator '{missing[0]}', only of "
+            f"the checkpoint has no state of the random generator '{missing[0]}', only of "
             f"{', '.join(sorted(state['generators'])) or 'none'}: it was written by another version of this trainer"
         )
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if devices and state["cuda"] and devices != len(state["cuda"]):
         raise CheckpointError(
-            f"the checkpoint holds the random state of {len(state['cuda'])} CUDA devices and this process sees "
-            f"{devices}: set CUDA_VISIBLE_DEVICES so that they are as many"
+            f"the checkpoint has the random state of {len(state['cuda'])} CUDA devices, and this process has "
+            f"{devices}: set CUDA_VISIBLE_DEVICES to the same number of devices"
         )
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
@@ -52,7 +52,7 @@ def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generat
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy's arrays and numbers into lists and numbers."""
+    """Convert numpy arrays and scalars to lists and numbers."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

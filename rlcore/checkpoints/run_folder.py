@@ -1,12 +1,12 @@
-"""Lay out a run's folder, and go back in its files when the run does.
+"""The layout of a run's folder, its creation, and the truncation of its logs when a run is resumed.
 
-<root>/<name>/config.yaml        the resolved configuration; also what marks the folder as a run
-<root>/<name>/metrics.jsonl      one object a line, each with its `step`
-<root>/<name>/completions.jsonl  evaluation samples, likewise
-<root>/<name>/rollouts.jsonl     what training sampled, likewise, as much of it as `run.rollouts` says
+<root>/<name>/config.yaml        the resolved configuration; its first line marks the folder as a run
+<root>/<name>/metrics.jsonl      metrics, one object per line with its `step`
+<root>/<name>/completions.jsonl  evaluation samples, in the same format
+<root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
 <root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
-<root>/<name>/profile/           where the time went, see `rlcore.profiling`
+<root>/<name>/profile/           timings of the run's phases, see `rlcore.profiling`
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from rlcore.errors import ConfigError, RunExists
 MARK = "# rlcore run"
 NEVER, AUTO = "never", "auto"
 REPLACED = ".replaced"
-"""Where what a run's folder held may wait until the run that overwrites it can begin."""
+"""Subfolder with the previous contents of a run's folder until the run that overwrites it is built."""
 
 
 @attrs.frozen
 class RunDir:
-    """Name the places in a run's folder.
+    """Paths in a run's folder.
 
     Attributes:
         path: the folder.
-        is_continued: it holds a run that was asked to go on.
+        is_continued: whether the folder contains a run that is resumed.
     """
 
     path: Path
@@ -47,19 +47,20 @@ class RunDir:
     def create(
         cls, root: Path | str, name: str | None, *, overwrite: bool, resume: str = NEVER, trainer: str = "run"
     ) -> RunDir:
-        """Make the folder of a run, or find the one that is to go on.
+        """Create the folder of a run, or find the folder of the run to resume.
 
         Args:
-            root: folder that holds the runs; made if absent.
-            name: the folder's name; `<trainer>-YYYYmmdd-HHMMSS` where None, with `-2`, `-3`, ... while that is taken.
-            overwrite: delete what the folder holds, if it is a run.
-            resume: `never`, `auto` (go on with the run in the folder, if there is one), or a checkpoint's path (go on
-                with the run if the checkpoint is one of its own, else begin a run in a new folder).
-            trainer: names the run where `name` is None.
+            root: parent folder of the runs; created if missing.
+            name: the folder's name; None means `<trainer>-YYYYmmdd-HHMMSS`, with `-2`, `-3`, ... if that exists.
+            overwrite: delete the contents of the folder if it is a run.
+            resume: `never`, `auto` (resume the run in the folder, if there is one), or a checkpoint's path (resume the
+                run if the checkpoint is in its folder, else start a run in a new folder).
+            trainer: prefix of the name if `name` is None.
 
         Raises:
-            RunExists: the folder holds a run and nothing was said about it, or holds something else.
-            ConfigError: the name is no plain name, or `overwrite` would delete what `resume` needs.
+            RunExists: the folder contains a run, and neither `resume` nor `overwrite` applies; or it contains other
+                files.
+            ConfigError: the name is not a plain folder name, or `overwrite` would delete the checkpoint to resume.
         """
         if name is None:
             return cls(_make_fresh(Path(root), trainer))
@@ -69,20 +70,20 @@ class RunDir:
             folder.mkdir(parents=True)
             return cls(folder)
         if not folder.is_dir() or not (is_run(folder) or _is_free(folder, overwrite=overwrite)):
-            raise RunExists(f"{folder} exists and is no run of rlcore, so it is left alone: pass another run.name")
+            raise RunExists(f"{folder} exists and is no run of rlcore, so it is left unchanged: pass another run.name")
         if not is_run(folder):
             return cls(folder)
-        wanted = resume == AUTO or (resume != NEVER and Path(resume).resolve().is_relative_to(folder.resolve()))
-        if wanted and overwrite:
+        resumes = resume == AUTO or (resume != NEVER and Path(resume).resolve().is_relative_to(folder.resolve()))
+        if resumes and overwrite:
             raise ConfigError(
-                f"run.overwrite = true would delete {folder}, which run.resume = {resume} goes on with: pass one only"
+                f"run.overwrite = true would delete {folder}, which run.resume = {resume} continues: pass only one"
             )
-        if wanted:
+        if resumes:
             return cls(folder, is_continued=True)
         if not overwrite:
             raise RunExists(
-                f"{folder} already holds a run: pass run.resume=auto to go on with it, run.overwrite=true to delete it "
-                "and begin again, or another run.name"
+                f"{folder} already holds a run: pass run.resume=auto to continue it, run.overwrite=true to delete it "
+                "and start again, or another run.name"
             )
         _empty(folder)
         return cls(folder)
@@ -104,7 +105,7 @@ class RunDir:
 
     @property
     def rollouts(self) -> Path:
-        """Return the file of what training sampled."""
+        """Return the file of the training samples."""
         return self.path / "rollouts.jsonl"
 
     @property
@@ -118,11 +119,11 @@ class RunDir:
         return self.path / "model"
 
     def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str]) -> None:
-        """Write the resolved configuration so that it can be given to `rlcore train` again.
+        """Write the resolved configuration as a file that `rlcore train` accepts.
 
         Args:
-            config: all options; what YAML has no word for is described in words.
-            plugins: distribution → version; they go into comments, for they are no options.
+            config: all options; values that YAML cannot represent are replaced by a description.
+            plugins: distribution → version; written as comments, because they are not options.
         """
         lines = [f"{MARK}, written by rlcore {plugins.get('rlcore', '(unknown version)')}; it marks this folder as one"]
         lines += [f"# plugin {dist} {version}" for dist, version in sorted(plugins.items()) if dist != "rlcore"]
@@ -131,10 +132,10 @@ class RunDir:
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])
 
     def rewind(self, step: int | None) -> None:
-        """Drop what metrics, completions and rollouts say of later steps, and a last line that was cut short.
+        """Remove metrics, completions and rollouts of later steps, and an incomplete last line.
 
         Args:
-            step: number of steps done at the checkpoint that is resumed; None begins again, with empty files.
+            step: number of finished steps at the resumed checkpoint; None removes all lines.
         """
         for file in (self.metrics, self.completions, self.rollouts):
             if file.exists():
@@ -142,7 +143,7 @@ class RunDir:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether `folder` holds a config.yaml that rlcore wrote."""
+    """Return whether `folder` contains a config.yaml written by rlcore."""
     try:
         with (folder / "config.yaml").open("rb") as file:
             return file.readline().startswith(MARK.encode())
@@ -151,7 +152,7 @@ def is_run(folder: Path) -> bool:
 
 
 def _is_free(folder: Path, *, overwrite: bool) -> bool:
-    """Tell whether `folder` holds nothing, or, where that may go, only a run that was set aside to be overwritten."""
+    """Return whether `folder` is empty or, with `overwrite`, contains only a run that was set aside."""
     return all(overwrite and child.name == REPLACED and is_run(child) for child in folder.iterdir())
 
 
@@ -171,11 +172,11 @@ def _make_fresh(root: Path, trainer: str) -> Path:
 
 def _check_name(name: str) -> None:
     if not name or name in {".", ".."} or any(letter in name for letter in "/\\\0"):
-        raise ConfigError(f"run.name = {name!r}: must be a plain folder name; run.root says where the folder lies")
+        raise ConfigError(f"run.name = {name!r}: must be a plain folder name; run.root sets its parent folder")
 
 
 def _empty(folder: Path) -> None:
-    """Delete what a run's folder holds, the file that marks it as a run last."""
+    """Delete the contents of a run's folder; config.yaml, which marks it as a run, is deleted last."""
     for child in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -193,7 +194,7 @@ def _lines_until(file: Path, step: int | None) -> Iterator[bytes]:
 
 
 def _step_of(line: bytes) -> int:
-    """Return the step a line is about; -1 where it does not say."""
+    """Return the step of a line; -1 if it has none."""
     try:
         step = json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
@@ -202,13 +203,13 @@ def _step_of(line: bytes) -> int:
 
 
 def _replace(file: Path, parts: Iterable[bytes]) -> None:
-    """Write a file beside and rename it, so that no moment shows it half written."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    """Replace a file atomically: write a temporary file in the same folder and rename it."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as out:
+        with temporary.open("wb") as out:
             out.writelines(parts)
             out.flush()
             os.fsync(out.fileno())
-        beside.replace(file)
+        temporary.replace(file)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""Write nested plain state to one safetensors file, and read it back exactly.
+"""Save nested plain state to one safetensors file, and load it back exactly.
 
-Tensors are stored as they are. Everything else is a JSON tree in the file's metadata, in which every object has a
-single key that says what it is:
+Tensors are stored unchanged. Everything else is a JSON tree in the file's metadata, in which every object has a single
+key, its type:
 
-    {"dict": [[key, value], ...]}   a mapping, in its order, with keys that are strings or whole numbers
-    {"tensor": "name"}              the tensor called so in the file
-    {"int": "0x20000000000001"}     a whole number past 2**53, which not every reader of JSON keeps
-    {"float": "nan"}                nan, inf or -inf, which JSON has no word for
+    {"dict": [[key, value], ...]}   a mapping, in its order, with keys that are strings or integers
+    {"tensor": "name"}              the tensor of that name in the file
+    {"int": "0x20000000000001"}     an integer above 2**53, which some JSON parsers round
+    {"float": "nan"}                nan, inf or -inf, which JSON cannot represent
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlcore.errors import CheckpointError
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
 MAX_TREE_BYTES = 40_000_000
-"""What may go into the tree: safetensors reads no header of 100 MB, and quotes are escaped once more in it."""
+"""Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
 
 def save_state(path: Path, state: Any) -> None:
@@ -36,10 +36,10 @@ def save_state(path: Path, state: Any) -> None:
 
     Args:
         path: the file; its folder must exist.
-        state: dicts (keys str or int), lists, tuples (which come back as lists), str, bool, int, float, None, tensors.
+        state: dicts (keys str or int), lists, tuples (loaded as lists), str, bool, int, float, None, tensors.
 
     Raises:
-        CheckpointError: a value is of another type; the message holds its dotted path.
+        CheckpointError: a value has another type; the message contains its dotted path.
         OSError: the file cannot be written.
     """
     tensors: dict[str, Tensor] = {}
@@ -47,11 +47,11 @@ def save_state(path: Path, state: Any) -> None:
         tree = _encode(state, "", tensors)
         text = json.dumps({"schema": SCHEMA, "tree": tree}, separators=(",", ":"), allow_nan=False)
     except RecursionError:
-        raise CheckpointError(f"{path}: the state nests too deeply to be saved, or holds itself") from None
+        raise CheckpointError(f"{path}: the state is nested too deeply to be saved, or contains itself") from None
     if len(text) > MAX_TREE_BYTES:
         raise CheckpointError(
-            f"{path}: the state holds {len(text) / 1e6:.0f} MB beside its tensors, and at most "
-            f"{MAX_TREE_BYTES / 1e6:.0f} MB fit: keep long lists of numbers as tensors"
+            f"{path}: the state has {len(text) / 1e6:.0f} MB besides its tensors; the maximum is "
+            f"{MAX_TREE_BYTES / 1e6:.0f} MB: store long lists of numbers as tensors"
         )
     try:
         save_file(_own_memory(tensors), str(path), metadata={METADATA_KEY: text})
@@ -60,7 +60,7 @@ def save_state(path: Path, state: Any) -> None:
 
 
 def load_state(path: Path) -> Any:
-    """Read what `save_state` wrote to `path`; tensors come back on the CPU, each in memory of its own.
+    """Load the state that `save_state` wrote to `path`; tensors are on the CPU, each in its own memory.
 
     Raises:
         CheckpointError: the file is missing, damaged, or was not written by `save_state`.
@@ -68,12 +68,12 @@ def load_state(path: Path) -> Any:
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             text = (file.metadata() or {}).get(METADATA_KEY)
-            # A copy, for the file's own memory is not aligned, and kernels may round differently where it is not.
+            # A copy, because the file's memory is not aligned, and kernels may round differently on unaligned memory.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if text is None:
-        raise CheckpointError(f"{path}: is no state that rlcore saved: its metadata has no '{METADATA_KEY}'")
+        raise CheckpointError(f"{path}: is not a state saved by rlcore: its metadata has no '{METADATA_KEY}'")
     try:
         document = json.loads(text)
         if document["schema"] != SCHEMA:
@@ -86,9 +86,9 @@ def load_state(path: Path) -> Any:
 
 
 def io_failure(error: SafetensorError) -> OSError | None:
-    """Return the OSError inside what safetensors raised for a write that failed; None if it was something else."""
-    found = re.search(r"(.*?)\s*\(os error (\d+)\)", str(error), re.DOTALL)
-    return OSError(int(found[2]), found[1].rpartition(": ")[2]) if found else None
+    """Return the OSError behind a failed write of safetensors; None for any other error."""
+    match = re.search(r"(.*?)\s*\(os error (\d+)\)", str(error), re.DOTALL)
+    return OSError(int(match[2]), match[1].rpartition(": ")[2]) if match else None
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -101,7 +101,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if isinstance(key, bool) or not isinstance(key, str | int):
-                raise CheckpointError(f"state{_at(path)} has the key {key!r}: keys must be strings or whole numbers")
+                raise CheckpointError(f"state{_at(path)} has the key {key!r}: keys must be strings or integers")
         return {"dict": [[_encode(k, path, tensors), _encode(v, _join(path, k), tensors)] for k, v in value.items()]}
     raise CheckpointError(
         f"state{_at(path)} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved: "
@@ -110,7 +110,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _encode_scalar(value: Any) -> Any:
-    """Encode a value without parts; subclasses, such as numpy's float64 or an enum's strings, become the plain type."""
+    """Encode a scalar; subclasses, such as numpy's float64 or a string enum, become the plain type."""
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if abs(value) <= 2**53 else {"int": hex(value)}
     if isinstance(value, float):
@@ -152,7 +152,7 @@ def _add_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _own_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy the tensors that share memory with an earlier one: safetensors refuses them."""
+    """Copy tensors that share memory with an earlier one, because safetensors refuses shared memory."""
     seen: set[int] = set()
     own = {}
     for name, tensor in tensors.items():

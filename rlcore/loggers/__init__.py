@@ -1,4 +1,4 @@
-"""Send metrics and completions to every logger, and let none of them disturb the run."""
+"""Loggers: send metrics and completions to every logger of a run; a logger that raises is dropped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = get_logger("rlcore.loggers")
 
 
 class Loggers(list["Logger"]):
-    """Be all loggers of a run at once; one that raises is logged, closed, and not called again.
+    """All loggers of a run; an error of a logger is logged, and the logger is closed and not called again.
 
     Args:
-        loggers: those to begin with.
-        fence: keeps a list of who was dropped.
+        loggers: the initial loggers.
+        fence: records which loggers were dropped.
 
     Raises:
-        PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and a logger raises.
+        PluginError: by every method, if RLCORE_STRICT_PLUGINS is set and a logger raises.
     """
 
     def __init__(self, loggers: Iterable[Logger] = (), *, fence: Fence | None = None) -> None:
@@ -34,33 +34,33 @@ class Loggers(list["Logger"]):
         self._step = 0
 
     def add(self, logger: Logger, name: str) -> None:
-        """Add a logger; `name` is what it is called if it has to be dropped."""
+        """Add a logger; `name` is its name in messages."""
         self.append(logger)
         self._names[id(logger)] = name
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of a training step or of an evaluation."""
+        """Send the metrics of a training step or of an evaluation to every logger."""
         self._step = step
-        self._tell("metrics", step, dict(metrics))
+        self._call("metrics", step, dict(metrics))
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Send evaluation samples."""
+        """Send evaluation samples to every logger."""
         self._step = step
-        self._tell("completions", step, rows)
+        self._call("completions", step, rows)
 
     def close(self, error: BaseException | None) -> None:
-        """Have each logger finish, whatever the others do."""
+        """Close every logger, even if another one raises."""
         try:
-            self._tell("close", error)
+            self._call("close", error)
         finally:
             self.clear()
 
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _call(self, method: str, *arguments: Any) -> None:
         for logger in list(self):
             try:
                 with phase("log"), phase(self._name(logger)):
                     getattr(logger, method)(*arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a logger may raise anything
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # a plugin's logger may raise anything
                 self._drop(logger, method, error)
 
     def _name(self, logger: Logger) -> str:
@@ -73,5 +73,5 @@ class Loggers(list["Logger"]):
         if method != "close":
             try:
                 logger.close(error)
-            except (Exception, SystemExit) as again:  # noqa: BLE001  # the same fence, on the way out
+            except (Exception, SystemExit) as again:  # noqa: BLE001  # as above
                 log.debug("the dropped logger could not be closed either", dropped=name, error=describe_error(again))

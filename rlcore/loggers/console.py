@@ -1,4 +1,4 @@
-"""Show a run to a person: a line a step, a progress bar on a terminal, tables of completions, a closing summary."""
+"""Console output of a run: one line per step, a progress bar, tables of completions and a final summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.protocols import RunView
 
-USUAL = (
+DEFAULT_METRICS = (
     "reward/mean",
     "kl/mean",
     "loss/policy",
@@ -28,18 +28,18 @@ USUAL = (
     "loss",
     "lr",
 )
-"""What a step's line shows of the metrics that are there, in this order."""
+"""Metrics on a step's line by default, in this order, if the step has them."""
 TIME_KEYS = ("time/step_s", "time/total_s")
 SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
 
 
 class ConsoleLogger:
-    """Print a run through rich: colours and a live bar on a terminal, plain lines elsewhere, no colours for NO_COLOR.
+    """Logger that prints with rich: colours and a progress bar on a terminal, plain lines elsewhere; obeys NO_COLOR.
 
     Args:
-        config: see `ConsoleConfig`.
-        run: the run shown.
-        console: where to print; standard output when left out.
+        config: its options.
+        run: the logged run.
+        console: the console to print to; standard output by default.
     """
 
     def __init__(self, config: ConsoleConfig, run: RunView, *, console: Console | None = None) -> None:
@@ -66,31 +66,31 @@ class ConsoleLogger:
             self._print_line("eval", step, _evaluation_cells(evaluation), {})
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print a table of the first rows, of a sweep as many from each way of sampling: prompt, output and scores."""
+        """Print a table of the first rows: prompt, output and scores; a sweep shows rows of every sampling setting."""
         show = self._run.config.eval.show if self._config.show is None else self._config.show
         if not rows or not show:
             return
-        ways: dict[Any, list[Mapping[str, Any]]] = {}
+        groups: dict[Any, list[Mapping[str, Any]]] = {}
         for row in rows:
-            ways.setdefault(row.get("sampling"), []).append(row)
-        shown = [row for way in ways.values() for row in way[: -(-show // len(ways))]][:show]
+            groups.setdefault(row.get("sampling"), []).append(row)
+        shown = [row for group in groups.values() for row in group[: -(-show // len(groups))]][:show]
         title = f"completions after step {step}, {len(shown)} of {len(rows)}"
         self._console.print(make_table(shown, title=title))
 
     def close(self, error: BaseException | None) -> None:
-        """End the progress bar and sum the run up: what it reached, where it lies, how to load it or go on."""
+        """Stop the progress bar and print a summary: steps, time, last metrics, folder, how to load or resume."""
         self._end_progress()
         run, steps = self._run, self._run.step - self._first_step
-        took = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
+        summary = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
         if error is None:
             early = run.total_steps is not None and run.step < run.total_steps
             word = ("stopped", "bold yellow") if early else ("finished", "bold green")
-            self._print(Text.assemble(word, f": {took}, now at step {run.step}"))
+            self._print(Text.assemble(word, f": {summary}, now at step {run.step}"))
         elif isinstance(error, KeyboardInterrupt):
-            self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {took}"))
+            self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {summary}"))
         else:
             cause = f"{type(error).__name__}: {visible(str(error))}"
-            self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {took}\n  {cause}"))
+            self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {summary}\n  {cause}"))
         evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
         cells = _evaluation_cells(evaluation) or self._cells(self._last)
         if cells:
@@ -107,7 +107,7 @@ class ConsoleLogger:
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         if self._config.metrics:
             return [(short_name(key), metrics[key]) for key in self._config.metrics if key in metrics]
-        chosen = [key for key in USUAL if key in metrics]
+        chosen = [key for key in DEFAULT_METRICS if key in metrics]
         others = [key for key in metrics if key not in chosen and not key.endswith(SIDE_STATISTICS)]
         keys = chosen or others
         return [(short_name(key), metrics[key]) for key in keys[:MAX_CELLS]]
@@ -129,11 +129,11 @@ class ConsoleLogger:
         self._print(line.append(end, style="dim"))
 
     def _print(self, text: Text) -> None:
-        """Print without wrapping: in a file, a line of a log is one line."""
+        """Print without wrapping, so that each log entry is one line in a file."""
         self._console.print(text, soft_wrap=True)
 
     def _advance(self, step: int) -> None:
-        """Show the bar where the end is known; before, there is nothing to show progress towards."""
+        """Update the progress bar, once the total number of steps is known."""
         total = self._run.total_steps
         if not (self._config.progress and self._console.is_terminal and is_progress_bar_enabled()):
             self._end_progress()
@@ -151,7 +151,7 @@ class ConsoleLogger:
 
 
 def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Choose what an evaluation's line shows: of a sweep all values of one metric before any of the next."""
+    """Choose the metrics on an evaluation's line; for a sweep, all values of a metric are adjacent."""
     keys: dict[str, list[str]] = {}
     for key in metrics:
         name = key.removeprefix("eval/").partition("@")[0]
@@ -165,7 +165,7 @@ def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _distance_from_purpose(name: str) -> int:
-    """Rank rewards first, then what a metric function says (and the one loss), the form of responses last."""
+    """Rank rewards first, then values of a metric function and the loss, then response statistics."""
     if name == "reward/mean":
         return 0
     return 1 if "/" not in name else 3 if name.startswith("response/") else 2
@@ -180,7 +180,7 @@ def _duration(seconds: float) -> str:
 
 
 def _loading(folder: Path) -> str:
-    """Write how plain transformers loads a folder."""
+    """Return the code that loads a folder with plain transformers."""
     with suppress(OSError, ValueError):
         if json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder"):
             return f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{folder.as_posix()}")'
@@ -188,13 +188,13 @@ def _loading(folder: Path) -> str:
 
 
 REFRESHES_PER_SECOND = 2.0
-"""A bar that moves once a step needs no more, and the thread that draws it shares the processor with training."""
+"""Refresh rate of the progress bar; kept low because its thread shares the CPU with training."""
 ESTIMATE_OVER_S = 3600.0
-"""The time left is judged by the steps of this long; rich's half minute holds too few of them."""
+"""Time window for estimating the remaining time; rich's default of 30 s contains too few steps."""
 
 
 def make_progress(console: Console) -> Progress:
-    """Return a bar with the steps done, the time taken and the time left; it appears once started."""
+    """Return a progress bar with finished steps, elapsed and remaining time; it is shown once started."""
     return Progress(
         TextColumn("training"),
         BarColumn(bar_width=None),

@@ -1,4 +1,4 @@
-"""Write all metrics and completions to the run's folder, one JSON object a line."""
+"""Logger that writes all metrics and completions to the run's folder, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = get_logger("rlcore.loggers")
 
 
 class JsonlLogger:
-    """Append to metrics.jsonl and completions.jsonl of the run; a line is on its way to the disk when a call returns.
+    """Logger that appends to metrics.jsonl and completions.jsonl of the run, unbuffered.
 
-    Numbers are not rounded. nan, inf and -inf are written as null, under their key: JSON has no word for them, and
-    readers differ in what else they take. Lines that cannot be written, as when the disk is full, wait for the next
-    call; if there still is no room at the end, `close` raises.
+    Numbers are not rounded. nan, inf and -inf are written as null, because JSON cannot represent them. Lines that
+    cannot be written, for example because the disk is full, are retried at the next call; `close` raises if they still
+    cannot be written.
     """
 
     def __init__(self, config: None, run: RunView) -> None:  # noqa: ARG002  a logger's signature; it has no options
@@ -32,55 +32,57 @@ class JsonlLogger:
         self._metrics.add(step, [metrics])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write one line a row: `step`, then what the row holds."""
+        """Write one line per row: `step`, then the row's values."""
         self._completions.add(step, rows)
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002 (a logger's signature)
-        """Write what is still waiting.
+        """Write all pending lines.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: a line cannot be written.
         """
         self._metrics.flush()
         self._completions.flush()
 
 
 class JsonLines:
-    """Append records to a file, one JSON object a line: a line that did not fit is taken back and kept."""
+    """A file of JSON lines to append to; a partially written line is truncated again and stays pending."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.waiting: deque[bytes] = deque()
+        self.pending: deque[bytes] = deque()
 
     def add(self, step: int, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write a line for each record, `step` first, after those still waiting."""
-        had_waited = bool(self.waiting)
-        self.waiting += [_with_step(step, record) for record in records]
+        """Write the pending lines and one line for each record, `step` first."""
+        had_pending = bool(self.pending)
+        self.pending += [_with_step(step, record) for record in records]
         try:
             self.flush()
         except OSError as error:
-            if not had_waited:
-                log.warning("lines wait until they can be written", file=str(self.path), error=str(error))
+            if not had_pending:
+                log.warning(
+                    "lines could not be written; retrying at the next call", file=str(self.path), error=str(error)
+                )
 
     def flush(self) -> None:
-        """Write every line that waits.
+        """Write all pending lines.
 
         Raises:
-            OSError: it cannot be written; it still waits.
+            OSError: a line cannot be written; it stays pending.
         """
-        if not self.waiting:
+        if not self.pending:
             return
         with self.path.open("ab", buffering=0) as file:
-            while self.waiting:
+            while self.pending:
                 start = os.fstat(file.fileno()).st_size
-                rest = memoryview(self.waiting[0])
+                rest = memoryview(self.pending[0])
                 try:
                     while rest:
                         rest = rest[os.write(file.fileno(), rest) :]
                 except OSError:
                     os.ftruncate(file.fileno(), start)
                     raise
-                self.waiting.popleft()
+                self.pending.popleft()
 
 
 def _with_step(step: int, record: Mapping[str, Any]) -> bytes:

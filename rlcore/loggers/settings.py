@@ -1,4 +1,4 @@
-"""The options of the loggers that come with the core."""
+"""Options of the built-in loggers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from rlcore.config import config, option
 
 @config
 class ConsoleConfig:
-    """What a person sees of a run."""
+    """Options of the console output."""
 
-    metrics: tuple[str, ...] = option((), "metrics on each step's line, by their full keys; the usual ones when empty")
-    every: int = option(1, "print a line after every so many steps; evaluations are always printed", ge=1, unit="steps")
-    show: int | None = option(None, "completions printed at an evaluation; `eval.show` when left out", ge=0)
-    progress: bool = option(True, "show a progress bar while the output is a terminal")
+    metrics: tuple[str, ...] = option((), "metrics on each step's line, by their full keys; the default ones if empty")
+    every: int = option(
+        1, "number of steps between two printed lines; evaluations are always printed", ge=1, unit="steps"
+    )
+    show: int | None = option(None, "completions printed at an evaluation; default: `eval.show`", ge=0)
+    progress: bool = option(True, "show a progress bar if the output is a terminal")

@@ -1,4 +1,4 @@
-"""Show what was sampled as a table, and numbers as a person reads them."""
+"""Tables of sampled completions, and the formatting of numbers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 MAX_CELLS = 5
-"""Numbers shown of a step or of a sample."""
+"""Maximum number of metrics in a step's line or a sample's row."""
 NUMBER_WIDTH = 9
 PROMPT_CHARS, OUTPUT_CHARS = 200, 400
-WORDS = ("sampling", "end")
-"""What is written as it is, in rows that have it."""
+TEXT_COLUMNS = ("sampling", "end")
+"""Columns of text, shown if a row has them."""
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = False) -> Table:
     """Return a table of prompts, outputs and scores.
 
     Args:
-        rows: as completions.jsonl and rollouts.jsonl hold them.
-        title: what stands above the table.
-        whole: show texts however long they are; else the end of the prompt and the beginning of the output.
+        rows: rows of completions.jsonl or rollouts.jsonl.
+        title: title above the table.
+        whole: show complete texts; else the end of the prompt and the beginning of the output.
     """
-    present = dict.fromkeys(key for row in rows for key, value in row.items() if key in WORDS or _is_number(value))
-    words = [key for key in present if key in WORDS]
+    present = dict.fromkeys(
+        key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or _is_number(value)
+    )
+    words = [key for key in present if key in TEXT_COLUMNS]
     numbers = [key for key in present if key not in ("step", *words)][:MAX_CELLS]
     table = Table(title=Text(title), title_justify="left")
     if "step" in present:
@@ -50,14 +52,14 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
 
 
 def short_name(key: str) -> str:
-    """Shorten a key where nothing is lost: `reward/mean` to `reward`, `response/length_mean` to `length`."""
+    """Shorten a key if it stays unambiguous: `reward/mean` to `reward`, `response/length_mean` to `length`."""
     name, at, sampling = key.partition("@")
     short = name.removesuffix("/mean").removesuffix("/total").removeprefix("response/").removesuffix("_mean")
     return short + at + sampling
 
 
 def show_number(value: float) -> str:
-    """Write a metric in as many letters as any other, with the digits that matter."""
+    """Format a metric with fixed width and its significant digits."""
     value = float(value)
     size = abs(value)
     if not math.isfinite(value) or value == 0:
@@ -72,14 +74,14 @@ def show_number(value: float) -> str:
 
 
 def show_cell(value: Any) -> str:
-    """Write a number of a table: a count as it is, anything else like the metrics, nothing for what is no number."""
+    """Format a number for a table: an integer unchanged, a float like a metric; "" for any other value."""
     if not _is_number(value):
         return ""
     return str(value) if isinstance(value, int) else show_number(value).strip()
 
 
 def visible(text: object) -> str:
-    """Spell out control characters: a model may write escape sequences, and a terminal would obey them."""
+    """Escape control characters, because a terminal would execute escape sequences in sampled text."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
 
 

@@ -53,13 +53,13 @@ def test_a_full_disk_leaves_the_earlier_checkpoints_as_they_were(
     assert f"the checkpoint of step {step} could not be written to {folder}" in message
     assert "No space left on device" in message or "File too large" in message
     assert "MB are free" in message
-    assert "00000002, is as it was" in message
+    assert "00000002, is unchanged" in message
     assert "run.resume=auto" in message
     assert isinstance(caught.value.__cause__, Exception)
 
 
 def test_a_full_disk_at_the_first_checkpoint_says_there_is_none(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no earlier one"):
+    with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
         Checkpoints(folder).write(1, full, manifest={})
     assert list(folder.iterdir()) == []
 

@@ -90,18 +90,18 @@ def test_a_run_that_was_set_aside_gives_way_to_the_one_that_overwrites_it_only(t
     (tmp_path / "mine").mkdir()
     aside = aside.rename(tmp_path / "mine" / ".replaced")
     for resume in ("never", "auto"):
-        with pytest.raises(RunExists, match="left alone"):
+        with pytest.raises(RunExists, match="left unchanged"):
             RunDir.create(tmp_path, "mine", overwrite=False, resume=resume)
     assert RunDir.create(tmp_path, "mine", overwrite=True).path == tmp_path / "mine"
     assert is_run(aside)
     (aside / "config.yaml").unlink()
-    with pytest.raises(RunExists, match="left alone"):
+    with pytest.raises(RunExists, match="left unchanged"):
         RunDir.create(tmp_path, "mine", overwrite=True)
 
 
 def test_a_file_of_the_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(RunExists, match="left alone"):
+    with pytest.raises(RunExists, match="left unchanged"):
         RunDir.create(tmp_path, "mine", overwrite=True)
     assert (tmp_path / "mine").read_text() == "x"
 
@@ -109,7 +109,7 @@ def test_a_file_of_the_name_is_left_alone(tmp_path: Path) -> None:
 def test_overwrite_does_not_delete_what_resume_needs(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for resume in ("auto", str(run.checkpoints / "00000003")):
-        with pytest.raises(ConfigError, match="pass one only"):
+        with pytest.raises(ConfigError, match="pass only one"):
             RunDir.create(tmp_path, "mine", overwrite=True, resume=resume)
     assert run.metrics.exists()
 

@@ -86,4 +86,4 @@ def test_lines_that_did_not_fit_are_written_when_there_is_room_again(
     assert written == [{"step": 1, "a": 1.0}]
     logger.metrics(5, {"a": 1.0})
     assert [record["step"] for record in read(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
-    assert capsys.readouterr().err.count("lines wait") == 1
+    assert capsys.readouterr().err.count("lines could not be written") == 1

@@ -138,7 +138,7 @@ def test_lines_there_is_no_room_for_wait_and_are_missed_at_the_end(
     assert written == [(1, "a")]
     world.ranks[0].close(None)
     assert outputs(tmp_path) == [(1, "a"), (2, "a")]
-    assert capsys.readouterr().err.count("lines wait") == 1
+    assert capsys.readouterr().err.count("lines could not be written") == 1
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 0.5, "x", [1, ("a", None)], {"a": {"b": []}}])
