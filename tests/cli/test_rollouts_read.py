@@ -148,7 +148,7 @@ def test_a_run_there_is_not_is_told_with_what_there_is(
     [
         ([], "none", {}, "keeps no rollouts, as run.rollouts = none says: set it to a number for each step, or to all"),
         ([], 0, {"best": 1}, "run.rollouts = 0 says"),
-        ([], 8, {}, "no rollouts yet: no step has ended, or its trainer asks no reward function"),
+        ([], 8, {}, "no rollouts yet: no step has ended, or its trainer uses no reward function"),
         (ROWS, 8, {"steps": (3, 3)}, "none of the rollouts is as asked for; they are of steps 1 to 4"),
         (ROWS, 8, {"text": "zzz", "best": 3}, "none of the rollouts is as asked for"),
         ([row(1, "a", None)], 8, {"worst": 1}, "none of the rollouts is with a reward"),

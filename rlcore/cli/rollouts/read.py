@@ -203,7 +203,7 @@ def _explain(run: Path, file: Path, query: Query, what: str) -> str:
     kept = _option(run)
     if kept in ("none", 0):
         return f"{run} keeps no rollouts, as run.rollouts = {kept} says: set it to a number for each step, or to all"
-    return f"{run} has no rollouts yet: no step has ended, or its trainer samples nothing that it scores"
+    return f"{run} has no rollouts yet: no step has ended, or its trainer uses no reward function"
 
 
 def _option(run: Path) -> Any:
