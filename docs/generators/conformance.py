@@ -90,7 +90,7 @@ def pages() -> dict[str, str]:
         noun = KINDS.get(kind, "")
         title, prefix = TITLES.get(kind) or (f"{noun.capitalize()}s", f"{noun.replace(' ', '_')}-name")
         parts += [f"## {title}", "", f"Tests are named `{prefix}-law`.", ""]
-        parts += ["| law | statement | applies to |", "|---|---|---|"]
+        parts += ["| law | statement | applies |", "|---|---|---|"]
         parts += [_row(law) for law in laws_in(importlib.import_module(module))]
         parts.append("")
     return {"conformance.md": "\n".join(parts)}

@@ -1,6 +1,6 @@
-"""The conformance kit: the laws a published plugin must keep, each a test of its own.
+"""Conformance kit: the laws that a published plugin must keep, each run as a separate test.
 
-In the tests of a plugin, which needs no more than this file and `pip install 'rlcore[testing]'`:
+A plugin's test file, which needs only `pip install 'rlcore[testing]'`:
 
     import pytest
     from rlcore.testing import conformance
@@ -9,18 +9,18 @@ In the tests of a plugin, which needs no more than this file and `pip install 'r
     def test_law(law):
         law()
 
-Each law is a test that is called by it: `trainer-algo-same_seed_same_numbers`, or `plugin-the_import_is_light` for one
-about the whole package. Which laws are held follows from the kinds of the components and from what they declare.
-Without pytest, `print(check_plugin("acme-algo"))` does the same, and raises a `ConformanceError` that reports on every
-law if one is broken. Both take:
+Each test has the name of its law: `trainer-algo-same_seed_same_numbers`, or `plugin-the_import_is_light` for a law
+about the whole package. The kinds of the components and the properties they declare select the laws. Without pytest,
+`print(check_plugin("acme-algo"))` runs the same checks, and raises a `ConformanceError` with a report on every law if
+one is broken. Both accept:
 
-* `options`, `{"algo": {"rollouts": 8}}`: what a component is built with in every law. Give small numbers, or what a
-  component cannot do without.
-* `expected_failures`, `{"trainer-algo-two_processes_equal_one": "why"}`: laws that cannot be kept, with the reason. It
-  is strict: one that is kept all the same fails.
+* `options`, `{"algo": {"rollouts": 8}}`: options a component is built with in every law. Pass small sizes, and options
+  that have no usable default.
+* `expected_failures`, `{"trainer-algo-two_processes_equal_one": "why"}`: laws that cannot hold, with the reason. They
+  are strict: if such a law holds, its test fails.
 
-Everything happens on the CPU, with models and tokenizers made on the spot; nothing is downloaded. Some laws start
-processes of their own, so the plugin must be installed, with `pip install -e .` at least.
+All checks run on the CPU, with models and tokenizers created in memory; nothing is downloaded. Some laws start new
+processes, so the plugin must be installed, for example with `pip install -e .`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choose the laws that fit a plugin, hold them one by one, and report."""
+"""Select the laws that apply to a plugin, check them one by one, and report the outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlcore.components import KINDS, describe_error, normalise
 from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
-from rlcore.testing.rig.isolate import apart, bounded
+from rlcore.testing.rig.isolate import isolated, time_limit
 
 MODULES = {
     DIST: "rlcore.testing.laws.dist",
@@ -30,43 +30,43 @@ MODULES = {
     "schedulers": "rlcore.testing.laws.schedulers",
     "commands": "rlcore.testing.laws.commands",
 }
-"""Where the laws of each kind are written."""
+"""Kind of law → module that defines its laws."""
 
 
 @attrs.frozen(eq=False)
 class Case:
-    """Hold a law and whom to hold it against; calling it does so."""
+    """A law and the subject it is checked against; calling the case checks the law."""
 
     law: Law
     subject: Subject
 
     @property
     def id(self) -> str:
-        """Name the case as pytest shows it: `trainer-ppo-same_seed_same_numbers`."""
+        """Return the name that pytest shows, such as `trainer-ppo-same_seed_same_numbers`."""
         if self.subject.component is None:
             return f"{DIST}-{self.law.name}"
         kind = KINDS[self.subject.component.kind].replace(" ", "_")
         return f"{kind}-{self.subject.component.name}-{self.law.name}"
 
     def __call__(self) -> None:
-        """Hold the law, and leave the global random state and default dtype, which others may have set, as they were.
+        """Check the law; restore the global random state and the default dtype afterwards.
 
         Raises:
-            LawBroken: it is broken, or is not over after `TIME_LIMIT_S`.
+            LawBroken: the law is broken, or the check takes longer than `TIME_LIMIT_S`.
         """
-        with apart(), bounded():
+        with isolated(), time_limit():
             self.law(self.subject)
 
 
 @attrs.frozen
 class Outcome:
-    """Hold how one case ended.
+    """Result of one case.
 
     Attributes:
-        id: the case's.
-        state: `held`; `broken`; `expected`, broken as was foretold; `unexpected`, held though it was not to be.
-        message: what was wrong, or why that was expected.
-        time_s: seconds it took.
+        id: id of the case.
+        state: `held`; `broken`; `expected`, an expected failure; `unexpected`, held despite an expected failure.
+        message: the failure, or the reason given for the expected failure.
+        time_s: seconds the check took.
     """
 
     id: str
@@ -77,14 +77,14 @@ class Outcome:
 
 @attrs.frozen
 class Report:
-    """Hold how every case of a plugin ended; `str` writes a line for each."""
+    """Outcomes of all cases of a plugin; `str` formats them, one line for each case."""
 
     dist: str
     outcomes: tuple[Outcome, ...]
 
     @property
     def conforms(self) -> bool:
-        """Tell whether every law held, or was broken as foretold."""
+        """Return whether every law held or failed as expected."""
         return all(outcome.state in {"held", "expected"} for outcome in self.outcomes)
 
     def __str__(self) -> str:
@@ -96,21 +96,21 @@ class Report:
 
 
 def cases(dist: str, *, options: Mapping[str, Mapping[str, Any]] | None = None) -> list[Case]:
-    """List the cases of an installed dist: laws about it, about every component, and about components of each kind.
+    """Return the cases of an installed dist: laws about the dist, about every component, and about each kind.
 
     Args:
-        dist: name of the dist, as pip knows it.
-        options: name of a component → options it is built with in every law; defaults serve for the rest.
+        dist: name of the dist, as pip lists it.
+        options: name of a component → options it is built with in every law; other options keep their defaults.
 
     Raises:
-        ConformanceError: no such dist is installed, or `options` names no component of it.
+        ConformanceError: no such dist is installed, or `options` names a component that the dist does not register.
     """
     known = all_registries().discovery.plugins
     plugins = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
     if not plugins:
         raise ConformanceError(
-            f"no installed dist called '{dist}' has an entry point in the group 'rlcore': run pip install -e . in its "
-            f"folder; {_near(normalise(dist), {plugin.dist for plugin in known})}"
+            f"no installed dist called '{dist}' has an entry point in the group 'rlcore': run pip install -e . in the "
+            f"folder of the dist; {_near(normalise(dist), {plugin.dist for plugin in known})}"
         )
     subject = Subject(normalise(dist), plugins)
     found = [Case(law, subject) for law in _laws(DIST) if _fits(law, subject)]
@@ -129,22 +129,23 @@ def conformance(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """List the cases of a plugin as parameters of a pytest test, each with the name of its law.
+    """Return the cases of a plugin as parameters of a pytest test, with the ids of the cases.
 
     Args:
-        dist: name of the dist, as pip knows it.
+        dist: name of the dist, as pip lists it.
         options: name of a component → options it is built with in every law.
-        expected_failures: id of a case, or name of a law for every component → why it cannot be kept; a law that is
-            kept all the same fails its test.
+        expected_failures: id of a case, or name of a law for all components → reason why the law cannot hold. If the
+            law holds nevertheless, its test fails.
 
     Raises:
-        ConformanceError: no such dist is installed, a name stands for nothing, or pytest is missing.
+        ConformanceError: no such dist is installed, a name in `options` or `expected_failures` is unknown, or pytest
+            is missing.
     """
     try:
         import pytest
     except ImportError as error:
-        advice = "run pip install 'rlcore[testing]', or call check_plugin, which does without"
-        raise ConformanceError(f"conformance lists parameters for pytest, which is not installed: {advice}") from error
+        advice = "run pip install 'rlcore[testing]', or call check_plugin, which does not need pytest"
+        raise ConformanceError(f"conformance() needs pytest, which is not installed: {advice}") from error
 
     found = cases(dist, options=options)
     reasons = _expected(found, expected_failures or {})
@@ -164,11 +165,10 @@ def check_plugin(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> Report:
-    """Hold every law that fits against a plugin; the arguments are those of `conformance`.
+    """Check every law that applies to a plugin; the arguments are those of `conformance`.
 
     Raises:
-        ConformanceError: a law is broken that was not expected to be, or one is kept that was; the message is the
-            report.
+        ConformanceError: a law is broken unexpectedly, or an expected failure did not occur; the message is the report.
     """
     found = cases(dist, options=options)
     reasons = _expected(found, expected_failures or {})
@@ -184,7 +184,7 @@ def _outcome(case: Case, expected: str | None) -> Outcome:
         case()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  # a stranger's component may raise anything, SystemExit included
+    except BaseException as error:  # noqa: BLE001  # a plugin's component may raise anything, SystemExit included
         spent = time.perf_counter() - begun
         if expected is not None:
             return Outcome(case.id, "expected", expected, spent)
@@ -192,7 +192,12 @@ def _outcome(case: Case, expected: str | None) -> Outcome:
         return Outcome(case.id, "broken", message, spent)
     spent = time.perf_counter() - begun
     if expected is not None:
-        return Outcome(case.id, "unexpected", f"it was to fail: {expected}", spent)
+        return Outcome(
+            case.id,
+            "unexpected",
+            f"expected to fail, but the law holds; remove the expected failure: {expected}",
+            spent,
+        )
     return Outcome(case.id, "held", "", spent)
 
 
@@ -201,15 +206,15 @@ def _laws(kind: str) -> list[Law]:
 
 
 def _fits(law: Law, subject: Subject) -> bool:
-    """Tell whether a law is about what the subject declares; where that cannot be read, the law is held and says so."""
+    """Return whether a law applies to a subject; a law whose condition cannot be evaluated applies, and then fails."""
     try:
         return law.when(subject)
-    except Exception:  # noqa: BLE001  a stranger's component may lack anything, and the other laws are to be held
+    except Exception:  # noqa: BLE001  a plugin's component may lack any attribute; the other laws are still checked
         return True
 
 
 def _expected(found: Iterable[Case], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason for each case that is to fail, by its id."""
+    """Return the id of each case that is expected to fail → the reason."""
     found = list(found)
     by_name = [(name, case.id) for case in found for name in (case.id, case.law.name)]
     if not any(_unloaded(case.subject.plugins) for case in found):
@@ -218,7 +223,7 @@ def _expected(found: Iterable[Case], given: Mapping[str, str]) -> dict[str, str]
 
 
 def _unloaded(plugins: Iterable[Plugin]) -> bool:
-    """Tell whether components may be missing because an entry point did not load, which a law of its own says."""
+    """Return whether components may be missing because an entry point did not load (`it_loads` reports that)."""
     return any(plugin.state is not State.OK and not plugin.components for plugin in plugins)
 
 
@@ -231,4 +236,4 @@ def _check_names(what: str, given: Iterable[str], known: list[str]) -> None:
 def _near(name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there is {', '.join(names) or 'nothing'}"
+    return f"did you mean '{near[0]}'?" if near else f"known names: {', '.join(names) or 'none'}"

@@ -1,4 +1,4 @@
-"""What a law is: a name that says it, whom it holds for, and a function that raises where it is broken."""
+"""Laws of the conformance kit: a name, a condition for when the law applies, and a function that checks it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.metadata import CORE
 
 DIST = "plugin"
-"""The kind of a law about a dist as a whole."""
+"""Kind of the laws about a whole dist."""
 EVERY = "component"
-"""The kind of a law about every component, whatever registry it is in."""
+"""Kind of the laws about every component, independent of its registry."""
 
 
 class LawBroken(RLCoreError, AssertionError):
-    """Report that a component does not keep a law: what was expected, what was seen, and what to do."""
+    """Raised when a component breaks a law; the message states the expectation, the observation and the remedy."""
 
 
 class ConformanceError(RLCoreError, AssertionError):
-    """Report a plugin that does not conform, or that cannot be checked at all."""
+    """Raised when a plugin does not conform, or when it cannot be checked."""
 
 
 @attrs.frozen(eq=False)
 class Subject:
-    """Hold whom a law is held against.
+    """The dist, and for most laws the component, that a law is checked against.
 
     Attributes:
         dist: name of the dist under test.
-        plugins: what became of each of its entry points.
-        component: the component under test, None for a law about the dist.
-        options: what the component is built with, as a user would write it; the rest are its defaults.
+        plugins: discovery result for each of its entry points.
+        component: component under test; None for a law about the dist.
+        options: options the component is built with, in the form users write; other options keep their defaults.
     """
 
     dist: str
@@ -48,11 +48,11 @@ class Subject:
     def it(self) -> Component[Any]:
         """Return the component under test."""
         if self.component is None:
-            raise ConformanceError(f"{self.dist}: this law is about a component, and was asked of the whole dist")
+            raise ConformanceError(f"{self.dist}: this law checks a component, but the subject is the whole dist")
         return self.component
 
     def config(self, **changes: Any) -> Any:
-        """Return the component's options, `changes` laid over the given ones; None where it has none."""
+        """Return the component's options with `changes` applied; None if the component has no options."""
         cls = self.it.config_class()
         if cls is None:
             return None
@@ -61,13 +61,13 @@ class Subject:
 
 @attrs.frozen(eq=False)
 class Law:
-    """Hold one law.
+    """One law of the kit.
 
     Attributes:
-        name: says the law, as `same_seed_same_numbers` does.
-        kind: a registry (`trainers`), EVERY component, or DIST.
-        hold: raises where the subject breaks the law.
-        when: tells whether a subject declares what the law is about; its docstring says what that is.
+        name: short statement of the law, such as `same_seed_same_numbers`.
+        kind: a registry (`trainers`), EVERY, or DIST.
+        hold: checks the law and raises if the subject breaks it; its docstring is the law's statement.
+        when: returns whether the law applies to a subject; its docstring begins with "Return whether".
     """
 
     name: str
@@ -77,36 +77,36 @@ class Law:
 
     @property
     def text(self) -> str:
-        """Return what the law says, in a sentence or two."""
+        """Return the statement of the law: the docstring of `hold` on one line."""
         return " ".join((self.hold.__doc__ or "").split())
 
     @property
     def about(self) -> str:
-        """Return whom it is held against, such as `always` or `where there are options`."""
+        """Return the condition under which the law applies, such as `always` or `if it has options`."""
         condition = " ".join((self.when.__doc__ or "").split()).partition(". ")[0].rstrip(".")
-        return condition.replace("Tell whether always", "always").replace("Tell whether", "where")
+        return condition.replace("Return whether always", "always").replace("Return whether", "if")
 
     def __call__(self, subject: Subject) -> None:
-        """Hold the law against `subject`.
+        """Check the law against `subject`.
 
         Raises:
-            LawBroken: it is broken; anything the component raises itself passes through.
+            LawBroken: the law is broken. Exceptions of the component itself propagate unchanged.
         """
         self.hold(subject)
 
 
 def is_not_the_core(subject: Subject) -> bool:
-    """Tell whether the package is another than rlcore itself."""
+    """Return whether the package is not rlcore itself."""
     return subject.dist != CORE
 
 
 def _always(_: Subject) -> bool:
-    """Tell whether always."""
+    """Return whether always."""
     return True
 
 
 def law(kind: str, *, when: Callable[[Subject], bool] = _always) -> Callable[[Callable[[Subject], None]], Law]:
-    """Make a law of a function whose name and docstring say it."""
+    """Return a decorator that makes a `Law` of a function: its name and docstring become the law's name and text."""
 
     def make(hold: Callable[[Subject], None]) -> Law:
         return Law(name=hold.__name__, kind=kind, hold=hold, when=when)
@@ -115,15 +115,16 @@ def law(kind: str, *, when: Callable[[Subject], bool] = _always) -> Callable[[Ca
 
 
 def require(held: bool, otherwise: str) -> None:
-    """Go on where a law is kept.
+    """Check a condition of a law.
 
     Raises:
-        LawBroken: it is not; `otherwise` says what was expected, what was seen, and what to do.
+        LawBroken: `held` is False; the message is `otherwise`, which states the expectation, the observation and the
+            remedy.
     """
     if not held:
         raise LawBroken(otherwise)
 
 
 def laws_in(module: ModuleType) -> list[Law]:
-    """List the laws that a module defines, in their order."""
+    """Return the laws that a module defines, in the order of definition."""
     return [each for each in vars(module).values() if isinstance(each, Law)]

@@ -1,4 +1,4 @@
-"""Small models, tokenizers and data, made on the spot: nothing is downloaded, and a seed decides every weight."""
+"""Small models, tokenizers and data for tests: nothing is downloaded, and a seed determines every weight."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ SAMPLES = (
     ["m", "nop"],
 )  # fmt: skip
 REWARDS = (1.0, -0.5, 0.0, 2.0, 0.5, -1.0, 0.25, 1.5)
-"""One for each of SAMPLES."""
+"""One reward for each of SAMPLES."""
 
 
 def toy_reward(outputs: Sequence[str]) -> list[float]:
-    """Count the letters of the first half of the alphabet, a tenth off for each character: easy, and never flat."""
+    """Return (letters before "n") / 4 - length / 40 for each output: easy to learn, rarely equal for two outputs."""
     return [sum(letter < "n" for letter in output) / 4 - len(output) / 40 for output in outputs]
 
 
 def make_tokenizer(*, pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
-    """Make a tokenizer with one token a character: ids 0..29 are LETTERS, 30 is </s>, 31 is <pad> (or </s>)."""
+    """Return a tokenizer with one token per character: ids 0..29 are LETTERS, 30 is </s>, 31 is <pad> (or </s>)."""
     vocabulary = {letter: i for i, letter in enumerate(LETTERS)} | {"</s>": EOS, "<pad>": PAD}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))  # noqa: S106  no password but a token
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))  # noqa: S106  a token, not a password
     backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     backend.decoder = decoders.Fuse()
     special = {"eos_token": "</s>", "pad_token": "</s>" if pad_is_eos else "<pad>", "unk_token": "?"}
@@ -49,7 +49,7 @@ def make_tokenizer(*, pad_is_eos: bool = False) -> PreTrainedTokenizerFast:
 def make_gpt2(
     *, layers: int = 2, width: int = 16, heads: int = 2, vocab: int = VOCABULARY, seed: int = 0
 ) -> GPT2LMHeadModel:
-    """Make a GPT-2 with random weights large enough that its distributions are far from uniform."""
+    """Return a GPT-2 with random weights large enough that its distributions are far from uniform."""
     torch.manual_seed(seed)
     model: GPT2LMHeadModel = GPT2LMHeadModel(
         GPT2Config(
@@ -63,7 +63,7 @@ def make_gpt2(
 
 
 def make_llama(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0) -> LlamaForCausalLM:
-    """Make a Llama with grouped keys, rotary positions and an untied head; no parameter of it is without a gradient."""
+    """Return a Llama with grouped keys, rotary positions and an untied head; all its parameters receive gradients."""
     torch.manual_seed(seed)
     model: LlamaForCausalLM = LlamaForCausalLM(
         LlamaConfig(
@@ -77,9 +77,9 @@ def make_llama(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, see
 
 
 def make_t5(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0) -> T5ForConditionalGeneration:
-    """Make a T5, an encoder-decoder with relative positions, whose one embedding is also its head.
+    """Return a T5: an encoder-decoder with relative positions and a head tied to the embedding.
 
-    Its encoder has a layer more than its decoder, `layers`, so that nothing can take the one's number for the other's.
+    The decoder has `layers` layers and the encoder one more, so that code that confuses the two counts fails.
     """
     begins: dict[str, Any] = {"decoder_start_token_id": PAD}
     torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def make_t5(*, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: 
 def make_bart(
     *, layers: int = 2, width: int = 16, vocab: int = VOCABULARY, seed: int = 0
 ) -> BartForConditionalGeneration:
-    """Make a BART, an encoder-decoder that knows 64 positions on either side; `layers` is as in `make_t5`."""
+    """Return a BART: an encoder-decoder with 64 learned positions on either side; `layers` is as in `make_t5`."""
     torch.manual_seed(seed)
     model: BartForConditionalGeneration = BartForConditionalGeneration(
         BartConfig(

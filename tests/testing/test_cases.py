@@ -21,7 +21,7 @@ from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plu
 from rlcore.testing import cases as cases_module
 from rlcore.testing.cases import MODULES, cases
 from rlcore.testing.law import DIST, laws_in
-from rlcore.testing.rig.isolate import bounded
+from rlcore.testing.rig.isolate import time_limit
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -142,7 +142,7 @@ def test_a_report_has_a_line_for_each_law(monkeypatch: pytest.MonkeyPatch) -> No
         check_plugin("acme", options={"polite": {"uneven": True}})
     text = str(caught.value)
     assert text.startswith("acme: does not conform, ")
-    assert re.search(rf"\n  broken     {ORDER}  \(\d\.\d s\)\n             output 'yes, thanks' gets 0.0, and", text)
+    assert re.search(rf"\n  broken     {ORDER}  \(\d\.\d s\)\n             output 'yes, thanks' gets 0.0, but", text)
     assert "\n  held       reward-polite-an_empty_output_is_accepted  (0.0 s)" in text
 
 
@@ -157,7 +157,7 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
     assert {each.id: each.message for each in report.outcomes if each.state == "expected"} == {
         ORDER: "places", split: "places",
     }  # fmt: skip
-    with pytest.raises(ConformanceError, match=f"unexpected {ORDER} .*\n.*it was to fail: places"):
+    with pytest.raises(ConformanceError, match=f"unexpected {ORDER} .*\n.*but the law holds; .*: places"):
         check_plugin("acme", expected_failures={ORDER: "places"})
 
 
@@ -189,7 +189,7 @@ def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> 
     assert f"XFAIL test_acme.py::test_law[{ORDER}] - it counts places" in said
     split = "reward-polite-splitting_a_batch_changes_nothing"
     assert f"FAILED test_acme.py::test_law[{split}]" in said
-    assert "rlcore.testing.law.LawBroken: output 'No!' gets 1.0, and in a batch of its own 0.0" in said
+    assert "rlcore.testing.law.LawBroken: output 'No!' gets 1.0, but in a batch of its own 0.0" in said
     assert "FAILED test_acme.py::test_law[reward-polite-same_inputs_same_numbers]" in said
     assert "[XPASS(strict)] it does not" in said
     assert "2 failed" in said
@@ -280,8 +280,8 @@ def draw_all() -> tuple[float, float, float]:
 
 def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    said = r"not over after 0\.2 s, then in .*: does every loop of it yield or end"
-    with pytest.raises(LawBroken, match=said), bounded(0.2):
+    message = r"not finished after 0\.2 s, while in .*: check that every loop yields or ends"
+    with pytest.raises(LawBroken, match=message), time_limit(0.2):
         sum(1 for _ in itertools.repeat(None))
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -290,7 +290,7 @@ def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
 def test_the_alarm_of_another_is_left_alone() -> None:
     signal.setitimer(signal.ITIMER_REAL, 1000)
     try:
-        with bounded(0.01):
+        with time_limit(0.01):
             assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

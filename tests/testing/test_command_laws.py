@@ -13,7 +13,7 @@ from rlcore.testing.laws import commands
 
 WRONG = [
     Wrong("it_returns_the_function_that_runs_it", "silent", "its target returned None"),
-    Wrong("help_is_light", "reading", "rlcore acme-wrong:reading --help brings torch"),
+    Wrong("help_is_light", "reading", "rlcore acme-wrong:reading --help imports torch"),
     Wrong("help_is_light", "leaving", "--help exits with 3"),
     Wrong("every_argument_has_a_meaning", "unexplained", "its argument --top has no help"),
     Wrong("every_argument_has_a_meaning", "percent", "its help cannot be printed"),

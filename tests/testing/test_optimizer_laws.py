@@ -11,23 +11,25 @@ from rlcore.testing.law import laws_in
 from rlcore.testing.laws import optimizers, schedulers
 
 OPTIMIZERS = [
-    Wrong("it_is_built_over_the_groups_it_is_given", "Regrouping", "do not hold the parameters they were given"),
-    Wrong("it_is_built_over_the_groups_it_is_given", "Equal", "came with weight_decay = 0.0, and has 0.1"),
-    Wrong("steps_lower_a_convex_loss", "Ascending", "the loss was to fall from"),
-    Wrong("a_rate_of_zero_moves_nothing", "Remembering", "of shape [80, 64] was to stay; it moves by"),
-    Wrong("weight_decay_is_each_groups_own", "Decaying", "the vector's group has weight_decay = 0, and it moved"),
-    Wrong("weight_decay_is_each_groups_own", "Undecayed", "the matrix was to shrink; it does not"),
-    Wrong("without_a_gradient_nothing_moves", "Drifting", "a parameter without a gradient moved"),
-    Wrong("without_a_gradient_nothing_moves", "Frozen", "that had no gradient at first stays where it was"),
+    Wrong("it_is_built_over_the_groups_it_is_given", "Regrouping", "differ from the groups it was built with"),
+    Wrong("it_is_built_over_the_groups_it_is_given", "Equal", "should keep weight_decay = 0.0; it has 0.1"),
+    Wrong("steps_lower_a_convex_loss", "Ascending", "the loss should fall from"),
+    Wrong("a_rate_of_zero_moves_nothing", "Remembering", "of shape [80, 64] should not change; it changes by"),
+    Wrong(
+        "weight_decay_is_each_groups_own", "Decaying", "the vector's group has weight_decay = 0, but the vector changed"
+    ),
+    Wrong("weight_decay_is_each_groups_own", "Undecayed", "the matrix should shrink; it does not"),
+    Wrong("without_a_gradient_nothing_moves", "Drifting", "a parameter without a gradient changed"),
+    Wrong("without_a_gradient_nothing_moves", "Frozen", "that had no gradient at first does not change"),
     Wrong("a_state_continues", "Slow", "of shape [80, 64] is off by"),
 ]
 SCHEDULERS = [
     Wrong("every_group_has_the_rate_it_tells", "Lopsided", "at step 1 get_last_lr() is"),
-    Wrong("without_warm_up_it_begins_with_lr", "Late", "it is 0.01; begin there"),
+    Wrong("without_warm_up_it_begins_with_lr", "Late", "it is 0.01; start with lr"),
     Wrong("warm_up_rises_to_lr", "Leaping", "it is 0, 0, 0, 0, 0, 0, 0, 0, 0.02"),
-    Wrong("warm_up_rises_to_lr", "Low", "0.00875, 0.01; rise to lr"),
+    Wrong("warm_up_rises_to_lr", "Low", "0.00875, 0.01; reach lr"),
     Wrong("rates_are_numbers_and_not_negative", "Negative", "at step 41 of 40 the rate is -"),
-    Wrong("a_state_continues", "Forgetful", "a schedule that went on from step 1 has the rate"),
+    Wrong("a_state_continues", "Forgetful", "a schedule restored at step 1 has the rate"),
 ]
 
 

@@ -14,16 +14,16 @@ WRONG = [
     Wrong("one_number_for_each_output", "too_few", "returned 11 values for 12 samples"),
     Wrong("one_number_for_each_output", "text", "returned 'good' for sample 0, which is a str, not a number"),
     Wrong("one_number_for_each_output", "infinite", "returned inf for sample 3, which is not a finite number"),
-    Wrong("some_output_gets_a_number", "silent", "it gives None for each of 'yes, thanks'"),
-    Wrong("same_inputs_same_numbers", "random_one", "asked again"),
+    Wrong("some_output_gets_a_number", "silent", "it returns None for each of 'yes, thanks'"),
+    Wrong("same_inputs_same_numbers", "random_one", "in a second call"),
     Wrong("another_process_same_numbers", "hashing", "in another process"),
-    Wrong("the_order_of_a_batch_changes_nothing", "ranked", "'yes, thanks' gets 0.0, and in a batch turned round 11.0"),
+    Wrong("the_order_of_a_batch_changes_nothing", "ranked", "'yes, thanks' gets 0.0, but in the reversed batch 11.0"),
     Wrong(
-        "splitting_a_batch_changes_nothing", "whitened", "and in a batch of its own 0.0; judge each output by itself"
+        "splitting_a_batch_changes_nothing", "whitened", "but in a batch of its own 0.0; score each output by itself"
     ),
     Wrong("an_empty_output_is_accepted", "first_letter", "raised IndexError: string index out of range"),
     Wrong("an_empty_output_is_accepted", "averaging", "raised ZeroDivisionError"),
-    Wrong("columns_it_does_not_take_change_nothing", "counting_columns", "beside other columns"),
+    Wrong("columns_it_does_not_take_change_nothing", "counting_columns", "with further columns"),
     Wrong("what_it_is_given_stays_as_it_was", "spoiling_columns", "it changes the columns"),
     Wrong("what_it_is_given_stays_as_it_was", "spoiling_tokens", "it changes output_tokens"),
 ]
@@ -71,4 +71,4 @@ def test_a_wrong_reward_breaks_no_other_law(who: str, laws: set[str]) -> None:
 def test_options_reach_the_reward() -> None:
     (law,) = (law for law in laws_in(rewards) if law.name == "some_output_gets_a_number")
     law(wrong("rewards", "counting", word="please"))
-    assert rewards._ask(wrong("rewards", "counting", word="no"), ("no no", "yes")) == [2.0, 0.0]
+    assert rewards._scores(wrong("rewards", "counting", word="no"), ("no no", "yes")) == [2.0, 0.0]

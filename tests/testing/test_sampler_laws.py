@@ -20,46 +20,46 @@ MARKS, KINDS = "masks_mark_what_was_chosen", "arrays_are_of_the_right_kind"
 ALLOWED = "only_allowed_tokens_are_drawn"
 EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_left_as_it_was"
 WRONG = [
-    Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 was to begin with its prompt's tokens [7, 4, 11"),
-    Wrong("row_i_continues_prompt_i", "one_short", "8 prompts were to give as many sequences; there are 7"),
-    Wrong("row_i_continues_prompt_i", "unmarked_first", "what was not chosen in it is [7, 4, 11, 11, 14, "),
-    Wrong(MARKS, "prompt_marked", "the real tokens after its prompt; it is at [1, 2"),
-    Wrong(MARKS, "garbage_real", "`action_mask` of sequence 0 was to be True at"),
-    Wrong(KINDS, "int_ended", "'ended' was to be torch.bool of (8,) on cpu; it is torch.int64"),
-    Wrong(KINDS, "with_gradient", "'logprobs' was to carry no gradient"),
+    Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 should begin with its prompt's tokens [7, 4, 11"),
+    Wrong("row_i_continues_prompt_i", "one_short", "8 prompts should give as many sequences; there are 7"),
+    Wrong("row_i_continues_prompt_i", "unmarked_first", "`action_mask` does not select are [7, 4, 11, 11, 14, "),
+    Wrong(MARKS, "prompt_marked", "the real tokens after its prompt; it is True at [1, 2"),
+    Wrong(MARKS, "garbage_real", "`action_mask` of sequence 0 should be True at"),
+    Wrong(KINDS, "int_ended", "'ended' should be torch.bool of (8,) on cpu; it is torch.int64"),
+    Wrong(KINDS, "with_gradient", "'logprobs' should require no gradient"),
     Wrong(GREEDY, "never_greedy", "GPT2LMHeadModel, prompt [7, 4, 11, 11, 14], EOS []"),
     Wrong(GREEDY, "positions_of_padding", "count positions of real tokens only"),
-    Wrong(CHANCE, "first_token_again", "frequencies were to follow the policy's probabilities"),
+    Wrong(CHANCE, "first_token_again", "frequencies should follow the policy's probabilities"),
     Wrong("temperature_divides_the_logits", "tempered_twice", "with {'temperature': 0.6}: frequencies"),
     Wrong("temperature_divides_the_logits", "tempered_not", "with {'temperature': 0.6}: frequencies"),
-    Wrong("top_k_draws_among_the_likeliest", "top_k_one_more", "draws are of tokens that may not be drawn"),
-    Wrong("top_p_draws_among_the_likeliest", "top_p_not", "draws are of tokens that may not be drawn"),
-    Wrong("top_p_draws_among_the_likeliest", "top_p_one_short", "frequencies were to follow"),
+    Wrong("top_k_draws_among_the_likeliest", "top_k_one_more", "samples are tokens that are not allowed"),
+    Wrong("top_p_draws_among_the_likeliest", "top_p_not", "samples are tokens that are not allowed"),
+    Wrong("top_p_draws_among_the_likeliest", "top_p_one_short", "frequencies should follow"),
     Wrong("logprobs_are_the_untempered_policys", "tempered_logprobs", "with {'temperature': 0.7"),
-    Wrong("logprobs_are_the_untempered_policys", "shifted_logprobs", "with defaults, 'logprobs' of a chosen token"),
-    Wrong("values_are_what_scoring_says", "shifted_values", "'values' of a chosen token was to be"),
-    Wrong(EOS, "eos_trimmed", "keep EOS as the last chosen token"),
-    Wrong(EOS, "never_ended", "was to be True (EOS is any of"),
-    Wrong(EOS, "ended_when_cut", "was to be False (EOS is any of"),
-    Wrong(EOS, "pad_counts_as_end", "was to be False (EOS is any of"),
-    Wrong("the_policys_own_eos_counts", "own_eos_only", "was to end with the first of policy.eos_token_ids"),
-    Wrong("limits_are_honoured", "one_too_many", "was to get 7 new ones with max_new_tokens = 7"),
+    Wrong("logprobs_are_the_untempered_policys", "shifted_logprobs", "with defaults, 'logprobs' of an action token"),
+    Wrong("values_are_what_scoring_says", "shifted_values", "'values' of an action token should be"),
+    Wrong(EOS, "eos_trimmed", "keep EOS as the last action token"),
+    Wrong(EOS, "never_ended", "should be True (EOS is any of"),
+    Wrong(EOS, "ended_when_cut", "should be False (EOS is any of"),
+    Wrong(EOS, "pad_counts_as_end", "should be False (EOS is any of"),
+    Wrong("the_policys_own_eos_counts", "own_eos_only", "should end with the first of policy.eos_token_ids"),
+    Wrong("limits_are_honoured", "one_too_many", "should get 7 new ones with max_new_tokens = 7"),
     Wrong("limits_are_honoured", "ended_when_cut", "it got 7, `ended` True"),
-    Wrong("eos_waits_for_min_new_tokens", "no_minimum", "were to hold no EOS"),
-    Wrong("stop_sequences_end", "stops_in_prompt", "of prompt 0 was to end with the first"),
+    Wrong("eos_waits_for_min_new_tokens", "no_minimum", "should contain no EOS"),
+    Wrong("stop_sequences_end", "stops_in_prompt", "of prompt 0 should end with the first"),
     Wrong("stop_sequences_end", "stops_ignored", "(`ended` False) of prompt"),
     Wrong("the_generator_alone_decides", "global_numbers", "take every random number from `generator`"),
-    Wrong("the_generator_moves_on", "seed_again", "was to draw other tokens"),
+    Wrong("the_generator_moves_on", "seed_again", "should sample other tokens"),
     Wrong("a_generator_may_be_left_out", "needs_generator", "'NoneType' object has no", error=AttributeError),
-    Wrong("batches_change_nothing", "unsorted_batches", "put the rows back in the order of the prompts"),
-    Wrong("beta_steers_what_is_drawn", "beta_ignored", "with {'beta': 4.0}: frequencies were to follow"),
+    Wrong("batches_change_nothing", "unsorted_batches", "restore the order of the prompts"),
+    Wrong("beta_steers_what_is_drawn", "beta_ignored", "with {'beta': 4.0}: frequencies should follow"),
     Wrong(ALLOWED, "mask_ignored", "where logit_mask is False"),
     Wrong(ALLOWED, "mask_transposed", "where logit_mask is False"),
     Wrong(ALLOWED, "mask_when_drawing_only", "at temperature 0 token"),
-    Wrong(ALLOWED, "mask_by_likeliest", "frequencies were to follow"),
-    Wrong(LEFT, "leaves_evaluating", "modes of the policy's module were to be the same"),
-    Wrong(LEFT, "leaves_frozen", "requires_grad of the policy's module were to be the same"),
-    Wrong(LEFT, "leaves_no_grad", "torch's grad mode was to stay on"),
+    Wrong(ALLOWED, "mask_by_likeliest", "frequencies should follow"),
+    Wrong(LEFT, "leaves_evaluating", "modes of the policy's module should be the same"),
+    Wrong(LEFT, "leaves_frozen", "requires_grad of the policy's module should be the same"),
+    Wrong(LEFT, "leaves_no_grad", "torch's grad mode should stay on"),
 ]
 
 
@@ -113,7 +113,7 @@ def test_what_best_of_two_declares_is_needed() -> None:
     subject = wrong("samplers", "best_of_two")
     chance = law_called(samplers, CHANCE)
     assert not chance.when(subject)
-    with pytest.raises(AssertionError, match="frequencies were to follow"):
+    with pytest.raises(AssertionError, match="frequencies should follow"):
         chance(subject)
 
 

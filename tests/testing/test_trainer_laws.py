@@ -12,7 +12,7 @@ from rlcore.testing.laws import trainers
 
 WRONG = [
     Wrong("needs_and_budget_are_declared", "misspelt-need", "it has 'prompt'"),
-    Wrong("needs_and_budget_are_declared", "needs-more", "a step with nothing given but reward_fn"),
+    Wrong("needs_and_budget_are_declared", "needs-more", "expected a run with only reward_fn"),
     Wrong("needs_and_budget_are_declared", "unknown-budget", "it is {'iterations': 100}"),
     Wrong("needs_and_budget_are_declared", "counts-no-epochs", "does not count epochs"),
     Wrong("losses_are_finite", "not-a-number", "expected finite losses"),
@@ -29,19 +29,19 @@ WRONG = [
     Wrong("stop_is_honoured_at_a_yield", "jumpy", "it raised KeyboardInterrupt"),
     Wrong("state_dict_is_plain", "holds-a-set", "state.seen is a builtins.set"),
     Wrong("state_dict_is_plain", "loses-what-it-loads", "state_dict().rounds differ: 3 in one, 0 in the other"),
-    Wrong("events_come_in_order", "tells-nobody", "expected on_rollout before the first on_step; it came never"),
-    Wrong("events_come_in_order", "tells-too-much", "heard on_run_start, on_evaluate, on_step, on_step"),
-    Wrong("padding_changes_nothing", "compares-with-pad", "padding token is EOS"),
-    Wrong("padding_changes_nothing", "stacks-itself", "padding token is EOS"),
-    Wrong("padding_changes_nothing", "averages-columns", "with more padding"),
+    Wrong("events_come_in_order", "tells-nobody", "expected on_rollout before the first on_step; it was called never"),
+    Wrong("events_come_in_order", "tells-too-much", "observed on_run_start, on_evaluate, on_step, on_step"),
+    Wrong("padding_changes_nothing", "compares-with-pad", "padding token is EOS in this run"),
+    Wrong("padding_changes_nothing", "stacks-itself", "padding token is EOS in this run"),
+    Wrong("padding_changes_nothing", "averages-columns", "have more padding"),
     Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
-    Wrong("two_processes_equal_one", "looks-at-its-share", "with two processes"),
+    Wrong("two_processes_equal_one", "looks-at-its-share", "is with two processes"),
     Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
     Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
-    Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric of that name"),
-    Wrong("evaluation_changes_nothing", "evaluates-for-good", "leave the module in another mode"),
-    Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "leave the module in another mode"),
-    Wrong("checkpoints_change_nothing", "saves-and-moves", "must only look"),
+    Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric with that name"),
+    Wrong("evaluation_changes_nothing", "evaluates-for-good", "must not leave the module in another mode"),
+    Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "must not leave the module in another mode"),
+    Wrong("checkpoints_change_nothing", "saves-and-moves", "must not change the trainer's state"),
 ]
 IN_PROCESSES = {"resume_is_exact", "two_processes_equal_one"}
 

@@ -1,1 +1,1 @@
-"""The laws, one file for each kind of component."""
+"""Laws of the conformance kit, one file for each kind of component."""

@@ -1,12 +1,12 @@
-"""Laws of what a policy says of trajectories; a part of `rlcore.testing.laws.architectures`."""
+"""Laws of `Policy.score`; part of `rlcore.testing.laws.architectures`."""
 
 from __future__ import annotations
 
 import torch
 
 from rlcore.testing.law import Subject, law, require
-from rlcore.testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, say
-from rlcore.testing.rig.reference_transformers import chosen_logprobs
+from rlcore.testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, score
+from rlcore.testing.rig.reference_transformers import action_logprobs
 from rlcore.testing.small import make_tokenizer
 
 ARCHITECTURES = "architectures"
@@ -14,90 +14,97 @@ ARCHITECTURES = "architectures"
 
 @law(ARCHITECTURES)
 def scores_are_those_of_plain_transformers(subject: Subject) -> None:
-    """`score` says of each chosen token what a plain forward pass over its sequence alone says, and zero of all others.
+    """`score` returns the log-probs of a plain forward pass over each sequence alone, and zero for other tokens.
 
-    Sequences are padded on either side, and with EOS too; in one of them others speak in between. The encoder of an
-    encoder-decoder reads what lies before the first chosen token, its decoder begins with `decoder_start_token_id`.
+    Sequences are padded on either side, also with EOS, and one has several turns. The encoder of an encoder-decoder
+    receives the tokens before the first action token; its decoder starts with `decoder_start_token_id`.
     """
     for make in examples(subject):
         for side, pad_is_eos in (("left", False), ("right", True), ("both", False)):
             batch = make_dialogues(side)
             policy = build(subject, make(), tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))
             require_close(
-                say(policy, batch).logprobs,
-                chosen_logprobs(make(), batch),
+                score(policy, batch).logprobs,
+                action_logprobs(make(), batch),
                 f"`score(...).logprobs` ({type(make()).__name__}, padding: {side})",
-                "read real tokens only, at positions that count them, and take the log-softmax that predicts each "
-                "chosen token",
+                "mask padding, count positions of real tokens only, and use the logits that predict each action token",
             )
 
 
 @law(ARCHITECTURES)
 def padding_changes_nothing(subject: Subject) -> None:
-    """Log-probs and values of chosen tokens do not depend on how wide the batch is or where it is padded."""
+    """Log-probs and values of action tokens do not depend on the width of the batch or the side of the padding."""
     for make in examples(subject):
         policy, narrow = build(subject, make(), value_head=True), make_dialogues("right", columns=11)
-        expected = say(policy, narrow)
+        expected = score(policy, narrow)
         for side in ("left", "right", "both"):
             wide = make_dialogues(side, columns=19)
-            said = say(policy, wide)
+            outputs = score(policy, wide)
             for name in ("logprobs", "values"):
                 require_close(
-                    getattr(said, name)[wide.action_mask],
+                    getattr(outputs, name)[wide.action_mask],
                     getattr(expected, name)[narrow.action_mask],
-                    f"{name} of the chosen tokens, padded on {side} to 19 columns,",
+                    f"{name} of the action tokens, padded on {side} to 19 columns,",
                     "keep padding out of attention and positions",
                 )
 
 
 @law(ARCHITECTURES)
 def what_is_asked_for_is_given(subject: Subject) -> None:
-    """Logits, float[N, V], and entropies come when asked for, agree with the log-probs, and are None otherwise."""
+    """Logits, float[N, V], and entropies are returned on request, agree with the log-probs, and are None otherwise."""
     batch = make_dialogues("both")
     for make in examples(subject):
         policy = build(subject, make())
-        said, bare = say(policy, batch, entropy=True, logits=True), say(policy, batch)
+        outputs, bare = score(policy, batch, entropy=True, logits=True), score(policy, batch)
         for name in ("entropy", "logits", "values"):
             require(
                 getattr(bare, name) is None,
-                f"'{name}' was to be None where it was not asked for; it is an array; compute it on demand only",
+                f"'{name}' should be None if it was not requested; it is a tensor; compute it on request only",
             )
-        require(said.logits is not None, "logits were asked for and are None; return them with logits=True")
-        logprobs = said.logits.double().log_softmax(-1) if said.logits is not None else torch.empty(0)
+        require(outputs.logits is not None, "logits were requested, but are None; return them with logits=True")
+        logprobs = outputs.logits.double().log_softmax(-1) if outputs.logits is not None else torch.empty(0)
         require_close(
             logprobs.gather(1, batch.tokens[batch.action_mask][:, None])[:, 0],
-            said.logprobs[batch.action_mask],
-            "the log-softmax of the logits at the chosen tokens",
-            "give the logits that predict chosen tokens, in row-major order",
+            outputs.logprobs[batch.action_mask],
+            "the log-softmax of the logits at the action tokens",
+            "return the logits that predict action tokens, in row-major order",
         )
         spread = torch.zeros(batch.tokens.shape, dtype=torch.float64)
         spread[batch.action_mask] = -(logprobs.exp() * logprobs).sum(-1)
-        require_close(said.entropy, spread, "`score(..., entropy=True).entropy`", "say it in nats, zero elsewhere")
+        require_close(
+            outputs.entropy, spread, "`score(..., entropy=True).entropy`", "compute it in nats, zero elsewhere"
+        )
 
 
 @law(ARCHITECTURES)
 def values_come_with_a_value_head(subject: Subject) -> None:
-    """With `value_head=True` every chosen token has a finite value and all others zero; log-probs stay the same."""
+    """With `value_head=True` every action token has a finite value, other tokens have zero; log-probs do not change."""
     batch = make_dialogues("both")
     for make in examples(subject):
-        said = say(build(subject, make(), value_head=True), batch)
-        require(said.values is not None, "values were to come with value_head=True; they are None; give them")
-        if said.values is not None:
-            kept = said.values.masked_fill(~batch.action_mask, 0.0)
-            require_close(said.values, kept, "`score(...).values` elsewhere", "say zero of tokens that were not chosen")
-            require(bool((kept != 0).any()), "values were to differ from zero somewhere; they do not; compute them")
-        without = say(build(subject, make()), batch)
-        advice = "let the value function leave the policy alone"
-        require_close(said.logprobs, without.logprobs, "logprobs with a value head", advice, tolerance=CLOSE)
+        outputs = score(build(subject, make(), value_head=True), batch)
+        require(
+            outputs.values is not None, "values should be returned with value_head=True; they are None; compute them"
+        )
+        if outputs.values is not None:
+            kept = outputs.values.masked_fill(~batch.action_mask, 0.0)
+            require_close(
+                outputs.values, kept, "`score(...).values` elsewhere", "return zero for tokens that are no actions"
+            )
+            require(bool((kept != 0).any()), "values should differ from zero somewhere; they do not; compute them")
+        without = score(build(subject, make()), batch)
+        advice = "the value head must not change the language model's outputs"
+        require_close(outputs.logprobs, without.logprobs, "logprobs with a value head", advice, tolerance=CLOSE)
 
 
 @law(ARCHITECTURES)
 def a_sequence_without_chosen_tokens_changes_nothing(subject: Subject) -> None:
-    """What is said of other sequences stays the same where none of one sequence's tokens was chosen."""
+    """A sequence without action tokens does not change the outputs for other sequences."""
     for make in examples(subject):
         policy, batch = build(subject, make()), make_dialogues("both")
-        expected = say(policy, batch).logprobs
+        expected = score(policy, batch).logprobs
         batch.action_mask[2] = False
         expected[2] = 0.0
-        said = say(policy, batch).logprobs
-        require_close(said, expected, "logprobs beside a sequence without chosen tokens", "match rows by `action_mask`")
+        outputs = score(policy, batch).logprobs
+        require_close(
+            outputs, expected, "logprobs beside a sequence without action tokens", "match rows by `action_mask`"
+        )

@@ -1,12 +1,12 @@
-"""Laws of architectures: what a policy says is the model's own, trains, stays comparable with its start, and is saved.
+"""Laws of architectures: a policy's outputs are its model's, it can be trained and saved, its reference is fixed.
 
-One with the options of `seq2seq_lm`, or more, is tried with T5 and BART, any other with GPT-2 and Llama. What does not
-take these says what it takes by an attribute of the registered target: `example_model`, a function without arguments
-that returns a small `PreTrainedModel` with random weights, in evaluation mode, that knows 32 tokens. All laws are then
-held with that model.
+An architecture whose options include those of `seq2seq_lm` is checked with T5 and BART, any other with GPT-2 and Llama.
+An architecture that does not support these sets the attribute `example_model` on the registered target: a function
+without arguments that returns a small `PreTrainedModel` with random weights, in evaluation mode, with a vocabulary of
+32 tokens. All laws are then checked with that model.
 
-Of an encoder-decoder, what lies before a sequence's first chosen token is the encoder's to read, and its decoder begins
-with `decoder_start_token_id`.
+The encoder of an encoder-decoder receives the tokens before a sequence's first action token; its decoder starts with
+`decoder_start_token_id`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from rlcore.testing.rig.policies import (
     build,
     examples,
     make_dialogues,
-    move,
+    perturb,
     require_close,
-    say,
+    score,
     takes_gpt2,
 )  # fmt: skip
 from rlcore.testing.small import EOS, VOCABULARY, make_gpt2, make_llama, make_tokenizer
@@ -62,25 +62,25 @@ NEW_TOKENS = 6
 
 
 def _declares_unfrozen_layers(subject: Subject) -> bool:
-    """Tell whether it takes GPT-2 and has an option `unfrozen_layers`."""
+    """Return whether it supports GPT-2 and has an option `unfrozen_layers`."""
     fields = getattr(subject.it.config_class(), "__attrs_attrs__", ())
     return takes_gpt2(subject) and any(field.name == "unfrozen_layers" for field in fields)
 
 
 @law(ARCHITECTURES)
 def gradients_reach_everything_that_trains(subject: Subject) -> None:
-    """Where gradients are enabled, every parameter of `module` that requires one gets one; else nothing is recorded."""
+    """Backward through `score` reaches every parameter that requires a gradient; under `no_grad` there is no graph."""
     for make in examples(subject):
         policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues("both")
-        move(policy)  # what begins at zero, as adapters do, may have no gradient at first
+        perturb(policy)  # parameters initialised to zero, as in adapters, may block gradients
         require(
-            not say(policy, batch).logprobs.requires_grad,
-            "under torch.no_grad() nothing was to be recorded; it is; leave the grad mode to the caller",
+            not score(policy, batch).logprobs.requires_grad,
+            "under torch.no_grad() `score` should record no graph; it does; leave the grad mode to the caller",
         )
         policy.module.train()
-        said = policy.score(batch)
-        values = torch.zeros(()) if said.values is None else said.values.square().sum()
-        ((said.logprobs * torch.linspace(0.5, 1.5, said.logprobs.shape[1])).sum() + values).backward()
+        outputs = policy.score(batch)
+        values = torch.zeros(()) if outputs.values is None else outputs.values.square().sum()
+        ((outputs.logprobs * torch.linspace(0.5, 1.5, outputs.logprobs.shape[1])).sum() + values).backward()
         without = [
             name
             for name, parameter in policy.module.named_parameters()
@@ -88,14 +88,14 @@ def gradients_reach_everything_that_trains(subject: Subject) -> None:
         ]
         require(
             not without,
-            f"every parameter that trains was to get a gradient; {', '.join(without[:5])} got none; let it take "
-            "part in `score`, or set requires_grad to False",
+            f"every trainable parameter should get a gradient; {', '.join(without[:5])} got none; use it in "
+            "`score`, or set requires_grad to False",
         )
 
 
 @law(ARCHITECTURES, when=_declares_unfrozen_layers)
 def unfrozen_layers_are_the_top_ones(subject: Subject) -> None:
-    """With `unfrozen_layers = 1` of two nothing trains but the top block and what follows it; with 0, nothing."""
+    """With `unfrozen_layers = 1` of two only the top block and the layers after it train; with 0, no layer trains."""
     for make, top in ((make_gpt2, ".h.1."), (make_llama, ".layers.1.")):
         below = (".h.0.", ".layers.0.", ".wte.", ".wpe.", ".embed_tokens.")
         for layers in (1, 0):
@@ -104,28 +104,28 @@ def unfrozen_layers_are_the_top_ones(subject: Subject) -> None:
             wrong = [name for name in trains if not layers or any(part in name for part in below)]
             require(
                 not wrong,
-                f"with unfrozen_layers = {layers} of 2, {', '.join(wrong[:3])} was to be frozen; it trains; set "
-                "requires_grad to False below the top layers, the embeddings and what is tied to them included",
+                f"with unfrozen_layers = {layers} of 2, {', '.join(wrong[:3])} should be frozen; it trains; set "
+                "requires_grad to False below the top layers, including embeddings and parameters tied to them",
             )
             require(
                 not layers or any(top in name for name in trains),
-                f"with unfrozen_layers = 1 the top block was to train; of it nothing does, of the whole "
-                f"{', '.join(trains[:3]) or 'nothing'}; leave requires_grad there",
+                f"with unfrozen_layers = 1 the top block should train; none of its parameters does; trainable are "
+                f"{', '.join(trains[:3]) or 'none'}; keep requires_grad in the top block",
             )
 
 
 @law(ARCHITECTURES)
 def score_goes_through_forward(subject: Subject) -> None:
-    """`score` calls what `policy.use_forward` was given, through which several processes average their gradients."""
+    """`score` calls the module passed to `policy.use_forward`, which averages gradients over processes."""
     for make in examples(subject):
         policy = build(subject, make(), value_head=True)
         entered: list[str] = []
         policy.use_forward(_noting(policy.module, entered), autocast=nullcontext)
-        say(policy, make_dialogues())
+        score(policy, make_dialogues())
         require(
             bool(entered),
-            "`score` was to call what policy.use_forward was given; it did not; call that instead of the module, or "
-            "the processes of a run do not average their gradients",
+            "`score` should call the module passed to policy.use_forward; it did not; call it instead of the bare "
+            "module, otherwise the processes of a run do not average their gradients",
         )
 
 
@@ -141,22 +141,22 @@ def everything_runs_in_autocast(subject: Subject) -> None:
             call()
             require(
                 bool(entered),
-                f"{what} was to enter the autocast of policy.use_forward; it did not; run the model inside it",
+                f"{what} should enter the autocast of policy.use_forward; it did not; run the model inside it",
             )
 
 
 @law(ARCHITECTURES)
 def a_step_of_training_scores_the_same(subject: Subject) -> None:
-    """Inside `policy.training_step()` scores are those outside, also after the parameters that train have moved."""
+    """Scores inside `policy.training_step()` equal those outside, also after trainable parameters have changed."""
     for make in examples(subject):
         policy, batch = build(subject, make(), reference=True), make_dialogues()
         with policy.training_step():
-            say(policy, batch)
-            move(policy)
-            cached = say(policy, batch), policy.reference_score(batch)
-        advice = "cache nothing in training_step that depends on parameters that train"
+            score(policy, batch)
+            perturb(policy)
+            cached = score(policy, batch), policy.reference_score(batch)
+        advice = "cache nothing in training_step that depends on trainable parameters"
         for what, inside, outside in zip(
-            ("score", "reference_score"), cached, (say(policy, batch), policy.reference_score(batch)), strict=True
+            ("score", "reference_score"), cached, (score(policy, batch), policy.reference_score(batch)), strict=True
         ):
             require_close(inside.logprobs, outside.logprobs, f"`{what}` inside training_step", advice)
 
@@ -173,7 +173,7 @@ def _calls(policy: Policy) -> list[tuple[str, Callable[[], Any]]]:
     batch, tokens = make_dialogues(), torch.zeros(len(PROMPTS), dtype=torch.long)
     decoder = policy.decoder(PROMPTS, max_new_tokens=2)
     return [
-        ("score", lambda: say(policy, batch)),
+        ("score", lambda: score(policy, batch)),
         ("reference_score", lambda: policy.reference_score(batch)),
         ("decoder.start", decoder.start),
         ("decoder.step", lambda: decoder.step(tokens)),
@@ -182,9 +182,9 @@ def _calls(policy: Policy) -> list[tuple[str, Callable[[], Any]]]:
 
 @law(ARCHITECTURES)
 def a_decoder_says_what_scoring_says(subject: Subject) -> None:
-    """Step by step, for prompts of different lengths, a decoder gives the log-probs that `score` gives.
+    """Log-probs and values of a decoder, step by step for prompts of different lengths, equal those of `score`.
 
-    Its values, if any, are `score`'s too. It makes no difference that some sequences are left on the way with `keep`.
+    Removing sequences with `keep` between steps does not change the outputs of the others.
     """
     for make in examples(subject):
         policy = build(subject, make(), value_head=True)
@@ -198,22 +198,22 @@ def _check_decoder(policy: Policy, keep: Tensor | None) -> None:
     logprobs: list[Any] = []
     values: list[Any] = []
     with torch.no_grad():
-        said = decoder.start()
+        outputs = decoder.start()
         for at in range(NEW_TOKENS):
-            logprobs.append(said.logits.double().log_softmax(-1).gather(1, tokens[:, at, None])[:, 0])
-            values.append(said.values)
+            logprobs.append(outputs.logits.double().log_softmax(-1).gather(1, tokens[:, at, None])[:, 0])
+            values.append(outputs.values)
             if at == 2 and keep is not None:
                 decoder.keep(keep)
                 tokens, prompts = tokens[keep], [PROMPTS[row] for row in keep.tolist()]
                 logprobs, values = ([None if x is None else x[keep] for x in xs] for xs in (logprobs, values))
             if at + 1 < NEW_TOKENS:
-                said = decoder.step(tokens[:, at])
+                outputs = decoder.step(tokens[:, at])
     batch = Trajectories.stack(
         [[*prompt, *row] for prompt, row in zip(prompts, tokens.tolist(), strict=True)],
         [[False] * len(prompt) + [True] * NEW_TOKENS for prompt in prompts],
     )
-    scored, after = say(policy, batch), "" if keep is None else f" (only rows {keep.tolist()} kept after 3 tokens)"
-    advice = "read prompts with positions and masks of their own, and carry the cache of each row along"
+    scored, after = score(policy, batch), "" if keep is None else f" (only rows {keep.tolist()} kept after 3 tokens)"
+    advice = "give each prompt its own positions and mask, and reorder the cache with the rows"
     seen: Any = (("log-probs", logprobs, scored.logprobs), ("values", values, scored.values))
     for name, each, expected in seen:
         if all(x is not None for x in each):
@@ -223,51 +223,55 @@ def _check_decoder(policy: Policy, keep: Tensor | None) -> None:
 
 @law(ARCHITECTURES)
 def limits_and_ends_are_told(subject: Subject) -> None:
-    """`tokenizer` is the one given, `eos_token_ids` are known tokens, its EOS among them; `max_length` is the context.
+    """`tokenizer` is the passed one, `eos_token_ids` are valid ids and include its EOS, `max_length` is the context.
 
-    A context is at least one token, or 0 where it is unbounded; that of the kit's own models is 64.
+    `max_length` is 0 if the context is unbounded; it is 64 for the kit's own models.
     """
     for make in examples(subject):
         tokenizer = make_tokenizer()
         policy = build(subject, make(), tokenizer=tokenizer)
         require(
             policy.tokenizer("abz").input_ids == [0, 1, 25] and policy.tokenizer.pad_token_id is not None,
-            "policy.tokenizer was to be the one given, with a padding token; it is not; keep it",
+            "policy.tokenizer should be the passed tokenizer, with a padding token; it is not; keep the passed one",
         )
         ids = policy.eos_token_ids
         require(
             EOS in ids and all(0 <= token < VOCABULARY for token in ids),
-            f"policy.eos_token_ids were to hold {EOS}, the tokenizer's EOS, and tokens of 0..{VOCABULARY - 1} only; "
-            f"they are {ids}; take the tokenizer's and those of the generation configuration",
+            f"policy.eos_token_ids should include {EOS}, the tokenizer's EOS, and only tokens in 0..{VOCABULARY - 1}; "
+            f"they are {ids}; combine the tokenizer's EOS with those of the generation configuration",
         )
         known = make in {make_gpt2, make_llama}
         require(
             policy.max_length == 64 if known else policy.max_length >= 0,
-            f"policy.max_length was to be {64 if known else 'at least 0'}; it is {policy.max_length}; take it from the "
+            f"policy.max_length should be {64 if known else 'at least 0'}; it is {policy.max_length}; take it from the "
             "model's configuration",
         )
 
 
 @law(ARCHITECTURES)
 def moving_moves_everything(subject: Subject) -> None:
-    """`to` moves every parameter, and what the reference needs; moving to where the policy is changes nothing."""
+    """`to` moves every parameter and the reference; moving to the current device does not change the outputs."""
     for make in examples(subject):
         policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues()
-        expected = say(policy, batch).logprobs
+        expected = score(policy, batch).logprobs
         policy.to(torch.device("cpu"))
         advice = "move modules with `.to`, in place"
-        require_close(say(policy, batch).logprobs, expected, "logprobs after to('cpu')", advice, tolerance=CLOSE)
+        require_close(score(policy, batch).logprobs, expected, "logprobs after to('cpu')", advice, tolerance=CLOSE)
         policy.to(torch.device("meta"))
         left = [name for name, parameter in policy.module.named_parameters() if not parameter.is_meta]
         require(
             not left and policy.device.type == "meta",
-            f"everything was to move; {', '.join(left[:3]) or 'policy.device'} did not; move it in `to`",
+            f"everything should move; {', '.join(left[:3]) or 'policy.device'} did not; move it in `to`",
         )
         try:
-            said: Tensor | None = policy.reference_score(batch).logprobs
-        except (RuntimeError, NotImplementedError, ValueError):  # it has moved: on that device nothing can be computed
-            said = None
+            outputs: Tensor | None = policy.reference_score(batch).logprobs
+        except (
+            RuntimeError,
+            NotImplementedError,
+            ValueError,
+        ):  # the reference has moved: the meta device computes nothing
+            outputs = None
         require(
-            said is None or said.is_meta,
-            "the reference was to move with the policy; it stayed where it was and still scores; move it in `to`",
+            outputs is None or outputs.is_meta,
+            "the reference should move with the policy; it still computes on the old device; move it in `to`",
         )

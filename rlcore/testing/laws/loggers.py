@@ -1,4 +1,4 @@
-"""Laws about loggers, given what a run gives them: numbers that are none, keys that come and go, text of any kind."""
+"""Laws of loggers: they accept what a run logs, including NaN, changing keys and any text, and release their files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import attrs
 
 from rlcore.components import Dropped, describe_error
 from rlcore.loggers import Loggers
-from rlcore.protocols import RunView
 from rlcore.settings import TrainConfig
 from rlcore.testing.law import LawBroken, Subject, law, require
 
 if TYPE_CHECKING:
+    from rlcore.protocols import RunView
     from rlcore.ranks import Ranks
 
 LOGGERS = "loggers"
@@ -32,14 +32,14 @@ ROWS = (
     {"prompt": "", "output": "", "length": 0, "ended": False, "reward": math.nan},
     {"prompt": "naïve 🙂", "output": "\x1b[31mred\x00\n\u2028 \ud7ff", "length": 9, "ended": True, "reward": None},
 )  # fmt: skip
-"""Rows of an evaluation, as `rlcore.training.evaluate` makes them: None is a score nobody gave."""
+"""Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
 GRACE_S = 5.0
-"""How long threads may take to end once a logger was closed."""
+"""Seconds that threads may take to end after `close`."""
 
 
 @attrs.define(slots=False)
-class StandIn:
-    """Stand for a run, with what `rlcore.protocols.RunView` names and nothing else."""
+class RunStub:
+    """A run with only the attributes of `rlcore.protocols.RunView`; access to others is recorded in `undeclared`."""
 
     dir: Path
     step: int = 0
@@ -47,38 +47,37 @@ class StandIn:
     config: TrainConfig = attrs.field(factory=TrainConfig)
     metrics: dict[str, float] = attrs.field(factory=dict)
     dropped: tuple[Dropped, ...] = ()
-    asked: list[str] = attrs.field(factory=list)
+    undeclared: list[str] = attrs.field(factory=list)
 
     @functools.cached_property
     def ranks(self) -> Ranks:
-        """Return this process as the only one."""
-        from rlcore.ranks import Ranks  # which needs torch
+        """Return the ranks of a run with one process."""
+        from rlcore.ranks import Ranks  # imports torch
 
         return Ranks()
 
     def take_unreported(self) -> list[Dropped]:
-        """Return nothing: nothing was dropped."""
+        """Return no dropped components."""
         return []
 
     def __getattr__(self, name: str) -> Any:
-        self.asked.append(name)
-        raise AttributeError(
-            f"a logger may use what rlcore.protocols.RunView names of a run, and '{name}' is not there"
-        )
+        self.undeclared.append(name)
+        raise AttributeError(f"loggers may use the attributes of rlcore.protocols.RunView; it has no '{name}'")
 
 
 @law(LOGGERS)
 def it_uses_only_what_a_run_promises(subject: Subject) -> None:
-    """Of the run a logger uses what `rlcore.protocols.RunView` names: its folder, steps and configuration."""
+    """A logger uses only the attributes of the run that `rlcore.protocols.RunView` declares."""
     with _opened(subject) as (logger, run), contextlib.suppress(AttributeError):
         _log_usually(logger, run)
         logger.close(None)
-    require(not run.asked, f"it asks the run for {', '.join(run.asked)}; use what rlcore.protocols.RunView names")
+    names = ", ".join(run.undeclared)
+    require(not names, f"it uses {names} of the run; use the attributes of rlcore.protocols.RunView only")
 
 
 @law(LOGGERS)
 def numbers_that_are_none_are_accepted(subject: Subject) -> None:
-    """Metrics may be NaN or infinite, whole, tiny or huge: a run that diverges is one whose log is read."""
+    """Metrics may be NaN, infinite, integers, tiny or huge: the log matters most when a run diverges."""
     for value in (math.nan, math.inf, -math.inf, 0, -0.0, 10**30, 1e-320, 1.8e308):
         with _closing(subject) as (logger, _), _accepting(f"metrics with {value}"):
             logger.metrics(1, {"loss": value, "kl/mean": 0.5})
@@ -86,7 +85,7 @@ def numbers_that_are_none_are_accepted(subject: Subject) -> None:
 
 @law(LOGGERS)
 def keys_may_come_and_go(subject: Subject) -> None:
-    """Each step has metrics of its own: new keys, fewer keys, no metrics at all, evaluations at the step of another."""
+    """The metrics of a step may have new keys, fewer keys or none, and an evaluation may follow at the same step."""
     with _closing(subject) as (logger, run):
         for step, metrics in enumerate(
             (USUAL, {**USUAL, "new/key": 1.0}, {"new/key": 2.0}, {}, {"eval/reward/mean": 1.0}, {"a b/ü@t=0.5": 0.0}), 1
@@ -100,7 +99,7 @@ def keys_may_come_and_go(subject: Subject) -> None:
 
 @law(LOGGERS)
 def completions_of_any_kind_are_accepted(subject: Subject) -> None:
-    """Completions may hold any text and scores that nobody gave; their columns may change; there may be none."""
+    """Completions may contain any text and missing scores; their columns may change; the list may be empty."""
     with _closing(subject) as (logger, _):
         for step, rows in enumerate(
             (ROWS, [], [{"prompt": "a", "output": "b"}], [{**ROWS[0], "sampling": "t=0.5"}], ROWS)
@@ -111,21 +110,21 @@ def completions_of_any_kind_are_accepted(subject: Subject) -> None:
 
 @law(LOGGERS)
 def what_it_is_given_stays_as_it_was(subject: Subject) -> None:
-    """A logger changes neither the metrics nor the rows that it is given: other loggers get the same."""
+    """A logger does not change the metrics and rows it receives: other loggers receive the same objects."""
     metrics, rows = dict(USUAL), [dict(row) for row in ROWS[::2]]
     with _closing(subject) as (logger, run):
         with _accepting("metrics"):
             logger.metrics(1, metrics)
         with _accepting("completions"):
             logger.completions(1, rows)
-        require(metrics == USUAL, f"it changes the metrics it is given to {metrics}; copy them first")
-        require(rows == list(ROWS[::2]), f"it changes the completions it is given to {rows}; copy them first")
-        require(run.config == TrainConfig() and run.step == 0, "it changes the run it is given; only read from it")
+        require(metrics == USUAL, f"it changes the metrics it receives to {metrics}; copy them first")
+        require(rows == list(ROWS[::2]), f"it changes the completions it receives to {rows}; copy them first")
+        require(run.config == TrainConfig() and run.step == 0, "it changes the run; only read from it")
 
 
 @law(LOGGERS)
 def it_writes_in_the_runs_folder_only(subject: Subject) -> None:
-    """Files go into `run.dir`, and nothing into the working folder."""
+    """A logger writes files into `run.dir` and not into the working folder."""
     home = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as elsewhere:
         os.chdir(elsewhere)
@@ -140,8 +139,8 @@ def it_writes_in_the_runs_folder_only(subject: Subject) -> None:
 
 @law(LOGGERS)
 def it_closes_however_the_run_ended(subject: Subject) -> None:
-    """`close` works after a good end, after an error, after an interruption, and where nothing was logged."""
-    for error in (None, RuntimeError("made up, of\nseveral lines"), KeyboardInterrupt()):
+    """`close` works after a completed run, an error or an interruption, also if nothing was logged."""
+    for error in (None, RuntimeError("a test error of\nseveral lines"), KeyboardInterrupt()):
         for used in (False, True):
             with _opened(subject) as (logger, run):
                 if used:
@@ -152,9 +151,9 @@ def it_closes_however_the_run_ended(subject: Subject) -> None:
 
 @law(LOGGERS)
 def it_releases_what_it_holds(subject: Subject) -> None:
-    """After `close` no file of the run's folder is open and no thread of the logger's is left, even if it crashed.
+    """`close` closes all files in the run's folder and ends the logger's threads, also after the logger crashed.
 
-    What a library starts once for the whole process, with the first logger, may stay.
+    Threads that a library starts once per process, with the first logger, may remain.
     """
     with _closing(subject) as (logger, run):
         _log_usually(logger, run)
@@ -164,13 +163,13 @@ def it_releases_what_it_holds(subject: Subject) -> None:
             _spend(logger, run, crash=crash)
             after = " after a crash" if crash else ""
             open_files, left = _open_files(run.dir), _left(threads)
-            require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close it in close")
-            require(not left, f"it leaves the threads {', '.join(left)} running{after}; end them in close")
+            require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close files in close()")
+            require(not left, f"it leaves the threads {', '.join(left)} running{after}; end them in close()")
 
 
 @law(LOGGERS)
 def a_resumed_run_goes_on_in_its_folder(subject: Subject) -> None:
-    """A second logger for the same folder, as a resumed run makes one, loses nothing that the first one wrote."""
+    """A second logger for the same folder, as in a resumed run, keeps everything that the first one wrote."""
     for closed in (True, False):
         with _opened(subject) as (first, run):
             _log_usually(first, run)
@@ -183,9 +182,9 @@ def a_resumed_run_goes_on_in_its_folder(subject: Subject) -> None:
                 second.close(None)
             after = _sizes(run.dir)
             lost = [name for name, size in before.items() if after.get(name, -1) < size]
-            how = "closed" if closed else "left as a killed process leaves it"
+            how = "closed" if closed else "not closed, as in a killed process,"
             require(
-                not lost, f"{', '.join(lost)} is smaller, or gone, once a run whose logger was {how} goes on; append"
+                not lost, f"{', '.join(lost)} is smaller or missing after a run whose logger was {how} resumes; append"
             )
             if not closed:
                 with _accepting("closing the first logger late"):
@@ -193,10 +192,10 @@ def a_resumed_run_goes_on_in_its_folder(subject: Subject) -> None:
 
 
 class _Poison:
-    """Be what raises however it is looked at."""
+    """An object that raises on every conversion, comparison and iteration."""
 
     def _raise(self, *_: object) -> Any:
-        raise RuntimeError("a crash that the kit made up")
+        raise RuntimeError("a crash that the conformance kit provokes")
 
     __float__ = __int__ = __repr__ = __str__ = __format__ = __lt__ = __gt__ = __len__ = __iter__ = _raise
 
@@ -206,17 +205,17 @@ def _build(subject: Subject, run: RunView) -> Any:
 
 
 @contextlib.contextmanager
-def _opened(subject: Subject) -> Iterator[tuple[Any, StandIn]]:
-    """Build the logger for a run whose folder is gone afterwards."""
+def _opened(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
+    """Build the logger for a run in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rlcore-law-", ignore_cleanup_errors=True) as folder:
-        run = StandIn(Path(folder) / "run-1")
+        run = RunStub(Path(folder) / "run-1")
         run.dir.mkdir()
         yield _build(subject, run), run
 
 
 @contextlib.contextmanager
-def _closing(subject: Subject) -> Iterator[tuple[Any, StandIn]]:
-    """Build the logger, and close it as at the end of a run."""
+def _closing(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
+    """Build the logger and close it at the end of the block."""
     with _opened(subject) as (logger, run):
         try:
             yield logger, run
@@ -226,14 +225,16 @@ def _closing(subject: Subject) -> Iterator[tuple[Any, StandIn]]:
 
 @contextlib.contextmanager
 def _accepting(what: str) -> Iterator[None]:
-    """Say what is raised in the words of a law."""
+    """Raise LawBroken if the block raises."""
     try:
         yield
     except Exception as error:
-        raise LawBroken(f"{what}: raised {describe_error(error)}; accept it, or the logger is dropped") from error
+        raise LawBroken(
+            f"{what}: raised {describe_error(error)}; a logger that raises is dropped, so accept the input"
+        ) from error
 
 
-def _log_usually(logger: Any, run: StandIn) -> None:
+def _log_usually(logger: Any, run: RunStub) -> None:
     for step in (1, 2):
         run.step = step
         logger.metrics(step, dict(USUAL))
@@ -241,8 +242,8 @@ def _log_usually(logger: Any, run: StandIn) -> None:
     logger.completions(2, [dict(row) for row in ROWS])
 
 
-def _spend(logger: Any, run: StandIn, *, crash: bool) -> None:
-    """Use a logger behind the fence that a run has, up to its end; it may crash inside, which ends the run too."""
+def _spend(logger: Any, run: RunStub, *, crash: bool) -> None:
+    """Use and close a logger through `Loggers`, as a run does; with `crash`, calls that raise precede the close."""
     loggers = Loggers([logger])
     with _not_strict():
         _log_usually(loggers, run)
@@ -250,33 +251,33 @@ def _spend(logger: Any, run: StandIn, *, crash: bool) -> None:
             poison: Any = _Poison()
             loggers.metrics(3, {"loss": poison})
             loggers.completions(3, [{"prompt": poison, "output": poison}])
-        loggers.close(RuntimeError("made up") if crash else None)
+        loggers.close(RuntimeError("a test error") if crash else None)
 
 
 @contextlib.contextmanager
 def _not_strict() -> Iterator[None]:
-    """Leave RLCORE_STRICT_PLUGINS out, under which a logger that raises ends the run."""
-    kept = os.environ.pop("RLCORE_STRICT_PLUGINS", None)
+    """Unset RLCORE_STRICT_PLUGINS, with which a logger that raises ends the run."""
+    before = os.environ.pop("RLCORE_STRICT_PLUGINS", None)
     try:
         yield
     finally:
-        if kept is not None:
-            os.environ["RLCORE_STRICT_PLUGINS"] = kept
+        if before is not None:
+            os.environ["RLCORE_STRICT_PLUGINS"] = before
 
 
 def _open_files(folder: Path) -> list[str]:
-    """Name the files under `folder` that this process has open; none where the system does not say."""
+    """Return the names of open files under `folder`; empty on systems without /proc."""
     handles = Path("/proc/self/fd")
-    found = []
+    names = []
     for handle in handles.iterdir() if handles.is_dir() else ():
         with contextlib.suppress(OSError):
             target = handle.readlink()
-            found += [target.name] if target.is_relative_to(folder.resolve()) else []
-    return found
+            names += [target.name] if target.is_relative_to(folder.resolve()) else []
+    return names
 
 
 def _left(before: set[threading.Thread]) -> list[str]:
-    """Name the threads that are more than before, once they had time to end."""
+    """Return the names of new threads that are still alive after GRACE_S."""
     deadline = time.monotonic() + GRACE_S
     while (more := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Laws of optimizers, held on a matrix and a vector that are drawn to a target by the gradient of a square."""
+"""Laws of optimizers, checked on a matrix and a vector with a quadratic loss."""
 
 from __future__ import annotations
 
@@ -21,42 +21,44 @@ OPTIMIZERS = "optimizers"
 SHAPES = ((80, 64), (64,))
 LR = 0.01
 STEPS = 8
-GO_ON = "keep all that a step depends on in `state` and `param_groups`, as numbers, lists and tensors"
+STATE_ADVICE = "keep all state that a step depends on in `state` and `param_groups`, as numbers, lists and tensors"
 
 
 @law(OPTIMIZERS)
 def it_is_built_over_the_groups_it_is_given(subject: Subject) -> None:
-    """The optimizer holds the groups it was given, in their order, with `lr` and the `weight_decay` they bring."""
+    """The optimizer keeps the parameter groups in order, with the default `lr` and each group's `weight_decay`."""
     parameters = _parameters()
     optimizer = _build(subject, parameters)
     held = [[id(each) for each in group["params"]] for group in optimizer.param_groups]
     require(
         held == [[id(each)] for each in parameters],
-        "its param_groups do not hold the parameters they were given; hand the groups on to torch.optim.Optimizer",
+        "its param_groups differ from the groups it was built with; pass the groups on to torch.optim.Optimizer",
     )
     rates = [group.get("lr") for group in optimizer.param_groups]
-    require(rates == [LR, LR], f"its groups were to have lr = {LR}; they have {rates}; make `lr` a default of it")
-    kept = optimizer.param_groups[1].get("weight_decay")
-    require(kept == 0.0, f"the second group came with weight_decay = 0.0, and has {kept}; leave what a group brings")
+    require(
+        rates == [LR, LR], f"its groups should have lr = {LR}; they have {rates}; make `lr` a default of the optimizer"
+    )
+    decay = optimizer.param_groups[1].get("weight_decay")
+    require(decay == 0.0, f"the second group should keep weight_decay = 0.0; it has {decay}; keep options of groups")
 
 
 @law(OPTIMIZERS)
 def steps_lower_a_convex_loss(subject: Subject) -> None:
-    """A few steps with a learning rate of 0.01 lower a sum of squares."""
+    """A few steps with a learning rate of 0.01 decrease a quadratic loss."""
     parameters = _parameters()
     optimizer, before = _build(subject, parameters), _loss(parameters).item()
     _step(optimizer, parameters, STEPS)
     after = _loss(parameters).item()
     require(
         after < before,
-        f"the loss was to fall from {before:.6g} in {STEPS} steps; it is {after:.6g}; go against the gradient, by "
-        "steps in proportion to lr",
+        f"the loss should fall from {before:.6g} in {STEPS} steps; it is {after:.6g}; step against the gradient, "
+        "in proportion to lr",
     )
 
 
 @law(OPTIMIZERS)
 def a_rate_of_zero_moves_nothing(subject: Subject) -> None:
-    """Each step goes by the `lr` that its group has then, which is how a schedule works: with 0 nothing moves."""
+    """A step uses the current `lr` of each group, which schedules set: with `lr` 0 no parameter changes."""
     parameters = _parameters()
     optimizer = _build(subject, parameters)
     _step(optimizer, parameters, 3)
@@ -68,20 +70,20 @@ def a_rate_of_zero_moves_nothing(subject: Subject) -> None:
         moved = float((now.detach() - was).abs().max())
         require(
             torch.equal(now.detach(), was),
-            f"with lr = 0 in every group a parameter of shape {list(shape)} was to stay; it moves by {moved:.1e}; read "
-            "group['lr'] at each step",
+            f"with lr = 0 in every group a parameter of shape {list(shape)} should not change; it changes by "
+            f"{moved:.1e}; read group['lr'] at each step",
         )
 
 
 def _decays(subject: Subject) -> bool:
-    """Tell whether it takes `weight_decay`."""
+    """Return whether it takes `weight_decay`."""
     takes = parameters_of(Optimizers().get(_config(subject)).optimizer)
     return takes is None or "weight_decay" in takes
 
 
 @law(OPTIMIZERS, when=_decays)
 def weight_decay_is_each_groups_own(subject: Subject) -> None:
-    """Without a gradient to follow, weight decay shrinks the matrix, and spares the vector, whose group says 0."""
+    """With zero gradients, weight decay shrinks the matrix and not the vector, whose group has `weight_decay` 0."""
     parameters = _parameters()
     optimizer = _build(subject, parameters, weight_decay=0.5)
     before = _copies(parameters)
@@ -92,33 +94,34 @@ def weight_decay_is_each_groups_own(subject: Subject) -> None:
     matrix, vector = parameters
     require(
         float(matrix.detach().norm()) < float(before[0].norm()),
-        "with weight_decay = 0.5 and gradients of 0 the matrix was to shrink; it does not; read group['weight_decay']",
+        "with weight_decay = 0.5 and gradients of 0 the matrix should shrink; it does not; read group['weight_decay']",
     )
     require(
         torch.equal(vector.detach(), before[1]),
-        "the vector's group has weight_decay = 0, and it moved; read group['weight_decay'], not the default",
+        "the vector's group has weight_decay = 0, but the vector changed; read group['weight_decay'], not the default",
     )
 
 
 @law(OPTIMIZERS)
 def without_a_gradient_nothing_moves(subject: Subject) -> None:
-    """A parameter whose gradient is None stays as it is, and moves once it has one."""
+    """A parameter whose gradient is None does not change, and changes when it gets a gradient."""
     matrix, vector = parameters = _parameters()
     optimizer, before = _build(subject, parameters), vector.detach().clone()
     _step(optimizer, [matrix], 2)
     require(
-        torch.equal(vector.detach(), before), "a parameter without a gradient moved; pass over those with grad None"
+        torch.equal(vector.detach(), before),
+        "a parameter without a gradient changed; skip parameters whose grad is None",
     )
     _step(optimizer, parameters, 2)
     require(
         not torch.equal(vector.detach(), before),
-        "a parameter that had no gradient at first stays where it was when it has one; make its state when it comes",
+        "a parameter that had no gradient at first does not change when it gets one; create its state then",
     )
 
 
 @law(OPTIMIZERS)
 def a_state_continues(subject: Subject) -> None:
-    """Steps, a saved state and the other steps in a new optimizer leave bit for bit what all the steps leave."""
+    """Saving the state, loading it into a new optimizer and continuing gives the bit-identical parameters."""
     whole = _parameters()
     optimizer = _build(subject, whole)
     _step(optimizer, whole, STEPS // 2)
@@ -134,8 +137,8 @@ def a_state_continues(subject: Subject) -> None:
         off = float((one.detach() - other.detach()).abs().max())
         require(
             torch.equal(one, other),
-            f"after a saved state a parameter of shape {list(shape)} is off by {off:.1e} from that of steps without a "
-            f"stop; {GO_ON}",
+            f"after loading a state a parameter of shape {list(shape)} is off by {off:.1e} from uninterrupted steps; "
+            f"{STATE_ADVICE}",
         )
 
 
@@ -160,14 +163,14 @@ def _copies(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _loss(parameters: Sequence[Tensor]) -> Tensor:
-    """Return half the squared distance to a target; its gradient differs from number to number, and step to step."""
+    """Return half the squared distance to a target; its gradient differs between entries and between steps."""
     targets = (torch.linspace(-3, 3, each.numel()).view(each.shape) for each in parameters)
     pairs = zip(parameters, targets, strict=True)
     return torch.stack([(each - target).pow(2).sum() / 2 for each, target in pairs]).sum()
 
 
 def _step(optimizer: Optimizer, parameters: Sequence[Tensor], count: int) -> None:
-    """Make steps along the gradients of some of the parameters."""
+    """Make `count` steps with gradients for `parameters` only."""
     for _ in range(count):
         optimizer.zero_grad()
         _loss(parameters).backward()

@@ -1,7 +1,8 @@
-"""Laws about pipelines, of prompts and of demonstrations: which a pipeline is shows in what it returns.
+"""Laws of pipelines of prompts and of demonstrations; the type of the entries shows which of the two a pipeline is.
 
-Rows are tried in the forms that the built-in pipelines read: strings, pairs of prompt and output, and mappings
-`{prompt, output}`. A pipeline that reads rows of another form names some, ten or more, in its attribute `example_rows`.
+Pipelines are checked with rows in the forms that the built-in pipelines accept: strings, pairs of prompt and output,
+and mappings `{prompt, output}`. A pipeline that accepts none of these sets the attribute `example_rows` to ten or more
+rows that it accepts.
 """
 
 from __future__ import annotations
@@ -32,111 +33,112 @@ FORMS: tuple[Sequence[Any], ...] = (
 
 @law(PIPELINES)
 def it_reads_rows(subject: Subject) -> None:
-    """A pipeline reads rows of a known form, or of the form it shows in `example_rows`, one entry for each."""
+    """A pipeline accepts rows of a known form or its `example_rows`, and returns one entry for each row."""
     rows = _rows(subject)
     made = _run(subject, rows)
-    require(len(made) == len(rows), f"{len(rows)} rows give {len(made)} entries; return one for each row")
+    require(len(made) == len(rows), f"{len(rows)} rows give {len(made)} entries; return one entry for each row")
 
 
 @law(PIPELINES)
 def entries_are_whole(subject: Subject) -> None:
     """A prompt has text, tokens and columns.
 
-    A demonstration has a mask as long as its tokens, in which the first token is not chosen and some other is.
+    A demonstration has tokens and an `action_mask` of the same length, which is False for the first token and True for
+    some other.
     """
     from rlcore.types import Prompt
 
     for i, entry in enumerate(_run(subject, _rows(subject))):
         require(len(entry.tokens) > 0, f"entry {i} has no tokens; raise a DataError that names the row")
         if isinstance(entry, Prompt):
-            require(type(entry.text) is str, f"entry {i} has the text {entry.text!r}; give what the policy continues")
+            require(type(entry.text) is str, f"entry {i} has the text {entry.text!r}; return the prompt as a str")
             named = all(isinstance(key, str) for key in entry.columns)
-            require(named, f"entry {i} has columns {entry.columns!r}; name each by text")
+            require(named, f"entry {i} has columns {entry.columns!r}; use names of type str")
             continue
         mask, size = entry.action_mask, len(entry.tokens)
-        require(len(mask) == size, f"entry {i} has {size} tokens and a mask of {len(mask)}; mark each token")
         require(
-            all(type(part) is bool for part in mask), f"entry {i} has the mask {mask!r}; give Python's True and False"
+            len(mask) == size, f"entry {i} has {size} tokens and a mask of {len(mask)}; return one mask entry per token"
         )
-        require(not mask[0], f"entry {i} marks its first token, which nothing stands before; begin with False")
         require(
-            any(mask), f"entry {i} marks no token, so nothing is learnt from it; raise a DataError that names the row"
+            all(type(part) is bool for part in mask), f"entry {i} has the mask {mask!r}; use Python's True and False"
         )
+        require(not mask[0], f"entry {i} marks its first token, which no logits predict; set it to False")
+        require(any(mask), f"entry {i} marks no token, so it has no loss; raise a DataError that names the row")
 
 
 @law(PIPELINES)
 def tokens_are_whole_numbers(subject: Subject) -> None:
-    """Tokens are Python's own ints, ids of the tokenizer, in a tuple: not tensors, not numpy's numbers."""
+    """Tokens are a tuple of Python ints, valid ids of the tokenizer; tensors and numpy numbers are not accepted."""
     from rlcore.testing.small import VOCABULARY
 
     for i, entry in enumerate(_run(subject, _rows(subject))):
         kinds = sorted({type(token).__name__ for token in entry.tokens} - {"int"})
-        require(not kinds, f"entry {i} has tokens of type {', '.join(kinds)}; give ints, as tensor.tolist() does")
+        require(not kinds, f"entry {i} has tokens of type {', '.join(kinds)}; return ints, as tensor.tolist() does")
         require(
             isinstance(entry.tokens, tuple), f"entry {i} has its tokens in a {type(entry.tokens).__name__}; use a tuple"
         )
-        beyond = [token for token in entry.tokens if not 0 <= token < VOCABULARY]
-        require(not beyond, f"entry {i} has the ids {beyond}, and the tokenizer ends at {VOCABULARY - 1}; use its ids")
+        wrong = [token for token in entry.tokens if not 0 <= token < VOCABULARY]
+        require(not wrong, f"entry {i} has the ids {wrong}; the tokenizer's last id is {VOCABULARY - 1}; use its ids")
 
 
 @law(PIPELINES)
 def rows_keep_their_order(subject: Subject) -> None:
-    """Entry i is about row i: turning the rows round turns the entries round, and equal rows give equal entries."""
+    """Entry i belongs to row i: reversing the rows reverses the entries, and equal rows give equal entries."""
     rows = _rows(subject)
-    _compare(_run(subject, rows), _run(subject, rows[::-1])[::-1], "once the rows are turned round", "keep their order")
+    _compare(_run(subject, rows), _run(subject, rows[::-1])[::-1], "with reversed rows", "keep the order of the rows")
 
 
 @law(PIPELINES)
 def rows_do_not_depend_on_each_other(subject: Subject) -> None:
-    """A row alone gives what it gives among others, shorter and longer ones: nothing is padded or dropped."""
+    """A row gives the same entry alone and among shorter and longer rows: entries are not padded or dropped."""
     rows = _rows(subject)
     alone = [entry for row in rows for entry in _run(subject, [row])]
-    _compare(_run(subject, rows), alone, "alone", "leave padding to the batches, and every row its own entry")
+    _compare(_run(subject, rows), alone, "alone", "do not pad entries, and do not merge or drop rows")
 
 
 @law(PIPELINES)
 def same_rows_same_entries(subject: Subject) -> None:
-    """The same rows give the same entries every time."""
+    """The same rows give the same entries in every call."""
     rows = _rows(subject)
-    _compare(_run(subject, rows), _run(subject, rows), "the second time", "draw nothing at random")
+    _compare(_run(subject, rows), _run(subject, rows), "the second time", "use no random numbers")
 
 
 @law(PIPELINES)
 def the_source_stays_as_it_was(subject: Subject) -> None:
-    """A pipeline changes nothing of the rows it is given."""
+    """A pipeline does not change its rows."""
     rows = _rows(subject)
     given = copy.deepcopy(rows)
     _call(subject, given)
-    require(
-        list(given) == list(rows), f"it changes the rows it is given, to {_first_change(rows, given)}; work on a copy"
-    )
+    require(list(given) == list(rows), f"it changes a row to {_first_change(rows, given)}; work on a copy")
 
 
 @law(PIPELINES)
 def columns_are_kept(subject: Subject) -> None:
-    """Where a pipeline reads prompts from mappings, the further keys of a row are columns of its prompt."""
+    """If a pipeline reads prompts from mappings, the other keys of a row are columns of its prompt."""
     from rlcore.types import Prompt
 
     rows = [{"prompt": prompt, "answer": i, "notes_on_row": [output]} for i, (prompt, output) in enumerate(PAIRS)]
     made = _attempt(subject, rows)
     if not isinstance(made, list) or not all(isinstance(entry, Prompt) for entry in made):
-        return  # it reads no such rows, or makes demonstrations, which have no columns
+        return  # it does not accept such rows, or makes demonstrations, which have no columns
     for row, entry in zip(rows, made, strict=False):
-        wanted = {key: value for key, value in row.items() if key != "prompt"}
-        kept = {key: entry.columns.get(key) for key in wanted}
-        require(kept == wanted, f"the row {row} has the columns {kept}; reward functions are given all of {wanted}")
+        expected = {key: value for key, value in row.items() if key != "prompt"}
+        columns = {key: entry.columns.get(key) for key in expected}
+        require(columns == expected, f"the row {row} has the columns {columns}; reward functions need {expected}")
 
 
 @law(PIPELINES)
 def what_is_too_long_is_cut_or_refused(subject: Subject) -> None:
-    """No entry is longer than the model's context; a row that is, is cut, or refused with a DataError."""
+    """No entry is longer than `max_length`: a longer row is truncated or raises a DataError."""
     rows = _rows(subject)
     longest = max(len(entry.tokens) for entry in _run(subject, rows))
     bound = max(2, longest // 2)
     made = _attempt(subject, rows, max_length=bound)
     if isinstance(made, list):
         over = max(len(entry.tokens) for entry in made)
-        require(over <= bound, f"an entry has {over} tokens where max_length = {bound}; cut it, or raise a DataError")
+        require(
+            over <= bound, f"an entry has {over} tokens with max_length = {bound}; truncate it, or raise a DataError"
+        )
     else:
         advice = "raise rlcore.errors.DataError that names the row"
         require(isinstance(made, DataError), f"a row longer than max_length raises {describe_error(made)}; {advice}")
@@ -144,44 +146,46 @@ def what_is_too_long_is_cut_or_refused(subject: Subject) -> None:
 
 @law(PIPELINES)
 def an_empty_source_is_refused_clearly(subject: Subject) -> None:
-    """A source without rows is a DataError that says which source it is."""
+    """A source without rows raises a DataError that names the source."""
     made = _attempt(subject, [], what="eval_prompts")
     advice = "raise rlcore.errors.DataError, beginning with `what`"
     require(not isinstance(made, list), f"an empty source gives {made!r}; {advice}")
     if isinstance(made, Exception):
         require(isinstance(made, DataError), f"an empty source raises {describe_error(made)}; {advice}")
-        require("eval_prompts" in str(made), f"the error for an empty source, '{made}', does not name it; {advice}")
+        require(
+            "eval_prompts" in str(made), f"the error for an empty source, '{made}', does not name the source; {advice}"
+        )
 
 
 @law(PIPELINES)
 def padding_with_eos_changes_nothing(subject: Subject) -> None:
-    """A tokenizer that pads with EOS gives the entries that another gives."""
+    """A tokenizer whose padding token is EOS gives the same entries as one with a separate padding token."""
     rows = _rows(subject)
     padded = _run(subject, rows, pad_is_eos=True)
-    _compare(_run(subject, rows), padded, "with a tokenizer that pads with EOS", "tell no padding by its id")
+    _compare(_run(subject, rows), padded, "with a tokenizer that pads with EOS", "do not identify padding by its id")
 
 
 def _pipeline(subject: Subject) -> Callable[..., Any]:
-    """Return the pipeline: the target itself, or what it returns for its options where it has any."""
+    """Return the pipeline: the target, or, if the component has options, the target's return value."""
     config = subject.config()
     target: Callable[..., Any] = subject.it.target()
     return target if config is None else target(config)
 
 
 def _rows(subject: Subject) -> Sequence[Any]:
-    """Return rows that the pipeline reads."""
+    """Return rows that the pipeline accepts."""
     from rlcore.types import Prompt
 
     shown = getattr(subject.it.target(), "example_rows", None)
     complaints = []
     for rows in FORMS if shown is None else (shown,):
         made = _attempt(subject, rows)
-        # Strings are prompts to one pipeline and demonstrations to another, which learns more from pairs.
+        # Strings are accepted by both kinds of pipelines; for demonstrations the kit prefers pairs.
         if isinstance(made, list) and (rows is not FORMS[0] or all(isinstance(entry, Prompt) for entry in made)):
             return rows
         complaints.append(f"{rows[0]!r}: {describe_error(made) if isinstance(made, Exception) else 'no prompts'}")
     raise LawBroken(
-        f"it reads none of the rows it was given ({'; '.join(complaints)}); list rows it reads in its attribute "
+        f"it accepts none of the kit's rows ({'; '.join(complaints)}); list rows that it accepts in its attribute "
         "`example_rows`"
     )
 
@@ -189,15 +193,15 @@ def _rows(subject: Subject) -> Sequence[Any]:
 def _run(subject: Subject, rows: Sequence[Any], *, pad_is_eos: bool = False) -> list[Any]:
     made = _attempt(subject, rows, pad_is_eos=pad_is_eos)
     if isinstance(made, Exception):
-        raise LawBroken(f"{len(rows)} rows that it read before raise {describe_error(made)}") from made
+        raise LawBroken(f"{len(rows)} rows that it accepted before raise {describe_error(made)}") from made
     return made
 
 
 def _attempt(subject: Subject, rows: Sequence[Any], **how: Any) -> list[Any] | Exception:
-    """Give a pipeline a copy of `rows` and return the entries, or what was raised in their place."""
+    """Call a pipeline with a copy of `rows` and return the entries or the exception."""
     try:
         return _call(subject, copy.deepcopy(rows), **how)
-    except Exception as error:  # noqa: BLE001  a stranger's pipeline may raise anything
+    except Exception as error:  # noqa: BLE001  a plugin's pipeline may raise anything
         return error
 
 
@@ -217,9 +221,9 @@ def _call(
 
 
 def _compare(first: Sequence[Any], then: Sequence[Any], when: str, advice: str) -> None:
-    require(len(first) == len(then), f"there are {len(first)} entries, and {when} {len(then)}; {advice}")
+    require(len(first) == len(then), f"there are {len(first)} entries, but {when} {len(then)}; {advice}")
     for i, (one, other) in enumerate(zip(first, then, strict=True)):
-        require(_plain(one) == _plain(other), f"entry {i} is {_plain(one)}, and {when} {_plain(other)}; {advice}")
+        require(_plain(one) == _plain(other), f"entry {i} is {_plain(one)}, but {when} {_plain(other)}; {advice}")
 
 
 def _plain(entry: Any) -> dict[str, Any]:

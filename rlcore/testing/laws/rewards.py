@@ -1,6 +1,6 @@
-"""Laws about rewards, asked as rlcore asks them: with what their signature takes, through `rlcore.rewards`.
+"""Laws of rewards, which are called through `rlcore.rewards` with the arguments that their signature names.
 
-A column that a reward cannot do without is made up: texts of whole numbers, which can be read either way.
+Required columns are filled with strings of whole numbers, which a reward can use as text or as numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import RewardError
 from rlcore.testing.law import LawBroken, Subject, law, require
-from rlcore.testing.rig.isolate import call_anew
+from rlcore.testing.rig.isolate import call_in_new_process
 
 if TYPE_CHECKING:
     from rlcore.types import Prompt
@@ -29,72 +29,74 @@ TOLERANCE = 1e-6
 
 @law(REWARDS)
 def one_number_for_each_output(subject: Subject) -> None:
-    """A reward gives each output a finite number, one for each of its tokens, or None for no opinion."""
-    _ask(subject, OUTPUTS)
+    """A reward returns for each output a finite number, one number per token, or None."""
+    _scores(subject, OUTPUTS)
 
 
 @law(REWARDS)
 def some_output_gets_a_number(subject: Subject) -> None:
-    """A reward has an opinion on some of twelve different outputs."""
+    """A reward returns a number for at least one of twelve different outputs."""
     require(
-        any(value is not None for value in _ask(subject, OUTPUTS)),
-        f"it gives None for each of {', '.join(map(repr, OUTPUTS))}; return numbers",
+        any(value is not None for value in _scores(subject, OUTPUTS)),
+        f"it returns None for each of {', '.join(map(repr, OUTPUTS))}; return numbers",
     )
 
 
 @law(REWARDS)
 def same_inputs_same_numbers(subject: Subject) -> None:
-    """Asked twice, a reward says the same: without that, no run can be repeated."""
-    _compare(_ask(subject, OUTPUTS), _ask(subject, OUTPUTS), OUTPUTS, "asked again", "draw nothing at random")
+    """Two calls with the same inputs return the same numbers; otherwise runs are not reproducible."""
+    _compare(_scores(subject, OUTPUTS), _scores(subject, OUTPUTS), OUTPUTS, "in a second call", "use no random numbers")
 
 
 @law(REWARDS)
 def another_process_same_numbers(subject: Subject) -> None:
-    """Asked in a process started anew, where text has other hashes, a reward says the same."""
+    """A reward returns the same numbers in a new process, where strings have other hashes."""
     arguments = {"name": subject.it.qualified, "options": dict(subject.options)}
-    anew = call_anew(f"{__name__}:ask_anew", arguments, what=f"asking {subject.it}")
+    anew = call_in_new_process(f"{__name__}:call_reward", arguments, what=f"calling {subject.it}")
     advice = "depend on the inputs alone, not on hash() or the order of a set"
-    _compare(_ask(subject, OUTPUTS), anew, OUTPUTS, "in another process", advice)
+    _compare(_scores(subject, OUTPUTS), anew, OUTPUTS, "in another process", advice)
 
 
 @law(REWARDS)
 def the_order_of_a_batch_changes_nothing(subject: Subject) -> None:
-    """An output gets the same number wherever in a batch it stands."""
-    turned = _ask(subject, OUTPUTS, order=range(len(OUTPUTS) - 1, -1, -1))
-    _compare(_ask(subject, OUTPUTS), turned[::-1], OUTPUTS, "in a batch turned round", "judge each output by itself")
+    """The number of an output does not depend on its position in the batch."""
+    turned = _scores(subject, OUTPUTS, order=range(len(OUTPUTS) - 1, -1, -1))
+    _compare(_scores(subject, OUTPUTS), turned[::-1], OUTPUTS, "in the reversed batch", "score each output by itself")
 
 
 @law(REWARDS)
 def splitting_a_batch_changes_nothing(subject: Subject) -> None:
-    """An output gets the same number in a batch of one as among others."""
-    single = [value for i in range(len(OUTPUTS)) for value in _ask(subject, OUTPUTS, order=[i])]
-    _compare(_ask(subject, OUTPUTS), single, OUTPUTS, "in a batch of its own", "judge each output by itself")
+    """An output gets the same number in a batch of one and in a larger batch."""
+    single = [value for i in range(len(OUTPUTS)) for value in _scores(subject, OUTPUTS, order=[i])]
+    _compare(_scores(subject, OUTPUTS), single, OUTPUTS, "in a batch of its own", "score each output by itself")
 
 
 @law(REWARDS)
 def an_empty_output_is_accepted(subject: Subject) -> None:
-    """A policy may stop at once: an empty output gets a number or None, alone and among others."""
-    _ask(subject, ("",))
-    _ask(subject, ("", "yes", ""))
+    """An empty output gets a number or None, alone and among others."""
+    _scores(subject, ("",))
+    _scores(subject, ("", "yes", ""))
 
 
 @law(REWARDS)
 def columns_it_does_not_take_change_nothing(subject: Subject) -> None:
-    """Prompts may have columns that are nothing to a reward."""
+    """Columns of the prompts that a reward does not use do not change its numbers."""
     more = {"source_of_row": "somewhere", "notes_on_row": ["a", {"b": 1}], "nothing_in_row": None}
-    advice = "take the columns you need by name, and leave the others alone"
-    _compare(_ask(subject, OUTPUTS), _ask(subject, OUTPUTS, columns=more), OUTPUTS, "beside other columns", advice)
+    advice = "name the columns you need as parameters, and ignore the others"
+    _compare(
+        _scores(subject, OUTPUTS), _scores(subject, OUTPUTS, columns=more), OUTPUTS, "with further columns", advice
+    )
 
 
 @law(REWARDS)
 def what_it_is_given_stays_as_it_was(subject: Subject) -> None:
-    """A reward changes none of the lists and columns it is given: other rewards are given the same."""
+    """A reward does not change the lists and columns it receives: other rewards receive the same objects."""
     more = {"notes_on_row": ["a", {"b": 1}]}
     seen: dict[str, Any] = {}
 
-    def spy(**given: Any) -> list[float]:
-        seen.update(given)
-        return [0.0] * len(given["outputs"])
+    def spy(**inputs: Any) -> list[float]:
+        seen.update(inputs)
+        return [0.0] * len(inputs["outputs"])
 
     prompts, tokens = _prompts(subject, range(len(OUTPUTS)), more), [list(map(ord, each)) for each in OUTPUTS]
     before: list[Any] = copy.deepcopy([[prompt.columns for prompt in prompts], tokens])
@@ -104,16 +106,16 @@ def what_it_is_given_stays_as_it_was(subject: Subject) -> None:
         require(now == was, f"it changes {what}: {_first_change(was, now)}; work on a copy")
 
 
-def ask_anew(name: str, options: dict[str, Any]) -> list[float | None]:
-    """Ask the reward called `name`, in the process of a law."""
+def call_reward(name: str, options: dict[str, Any]) -> list[float | None]:
+    """Score OUTPUTS with the reward `name`; runs in the process of `another_process_same_numbers`."""
     from rlcore.plugins.registry import all_registries
 
     component = all_registries().rewards.get(name)
-    return _ask(Subject(component.dist, (), component, options), OUTPUTS)
+    return _scores(Subject(component.dist, (), component, options), OUTPUTS)
 
 
-def _made(subject: Subject) -> Any:
-    """Return the function: the target itself, or what it returns for its options where it has any."""
+def _function(subject: Subject) -> Any:
+    """Return the reward function: the target, or, if the component has options, the target's return value."""
     config = subject.config()
     target: Any = subject.it.target()
     return target if config is None else target(config)
@@ -123,18 +125,18 @@ def _rewards(subject: Subject, *others: Any) -> Any:
     from rlcore.rewards.calls import UserFunction
     from rlcore.rewards.combine import Rewards
 
-    named = [(subject.it.name, _made(subject)), *((f"other {i}", each) for i, each in enumerate(others))]
+    named = [(subject.it.name, _function(subject)), *((f"other {i}", each) for i, each in enumerate(others))]
     return Rewards(tuple(UserFunction("reward", name, call) for name, call in named))
 
 
-def _ask(
+def _scores(
     subject: Subject,
     outputs: Sequence[str],
     *,
     order: Sequence[int] | None = None,
     columns: dict[str, Any] | None = None,
 ) -> list[float | None]:
-    """Ask about outputs, or about those that `order` names, and return a number for each."""
+    """Return the reward's number for each output, or for those with the indices `order`."""
     from rlcore.testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
@@ -145,15 +147,15 @@ def _ask(
         )
     except RewardError as error:
         raise LawBroken(str(error)) from error
-    found: list[float | None] = batch.by_name[subject.it.name]
-    return found
+    numbers: list[float | None] = batch.by_name[subject.it.name]
+    return numbers
 
 
 def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any]) -> list[Prompt]:
-    """Make a prompt for each number, with the columns the reward cannot do without."""
+    """Return a prompt for each number, with the columns that the reward requires."""
     from rlcore.types import Prompt
 
-    needed = _columns(_made(subject))
+    needed = _columns(_function(subject))
     return [
         Prompt(f"prompt {i}: ", (1, 2, i), {**{name: ANSWERS[i % len(ANSWERS)] for name in needed}, **columns})
         for i in order
@@ -161,7 +163,7 @@ def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any]) ->
 
 
 def _columns(function: Any) -> list[str]:
-    """Name the columns a function needs; a first parameter with a name of its own gets the samples."""
+    """Return the required columns of a function; a first parameter with any other name receives the samples."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
@@ -181,7 +183,7 @@ def _compare(
             if None in {one, other}
             else math.isclose(one or 0, other or 0, rel_tol=TOLERANCE, abs_tol=1e-9)
         )
-        require(same, f"output {output!r} gets {one}, and {when} {other}; {advice}")
+        require(same, f"output {output!r} gets {one}, but {when} {other}; {advice}")
 
 
 def _first_change(was: Any, now: Any) -> str:

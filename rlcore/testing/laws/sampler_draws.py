@@ -1,4 +1,4 @@
-"""Laws of what a sampler draws, and from where it has its random numbers; a part of `rlcore.testing.laws.samplers`."""
+"""Laws on the distribution of sampled tokens and on random numbers; part of `rlcore.testing.laws.samplers`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from rlcore.testing.small import EOS, VOCABULARY, make_gpt2, make_llama
 
 SAMPLERS = "samplers"
 BETA = 4.0
-"""Weight of the advantages where one is tried."""
+"""Weight of the advantages in the law on `beta`."""
 ALLOWED_SHARE = 0.3
-"""Share of tokens that may follow a token, where not all may."""
+"""Share of tokens that `logit_mask` allows after a token."""
 
 
 @law(SAMPLERS, when=draws_from_policy)
 def greedy_equals_transformers(subject: Subject) -> None:
-    """At temperature 0 every continuation is token for token what `generate` of transformers gives.
+    """At temperature 0 every continuation equals the greedy output of `generate` of transformers, token for token.
 
-    `generate` is given each prompt alone; the sampler all of them, of different lengths and ended by EOS at different
-    times. Two families of models.
+    `generate` receives each prompt alone; the sampler receives a batch of prompts of different lengths, which end at
+    different steps. The law is checked with GPT-2 and Llama.
     """
     prompts = make_prompts(TEXTS)
     for make in (make_gpt2, make_llama):
@@ -50,19 +50,19 @@ def greedy_equals_transformers(subject: Subject) -> None:
                 require(
                     seen == wanted,
                     f"{type(plain).__name__}, prompt {list(prompt.tokens)}, EOS {list(eos)}: transformers continues it "
-                    f"greedily with {wanted}, the sampler with {seen}; at temperature 0 take the likeliest token, and "
+                    f"greedily with {wanted}, the sampler with {seen}; at temperature 0 take the argmax, and "
                     "count positions of real tokens only",
                 )
 
 
 @law(SAMPLERS, when=draws_from_policy)
 def frequencies_are_the_policys(subject: Subject) -> None:
-    """Tokens, and pairs of them, are drawn as often as the policy's probabilities say (chi-square, p > 1e-6)."""
+    """Frequencies of sampled tokens, and of pairs, match the policy's probabilities (chi-square test, p > 1e-6)."""
 
     def pairs(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
         first = next_logprobs(model, prompt)[-1].exp()
         after = torch.stack([next_logprobs(model, [*prompt, token])[-1].exp() for token in range(len(first))])
-        after[EOS] = torch.eye(len(first), dtype=after.dtype)[EOS]  # a pair that EOS ends counts as two of it
+        after[EOS] = torch.eye(len(first), dtype=after.dtype)[EOS]  # a first EOS counts as the pair (EOS, EOS)
         return (first[:, None] * after).flatten()
 
     check_frequencies(subject, softmax)
@@ -71,14 +71,14 @@ def frequencies_are_the_policys(subject: Subject) -> None:
 
 @law(SAMPLERS, when=draws_from_policy)
 def temperature_divides_the_logits(subject: Subject) -> None:
-    """At temperature 0.6 and 1.7 tokens are drawn as often as the softmax of the divided logits says."""
+    """At temperatures 0.6 and 1.7, frequencies match the softmax of the logits divided by the temperature."""
     for temperature in (0.6, 1.7):
         check_frequencies(subject, functools.partial(softmax, temperature=temperature), temperature=temperature)
 
 
 @law(SAMPLERS, when=draws_from_policy)
 def top_k_draws_among_the_likeliest(subject: Subject) -> None:
-    """With top_k = 5 the five likeliest tokens are drawn, in proportion to their probabilities, and no other."""
+    """With top_k = 5, only the five likeliest tokens are sampled, in proportion to their probabilities."""
 
     def among(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
         probabilities = softmax(model, prompt)
@@ -89,11 +89,11 @@ def top_k_draws_among_the_likeliest(subject: Subject) -> None:
 
 @law(SAMPLERS, when=draws_from_policy)
 def top_p_draws_among_the_likeliest(subject: Subject) -> None:
-    """With top_p tokens are drawn among the likeliest whose probabilities first reach that sum, and no other."""
+    """With top_p, only the smallest set of likeliest tokens whose probabilities sum to at least top_p is sampled."""
     prompt = make_prompts(("cat",))[0]
     likeliest = softmax(make_gpt2(), prompt.tokens).sort(descending=True).values
     reached = likeliest.cumsum(0)
-    top_p = float(reached[3] + reached[4]) / 2  # between two sums, so that rounding decides nothing
+    top_p = float(reached[3] + reached[4]) / 2  # between two cumulative sums, so that rounding does not matter
 
     def among(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
         probabilities = softmax(model, tokens)
@@ -104,7 +104,7 @@ def top_p_draws_among_the_likeliest(subject: Subject) -> None:
 
 @law(SAMPLERS)
 def the_generator_alone_decides(subject: Subject) -> None:
-    """The same state of `generator` gives the same tokens, whatever the global random state."""
+    """The same state of `generator` gives the same tokens, independent of the global random state."""
     drawn = []
     for seed in range(2):
         torch.manual_seed(seed)
@@ -113,43 +113,43 @@ def the_generator_alone_decides(subject: Subject) -> None:
         drawn.append(draw(subject, policy, make_prompts(TEXTS)).action_tokens)
     require(
         drawn[0] == drawn[1],
-        f"two calls with generators of one seed were to draw the same; they drew {drawn[0]} and {drawn[1]}; take every "
-        "random number from `generator`",
+        f"two calls with generators of the same seed should sample the same; they sampled {drawn[0]} and {drawn[1]}; "
+        "take every random number from `generator`",
     )
 
 
 @law(SAMPLERS, when=draws_from_policy)
 def the_generator_moves_on(subject: Subject) -> None:
-    """Two calls with one generator draw different tokens: rollouts are not the same in every round."""
+    """Two calls with the same generator object sample different tokens, so that rollouts differ between rounds."""
     policy, generator = make_policy(), torch.Generator().manual_seed(0)
     drawn = [draw(subject, policy, make_prompts(TEXTS), generator=generator).action_tokens for _ in range(2)]
     require(
         drawn[0] != drawn[1],
-        f"a second call with the same generator was to draw other tokens; it drew {drawn[1]} again; draw from "
-        "`generator` itself, not from its seed",
+        f"a second call with the same generator should sample other tokens; it sampled {drawn[1]} again; use "
+        "`generator` itself instead of reseeding from it",
     )
 
 
 @law(SAMPLERS)
 def a_generator_may_be_left_out(subject: Subject) -> None:
-    """Without a generator a sampler works too, with torch's global one."""
+    """With `generator=None` the sampler uses torch's global generator."""
     batch = draw(subject, make_policy(), make_prompts(TEXTS), generator=None)
-    require(len(batch) == len(TEXTS), f"{len(TEXTS)} prompts were to give as many sequences; there are {len(batch)}")
+    require(len(batch) == len(TEXTS), f"{len(TEXTS)} prompts should give as many sequences; there are {len(batch)}")
 
 
 @law(SAMPLERS, when=draws_from_policy)
 def beta_steers_what_is_drawn(subject: Subject) -> None:
-    """With `beta` tokens are drawn as often as softmax(log pi + beta A) says, A being the advantages of the decoder.
+    """With `beta`, frequencies match softmax(log pi + beta A), where A are the decoder's advantages.
 
-    A sampler that cannot do so raises a ConfigError: what was asked for is not left out in silence.
+    A sampler that does not support `beta` raises a ConfigError instead of ignoring it.
     """
     policy = make_policy(q_heads=2)
 
     def steered(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
-        said = policy.decoder([prompt], max_new_tokens=1, advantages=True).start().advantages
-        if said is None:
-            raise LawBroken("the policy has Q-heads and gives no advantages any more; leave it as it was")
-        return (next_logprobs(model, prompt)[-1] + BETA * said[0].double()).softmax(-1)
+        advantages = policy.decoder([prompt], max_new_tokens=1, advantages=True).start().advantages
+        if advantages is None:
+            raise LawBroken("the policy has Q-heads, but returns no advantages after sampling; do not change it")
+        return (next_logprobs(model, prompt)[-1] + BETA * advantages[0].double()).softmax(-1)
 
     try:
         draw(subject, policy, make_prompts(TEXTS), beta=BETA)
@@ -160,10 +160,9 @@ def beta_steers_what_is_drawn(subject: Subject) -> None:
 
 @law(SAMPLERS, when=takes_logit_mask)
 def only_allowed_tokens_are_drawn(subject: Subject) -> None:
-    """With a `logit_mask` every token may follow the one before it, also when it is the likeliest that is drawn.
+    """With a `logit_mask`, only token pairs that it allows are sampled, also in greedy decoding.
 
-    A sampler that draws from the policy's own distribution draws tokens as often as their probabilities among those
-    allowed say.
+    Unless `draws_from_policy` is False, frequencies match the policy's probabilities renormalised over allowed tokens.
     """
     generator = torch.Generator().manual_seed(5)
     mask = torch.rand(VOCABULARY, VOCABULARY, generator=generator) < ALLOWED_SHARE
@@ -176,9 +175,9 @@ def only_allowed_tokens_are_drawn(subject: Subject) -> None:
             wrong = [(i, j) for i, j in zip(before, chosen, strict=False) if not mask[i, j]]
             require(
                 not wrong,
-                f"at temperature {temperature:g} token {wrong[0][1] if wrong else ''} was drawn after token "
-                f"{wrong[0][0] if wrong else ''} where logit_mask is False; draw j after i where mask[i, j] is True "
-                "only, the last token of the prompt counting as the first i",
+                f"at temperature {temperature:g} token {wrong[0][1] if wrong else ''} was sampled after token "
+                f"{wrong[0][0] if wrong else ''} where logit_mask is False; sample j after i only if mask[i, j] is "
+                "True, where the first i is the last token of the prompt",
             )
     if draws_from_policy(subject):
         check_frequencies(
@@ -190,7 +189,7 @@ def only_allowed_tokens_are_drawn(subject: Subject) -> None:
 
 @law(SAMPLERS, when=draws_from_policy)
 def batches_change_nothing(subject: Subject) -> None:
-    """`batch_size`, how many prompts are continued at once, changes no greedy continuation."""
+    """`batch_size`, the number of prompts that are continued at once, does not change greedy continuations."""
     policy, prompts = make_policy(), make_prompts(TEXTS)
     whole, split = (
         draw(subject, policy, prompts, temperature=0.0, batch_size=size, eos_token_ids=ENDING).action_tokens
@@ -198,6 +197,6 @@ def batches_change_nothing(subject: Subject) -> None:
     )
     require(
         whole == split,
-        f"with batch_size = 3 the greedy continuations were to be those of one batch, {whole}; they are {split}; put "
-        "the rows back in the order of the prompts",
+        f"with batch_size = 3 the greedy continuations should be those of one batch, {whole}; they are {split}; "
+        "restore the order of the prompts",
     )

@@ -1,8 +1,7 @@
-"""Laws of samplers: what is drawn is the policy's, is recorded as it was drawn, and ends where it should.
+"""Laws of samplers: tokens follow the policy's distribution, are recorded correctly, and sequences end correctly.
 
-A sampler that draws from another distribution on purpose, as best-of-n does, says so by an attribute of the registered
-target: `draws_from_policy = False`. The laws on greedy decoding and on frequencies are then not held against it, and
-all others are.
+A sampler that intentionally samples from another distribution, as best-of-n does, sets the attribute
+`draws_from_policy = False` on the registered target. The laws on greedy decoding and on frequencies then do not apply.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
     top_k_draws_among_the_likeliest,
     top_p_draws_among_the_likeliest,
 )
-from rlcore.testing.rig.reference_transformers import chosen_logprobs
+from rlcore.testing.rig.reference_transformers import action_logprobs
 from rlcore.testing.rig.sampler_calls import ENDING, TEXTS, check_column, draw, make_policy, make_prompts
 from rlcore.testing.small import LETTERS, make_gpt2, make_llama
 
@@ -35,49 +34,49 @@ SAMPLERS = "samplers"
 
 @law(SAMPLERS)
 def row_i_continues_prompt_i(subject: Subject) -> None:
-    """There is one sequence for each prompt, in their order, that begins with the prompt's tokens unchanged."""
+    """The sampler returns one sequence for each prompt, in the prompts' order, beginning with the prompt's tokens."""
     policy = make_policy()
     for texts in (TEXTS, TEXTS[:1], ("q",)):
         prompts = make_prompts(texts)
         batch = draw(subject, policy, prompts)
         require(
             len(batch) == len(prompts),
-            f"{len(prompts)} prompts were to give as many sequences; there are {len(batch)}; return one for each",
+            f"{len(prompts)} prompts should give as many sequences; there are {len(batch)}; return one for each prompt",
         )
         for i, prompt in enumerate(prompts):
             seen = batch.tokens[i][batch.mask[i] & ~batch.action_mask[i]].tolist()
             require(
                 seen == list(prompt.tokens),
-                f"sequence {i} was to begin with its prompt's tokens {list(prompt.tokens)}; what was not chosen in it "
-                f"is {seen}; put row i behind prompt i, whatever order they were continued in",
+                f"sequence {i} should begin with its prompt's tokens {list(prompt.tokens)}; the tokens that "
+                f"`action_mask` does not select are {seen}; return the rows in the order of the prompts",
             )
 
 
 @law(SAMPLERS)
 def masks_mark_what_was_chosen(subject: Subject) -> None:
-    """In each row `mask` is True for prompt and continuation, which stand side by side, `action_mask` for the latter.
+    """`mask` is True for prompt and continuation, which are contiguous; `action_mask` is True for the continuation.
 
-    Every prompt is continued by one token at least; padding is in neither mask.
+    Every continuation has at least one token; padding is False in both masks.
     """
     prompts = make_prompts(TEXTS)
     batch = draw(subject, make_policy(), prompts, eos_token_ids=ENDING)
     for i, prompt in enumerate(prompts):
         real = batch.mask[i].nonzero()[:, 0].tolist()
         side_by_side = real == list(range(real[0], real[-1] + 1)) if real else False
-        require(side_by_side, f"the real tokens of sequence {i} were to stand side by side; they are at {real}")
+        require(side_by_side, f"the real tokens of sequence {i} should be contiguous; they are at {real}")
         chosen = batch.action_mask[i].nonzero()[:, 0].tolist()
         require(
             bool(chosen) and chosen == real[len(prompt.tokens) :],
-            f"`action_mask` of sequence {i} was to be True at {real[len(prompt.tokens) :]}, the real tokens after its "
-            f"prompt; it is at {chosen}; mark every token that was drawn, and no other",
+            f"`action_mask` of sequence {i} should be True at {real[len(prompt.tokens) :]}, the real tokens after its "
+            f"prompt; it is True at {chosen}; mark exactly the sampled tokens",
         )
 
 
 @law(SAMPLERS)
 def arrays_are_of_the_right_kind(subject: Subject) -> None:
-    """Tokens are int64 ids the model knows, masks and `ended` bool, columns [B] or [B, T].
+    """Tokens are int64 ids of the vocabulary, masks and `ended` are bool, columns have shape [B] or [B, T].
 
-    All are on the policy's device, none carries a gradient.
+    All tensors are on the policy's device and require no gradient.
     """
     policy = make_policy(value_head=True)
     batch = draw(subject, policy, make_prompts(TEXTS))
@@ -91,20 +90,20 @@ def arrays_are_of_the_right_kind(subject: Subject) -> None:
         array = batch[name] if name in batch else getattr(batch, name)
         require(
             array.dtype == dtype and tuple(array.shape) in shapes and array.device == policy.device,
-            f"'{name}' was to be {dtype} of {' or '.join(map(str, shapes))} on {policy.device}; it is {array.dtype} of "
-            f"{tuple(array.shape)} on {array.device}; build it so",
+            f"'{name}' should be {dtype} of {' or '.join(map(str, shapes))} on {policy.device}; it is {array.dtype} of "
+            f"{tuple(array.shape)} on {array.device}; convert it",
         )
-        require(not array.requires_grad, f"'{name}' was to carry no gradient; it does; sample under torch.no_grad()")
+        require(not array.requires_grad, f"'{name}' should require no gradient; it does; sample under torch.no_grad()")
     real = batch.tokens[batch.mask]
     known = ((real >= 0) & (real < len(policy.tokenizer))).all()
-    require(bool(known), f"tokens were to lie in 0..{len(policy.tokenizer) - 1}; they reach {real.aminmax()}")
+    require(bool(known), f"tokens should lie in 0..{len(policy.tokenizer) - 1}; they reach {real.aminmax()}")
 
 
 @law(SAMPLERS)
 def logprobs_are_the_untempered_policys(subject: Subject) -> None:
-    """The column `logprobs`, where there is one, is what plain transformers says of the chosen tokens, to 1e-4.
+    """A column `logprobs` holds the log-probs that plain transformers computes for the sampled tokens, within 1e-4.
 
-    Temperature, top-k and top-p change what is drawn, not this.
+    Temperature, top-k and top-p do not change this column.
     """
     tried: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7, "top_k": 8, "top_p": 0.95})
     for make in (make_gpt2, make_llama):
@@ -112,27 +111,27 @@ def logprobs_are_the_untempered_policys(subject: Subject) -> None:
             batch = draw(subject, make_policy(make), make_prompts(TEXTS), **options)
             if "logprobs" not in batch:
                 return
-            check_column(batch, "logprobs", chosen_logprobs(make(), batch), f"with {options or 'defaults'}")
+            check_column(batch, "logprobs", action_logprobs(make(), batch), f"with {options or 'defaults'}")
 
 
 @law(SAMPLERS)
 def values_are_what_scoring_says(subject: Subject) -> None:
-    """The column `values`, where there is one, is what `policy.score` says of the chosen tokens, to 1e-4."""
+    """A column `values` holds the values that `policy.score` returns for the sampled tokens, within 1e-4."""
     policy = make_policy(value_head=True)
     batch = draw(subject, policy, make_prompts(TEXTS))
     if "values" in batch:
         with torch.no_grad():
-            said = policy.score(batch).values
-        if said is None:
-            raise LawBroken("the policy was built with a value head and says no values any more; leave it as it was")
-        check_column(batch, "values", said, "with a value head")
+            values = policy.score(batch).values
+        if values is None:
+            raise LawBroken("the policy has a value head, but returns no values after sampling; do not change it")
+        check_column(batch, "values", values, "with a value head")
 
 
 @law(SAMPLERS)
 def eos_ends_and_is_kept(subject: Subject) -> None:
-    """Nothing follows an EOS token, which stays in the sequence as chosen; `ended` is True exactly where there is one.
+    """A sequence ends with its first EOS token, an action token; `ended` is True for exactly the sequences with one.
 
-    It makes no difference whether padding is done with EOS.
+    This holds whether or not the padding token is EOS.
     """
     for pad_is_eos in (False, True):
         batch = draw(subject, make_policy(pad_is_eos=pad_is_eos), make_prompts(TEXTS * 4), eos_token_ids=ENDING)
@@ -140,34 +139,35 @@ def eos_ends_and_is_kept(subject: Subject) -> None:
             at = [place for place, token in enumerate(chosen) if token in ENDING]
             require(
                 at in ([], [len(chosen) - 1]),
-                f"sequence {i} was to end with its first EOS (any of {ENDING}); it goes on: {chosen}; stop there",
+                f"sequence {i} should end with its first EOS (any of {ENDING}); it continues: {chosen}; stop at EOS",
             )
             require(
                 bool(batch.ended[i]) == bool(at),
-                f"`ended` of sequence {i}, whose choice is {chosen}, was to be {bool(at)} (EOS is any of {ENDING}); it "
-                f"is {bool(batch.ended[i])}; keep EOS as the last chosen token, and set `ended` where it was drawn",
+                f"`ended` of sequence {i}, whose action tokens are {chosen}, should be {bool(at)} (EOS is any of "
+                f"{ENDING}); it is {bool(batch.ended[i])}; keep EOS as the last action token, and set `ended` for its "
+                "sequence",
             )
 
 
 @law(SAMPLERS)
 def the_policys_own_eos_counts(subject: Subject) -> None:
-    """Where no EOS is asked for, the policy's `eos_token_ids` end a sequence, all of them."""
+    """If `sampling.eos_token_ids` is None, each of the policy's `eos_token_ids` ends a sequence."""
     policy = make_policy()
     policy.eos_token_ids = ENDING
     batch = draw(subject, policy, make_prompts(TEXTS * 4))
     for i, chosen in enumerate(batch.action_tokens):
         require(
             not set(chosen[:-1]) & set(ENDING),
-            f"sequence {i} was to end with the first of policy.eos_token_ids = {ENDING}; it is {chosen}; stop at them "
-            "where sampling.eos_token_ids is None",
+            f"sequence {i} should end with the first of policy.eos_token_ids = {ENDING}; it is {chosen}; stop at them "
+            "if sampling.eos_token_ids is None",
         )
 
 
 @law(SAMPLERS)
 def limits_are_honoured(subject: Subject) -> None:
-    """Without EOS every continuation has `max_new_tokens` tokens, or what the policy's context leaves room for.
+    """Without EOS every continuation has `max_new_tokens` tokens, or as many as fit into the policy's context.
 
-    It has then not `ended`.
+    `ended` is then False.
     """
     policy = make_policy()
     prompts = make_prompts(("a", "ab" * 30, "cat"))
@@ -176,31 +176,31 @@ def limits_are_honoured(subject: Subject) -> None:
         wanted = min(7, policy.max_length - len(prompt.tokens))
         require(
             len(chosen) == wanted and not bool(batch.ended[i]),
-            f"a prompt of {len(prompt.tokens)} tokens in a context of {policy.max_length} was to get {wanted} new ones "
-            f"with max_new_tokens = 7, and not to have `ended`; it got {len(chosen)}, `ended` "
-            f"{bool(batch.ended[i])}; cut it there",
+            f"a prompt of {len(prompt.tokens)} tokens in a context of {policy.max_length} should get {wanted} new ones "
+            f"with max_new_tokens = 7, and `ended` False; it got {len(chosen)}, `ended` "
+            f"{bool(batch.ended[i])}; stop at the limit",
         )
 
 
 @law(SAMPLERS)
 def eos_waits_for_min_new_tokens(subject: Subject) -> None:
-    """With `min_new_tokens` no EOS is drawn before that many tokens."""
+    """With `min_new_tokens`, no EOS is sampled before that many tokens."""
     batch = draw(
         subject, make_policy(), make_prompts(TEXTS * 4), min_new_tokens=3, max_new_tokens=6, eos_token_ids=ENDING
     )
     for i, chosen in enumerate(batch.action_tokens):
         require(
             len(chosen) >= 3 and not set(chosen[:3]) & set(ENDING),
-            f"the first 3 tokens of sequence {i} were to hold no EOS (any of {ENDING}); it is {chosen}; forbid EOS "
-            "until min_new_tokens",
+            f"the first 3 tokens of sequence {i} should contain no EOS (any of {ENDING}); it is {chosen}; mask EOS "
+            "out until min_new_tokens",
         )
 
 
 @law(SAMPLERS)
 def stop_sequences_end(subject: Subject) -> None:
-    """A continuation ends with the token that completes a stop sequence in it, and has then `ended`.
+    """A continuation ends with the token that completes a stop sequence in it, and `ended` is then True.
 
-    What the prompt says ends nothing.
+    Stop sequences in the prompt have no effect.
     """
     stops, policy = ("e", "i", "ca", "o"), make_policy()
     prompts = make_prompts(("here we go", "a", "cat", "nice") * 6)
@@ -212,14 +212,14 @@ def stop_sequences_end(subject: Subject) -> None:
         require(
             bool(chosen) and not before and bool(batch.ended[i]) == ends and (ends or len(chosen) == 12),
             f"with stop_sequences = {stops} the continuation {text!r} (`ended` {bool(batch.ended[i])}) of prompt {i} "
-            "was to end with the first of them that it completes, and to have `ended` only so; look for them in the "
-            "continuation alone, after every token",
+            "should end with the first of them that it completes, and `ended` should be True only then; search the "
+            "continuation without the prompt, after every token",
         )
 
 
 @law(SAMPLERS)
 def the_policy_is_left_as_it_was(subject: Subject) -> None:
-    """Sampling leaves the mode of each module, every weight, `requires_grad` and gradient, and torch's grad mode."""
+    """Sampling does not change any module's mode, any parameter, `requires_grad` or gradient, or torch's grad mode."""
     policy = make_policy(value_head=True)
     parts, parameters = list(policy.module.modules()), list(policy.module.parameters())
     policy.module.train()
@@ -229,12 +229,12 @@ def the_policy_is_left_as_it_was(subject: Subject) -> None:
     with torch.enable_grad():
         draw(subject, policy, make_prompts(TEXTS))
         grad_mode = torch.is_grad_enabled()
-    require(grad_mode, "torch's grad mode was to stay on; the sampler left it off; use `with torch.no_grad():`")
+    require(grad_mode, "torch's grad mode should stay on; the sampler turned it off; use `with torch.no_grad():`")
     for what, state in _condition(policy).items():
         require(
             state == before[what],
-            f"{what} of the policy's module were to be the same after sampling; they are not; put back what you change "
-            "(`rlcore.models.dropout.eval_mode` does, for modes)",
+            f"{what} of the policy's module should be the same after sampling; they are not; restore them "
+            "(`rlcore.models.dropout.eval_mode` restores modes)",
         )
 
 

@@ -1,4 +1,4 @@
-"""Laws of learning-rate schedules, held on a run of 40 optimizer steps, the first 8 of them warm-up."""
+"""Laws of learning-rate schedules, checked over 40 optimizer steps with 8 warm-up steps."""
 
 from __future__ import annotations
 
@@ -21,60 +21,60 @@ SCHEDULERS = "schedulers"
 LR = 0.02
 TOTAL, WARM = 40, 8
 BEYOND = 5
-"""Steps that may come after the last that was foreseen."""
+"""Steps after `num_training_steps` that are checked too."""
 
 
 @law(SCHEDULERS)
 def every_group_has_the_rate_it_tells(subject: Subject) -> None:
-    """At each step every group of the optimizer has the `lr` that `get_last_lr()` tells, one rate for each group."""
+    """At each step `get_last_lr()` equals the `lr` of every parameter group of the optimizer."""
     optimizer, schedule = _build(subject)
     for step in range(TOTAL):
-        told, there = list(schedule.get_last_lr()), [group["lr"] for group in optimizer.param_groups]
+        reported, rates = list(schedule.get_last_lr()), [group["lr"] for group in optimizer.param_groups]
         require(
-            told == there and len(set(told)) == 1,
-            f"at step {step} get_last_lr() is {told}, and the groups, which began with one rate, have {there}; set the "
-            "rate of every group",
+            reported == rates and len(set(reported)) == 1,
+            f"at step {step} get_last_lr() is {reported}, but the groups, which started with the same rate, have "
+            f"{rates}; set the rate of every group",
         )
         _step(optimizer, schedule)
 
 
 @law(SCHEDULERS)
 def without_warm_up_it_begins_with_lr(subject: Subject) -> None:
-    """Without warm-up the first step has the learning rate that the user set."""
+    """Without warm-up the learning rate of the first step is `lr`."""
     first = _rates(subject, 1)[0]
-    require(math.isclose(first, LR), f"the first rate was to be {LR}, which is lr; it is {first}; begin there")
+    require(math.isclose(first, LR), f"the first rate should be {LR}, which is lr; it is {first}; start with lr")
 
 
 def _warms_up(subject: Subject) -> bool:
-    """Tell whether it takes `num_warmup_steps`."""
+    """Return whether it takes `num_warmup_steps`."""
     takes = parameters_of(_chosen(subject).scheduler)
     return takes is None or WARMUP in takes
 
 
 @law(SCHEDULERS, when=_warms_up)
 def warm_up_rises_to_lr(subject: Subject) -> None:
-    """With warm-up the rate begins below lr, rises from step to step, and is lr once so many steps are made."""
+    """With warm-up the rate starts below `lr`, rises at every step, and is `lr` after `num_warmup_steps` steps."""
     rates = _rates(subject, WARM + 1, warmup_steps=WARM)
-    said = ", ".join(f"{rate:.3g}" for rate in rates)
+    listed = ", ".join(f"{rate:.3g}" for rate in rates)
     require(
         all(low < high for low, high in itertools.pairwise(rates)) and math.isclose(rates[-1], LR),
-        f"in {WARM} steps the rate was to rise to {LR}; it is {said}; rise to lr in num_warmup_steps",
+        f"in {WARM} steps the rate should rise to {LR}; it is {listed}; reach lr after num_warmup_steps",
     )
 
 
 @law(SCHEDULERS)
 def rates_are_numbers_and_not_negative(subject: Subject) -> None:
-    """A rate is a finite number, 0 or more, at every step, those too that come after the last one foreseen."""
+    """The rate is finite and not negative at every step, also after `num_training_steps`."""
     for step, rate in enumerate(_rates(subject, TOTAL + BEYOND)):
         require(
             math.isfinite(rate) and rate >= 0,
-            f"at step {step} of {TOTAL} the rate is {rate}; keep it at 0 or more, and end where it should stay",
+            f"at step {step} of {TOTAL} the rate is {rate}; keep it at 0 or more, also after the last step",
         )
 
 
 @law(SCHEDULERS)
 def a_state_continues(subject: Subject) -> None:
-    """Steps, a saved state and the other steps of a new schedule have the rates that all the steps have."""
+    """Saving the state, loading it into a new schedule and continuing gives the same rates."""
     expected = _rates(subject, TOTAL)
     for stop in (1, TOTAL // 2):
         optimizer, schedule = _build(subject)
@@ -90,8 +90,8 @@ def a_state_continues(subject: Subject) -> None:
             rate = optimizer.param_groups[0]["lr"]
             require(
                 rate == expected[step],
-                f"a schedule that went on from step {stop} has the rate {rate} at step {step}, and without a stop "
-                f"{expected[step]}; let state_dict() hold all that the rate depends on",
+                f"a schedule restored at step {stop} has the rate {rate} at step {step}; uninterrupted, it is "
+                f"{expected[step]}; include all state that the rate depends on in state_dict()",
             )
             _step(optimizer, schedule)
 
@@ -109,14 +109,14 @@ def _chosen(subject: Subject, warmup_steps: int = 0) -> Optimization:
 
 
 def _build(subject: Subject, warmup_steps: int = 0) -> tuple[Optimizer, LRScheduler]:
-    """Build the schedule under test as a run does, and the optimizer that it is for."""
+    """Build an optimizer and, as a run does, the schedule under test for it."""
     chosen = _chosen(subject, warmup_steps)
     optimizer = chosen.build([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)])
     return optimizer, chosen.schedule(optimizer, TOTAL)
 
 
 def _rates(subject: Subject, count: int, warmup_steps: int = 0) -> list[float]:
-    """List the rates of the first steps."""
+    """Return the rates of the first `count` steps."""
     optimizer, schedule = _build(subject, warmup_steps)
     rates = []
     for _ in range(count):

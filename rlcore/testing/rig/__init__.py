@@ -1,1 +1,1 @@
-"""What the laws are checked with: small runs, probes, child processes."""
+"""Tools of the laws: short runs, probes, child processes."""

@@ -1,7 +1,4 @@
-"""Batches to hold laws with, and the one way to compare them.
-
-Sequence by sequence and without padding, which carries nothing and may stand on either side.
-"""
+"""Batches for laws, and their comparison sequence by sequence, ignoring padding."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from rlcore.types import Trajectories
 
 
 def make_batch(seed: int, *, height: int = 3, width: int = 5, left: bool = False) -> Trajectories:
-    """Make sequences of different lengths, the longest as wide as the batch, with columns of both forms."""
+    """Return a batch of sequences of different lengths with columns [B] and [B, T]; `left` pads on the left."""
     generator = torch.Generator().manual_seed(seed)
     lengths = [max(1, width - i) for i in range(height)]
     tokens = [torch.randint(0, 30, (length,), generator=generator).tolist() for length in lengths]
@@ -30,32 +27,34 @@ def make_batch(seed: int, *, height: int = 3, width: int = 5, left: bool = False
     )
 
 
-def compare(expected: Sequence[Trajectories], seen: Trajectories, advice: str, *, what: str = "what was taken") -> None:
-    """Require the sequences of `expected`, one batch after another, padding aside."""
-    wanted = [row for batch in expected for row in _sequences(batch)]
-    found = _sequences(seen)
+def compare(
+    expected: Sequence[Trajectories], seen: Trajectories, advice: str, *, what: str = "the taken batch"
+) -> None:
+    """Require `seen` to hold the sequences of the `expected` batches in their order, ignoring padding."""
+    rows = [row for batch in expected for row in _sequences(batch)]
+    seen_rows = _sequences(seen)
     require(
-        len(found) == len(wanted),
-        f"{what} was to be {len(wanted)} sequences; it was {len(found)}; {advice}",
+        len(seen_rows) == len(rows),
+        f"{what} should have {len(rows)} sequences; it has {len(seen_rows)}; {advice}",
     )
-    for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+    for i, (want, got) in enumerate(zip(rows, seen_rows, strict=True)):
         require(
             want.keys() == got.keys(),
-            f"{what}: sequence {i} was to have {', '.join(want)}; it had {', '.join(got)}; {advice}",
+            f"{what}: sequence {i} should have {', '.join(want)}; it has {', '.join(got)}; {advice}",
         )
         for name, array in want.items():
             require(
                 array.dtype == got[name].dtype,
-                f"{what}: '{name}' was to be {array.dtype}; it was {got[name].dtype}; {advice}",
+                f"{what}: '{name}' should be {array.dtype}; it is {got[name].dtype}; {advice}",
             )
             require(
                 _is_same(array, got[name]),
-                f"{what}: '{name}' of sequence {i} was to be {_short(array)}; it was {_short(got[name])}; {advice}",
+                f"{what}: '{name}' of sequence {i} should be {_short(array)}; it is {_short(got[name])}; {advice}",
             )
 
 
 def _sequences(batch: Trajectories) -> list[dict[str, Tensor]]:
-    """Split a batch into its sequences: what is said of their real tokens, and of each as a whole."""
+    """Split a batch into its sequences, without padding."""
     arrays = {"tokens": batch.tokens, "action_mask": batch.action_mask, "ended": batch.ended, **batch.columns}
     return [
         {name: array[i][real] if array.dim() > 1 else array[i] for name, array in arrays.items()}

@@ -1,9 +1,9 @@
-"""Compare what two runs left on disk: to the last bit, or to within rounding."""
+"""Comparison of the metrics and weights that two runs wrote: bit-identical, or equal up to rounding."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +15,67 @@ from rlcore.testing.law import LawBroken
 from rlcore.testing.rig.runs import Tiny
 
 SHARE = 1e-3
-"""How much of what a weight moved may be rounding."""
+"""Tolerated difference of a weight, as a share of its change during training."""
 FLOOR = 1e-7
-"""Rounding there always is: weights are float32 and about 1."""
+"""Absolute tolerance: the rounding error of float32 weights of about 1."""
 MEASURED = ("time", "eval/time", "perf/")
-"""How metrics begin that tell of the machine, not of what was learned."""
+"""Prefixes of metrics that depend on the machine."""
 
 
 def check_equal(one: Tiny, other: Tiny, remedy: str, *, checkpoints: bool = False) -> None:
-    """Require that two runs left the same steps and weights to the last bit, clocks aside.
+    """Require bit-identical metrics and weights of two runs, apart from time measurements.
 
     Args:
-        one: what is right.
-        other: what is compared with it.
-        remedy: what to do if they differ; where they do is put before it.
-        checkpoints: compare what the newest checkpoint holds of the trainer too.
+        one: reference run.
+        other: run to compare with it.
+        remedy: advice for the message, which names the first difference.
+        checkpoints: also compare the newest checkpoints.
 
     Raises:
-        LawBroken: they differ; the message says where first.
+        LawBroken: the runs differ; the message names the first difference.
     """
-    found = difference(steps(one), steps(other), "step") or difference(weights(one.dir), weights(other.dir), "weights")
-    if not found and checkpoints:
-        found = difference(_checkpoint(one), _checkpoint(other), "checkpoint")
-    if found:
-        raise LawBroken(f"expected the same to the last bit; {found}. {remedy}")
+    first = difference(steps(one), steps(other), "step") or difference(weights(one.dir), weights(other.dir), "weights")
+    if not first and checkpoints:
+        first = difference(_checkpoint(one), _checkpoint(other), "checkpoint")
+    if first:
+        raise LawBroken(f"expected bit-identical runs; {first}. {remedy}")
 
 
 def check_close(one: Tiny, other: Tiny, remedy: str) -> None:
-    """Require that two runs lost and learned the same but for rounding, weight by weight of what it moved.
+    """Require equal losses and weights of two runs up to rounding, relative to the change of each weight.
 
     Raises:
-        LawBroken: they did not, or nothing was learned; the message says where.
+        LawBroken: the runs differ, or no weight changed.
     """
     start, ours, theirs = weights(one.start), weights(one.dir), weights(other.dir)
     if all(torch.equal(start[name], weight) for name, weight in ours.items() if name in start):
-        raise LawBroken(f"expected weights that move within {one.steps} steps; none did, so nothing can be compared")
+        raise LawBroken(
+            f"expected weights to change within {one.steps} steps; none did, so the runs cannot be compared"
+        )
     for name, weight in ours.items():
         moved = float((weight - start[name]).abs().mean())
         off = float((weight - theirs[name]).abs().mean())
         if not off <= SHARE * moved + FLOOR:
             raise LawBroken(
-                f"expected the same weights but for rounding; {name} is off by {off:.1e} (mean) where it moved by "
-                f"{moved:.1e}. {remedy}"
+                f"expected equal weights up to rounding; {name} is off by {off:.1e} (mean), while training changed it "
+                f"by {moved:.1e}. {remedy}"
             )
     for row, (losses, others) in enumerate(zip(_losses(one), _losses(other), strict=True), start=1):
         for name, loss in losses.items():
             if not abs(loss - others.get(name, float("nan"))) <= SHARE * abs(loss) + 1e-5:
                 raise LawBroken(
-                    f"expected the same losses but for rounding; at step {row} {name} is {loss:.6g} in one, "
+                    f"expected equal losses up to rounding; at step {row} {name} is {loss:.6g} in one run, "
                     f"{others.get(name)} in the other. {remedy}"
                 )
 
 
 def difference(one: Any, other: Any, where: str) -> str:
-    """Say where two plain values first differ; nothing if they do not. Tuples count as lists."""
+    """Describe the first difference of two plain values; empty if they are equal. Tuples count as lists."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if one.shape == other.shape and torch.equal(one, other):
             return ""
         largest = float((one.double() - other.double()).abs().max()) if one.shape == other.shape else float("nan")
-        return f"{where} differ, by {largest:.1e} at most"
+        return f"{where} differ by at most {largest:.1e}"
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         lacking = [key for key in [*one, *other] if key not in one or key not in other]
         if lacking:
@@ -88,12 +90,12 @@ def difference(one: Any, other: Any, where: str) -> str:
     return f"{where} differ: {one!r:.60} in one, {other!r:.60} in the other"
 
 
-def _first(found: Any) -> str:
-    return next(filter(None, found), "")
+def _first(differences: Iterable[str]) -> str:
+    return next(filter(None, differences), "")
 
 
 def steps(tiny: Tiny) -> list[dict[str, Any]]:
-    """Read the metrics of a run's steps, clocks and evaluations aside."""
+    """Read the metrics of a run's steps, without time measurements and evaluations."""
     lines = (tiny.dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [
@@ -108,20 +110,20 @@ def _losses(tiny: Tiny) -> list[dict[str, float]]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Read every weight that a policy saved into `folder`, or into its `model`.
+    """Read all weights that a policy saved in `folder`, or in its subfolder `model`.
 
     Raises:
-        LawBroken: there is none.
+        LawBroken: there are no *.safetensors.
     """
-    place = folder / "model" if (folder / "model").is_dir() else folder
-    files = sorted(place.glob("*.safetensors"))
+    saved = folder / "model" if (folder / "model").is_dir() else folder
+    files = sorted(saved.glob("*.safetensors"))
     if not files:
-        raise LawBroken(f"expected the policy's save_pretrained to write *.safetensors; it wrote {_names(place)}")
+        raise LawBroken(f"expected the policy's save_pretrained to write *.safetensors; it wrote {_names(saved)}")
     return {f"{file.stem}.{name}": weight for file in files for name, weight in load_file(file).items()}
 
 
 def _checkpoint(tiny: Tiny) -> dict[str, Any]:
-    """Read the newest checkpoint: where the trainer was, its random numbers, its weights."""
+    """Read the newest checkpoint: step, trainer state, random state and weights."""
     folder = max((tiny.dir / "checkpoints").glob("[0-9]*"))
     state = load_state(folder / "trainer.safetensors")
     return {

@@ -1,4 +1,4 @@
-"""Build policies with an architecture, move them, and hold what they say against what was due."""
+"""Policies built by an architecture under test, and comparisons of their outputs with expected ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rlcore.types import PolicyOutputs, Trajectories
 LENGTHS = (5, 11, 3, 8)
 TOLERANCE = 1e-4
 CLOSE = 1e-6
-"""What two runs of one computation may differ by."""
+"""Tolerance for two runs of the same computation."""
 FOLDERS = "the folder's"
-"""Stands for the tokenizer that a model's folder holds."""
+"""Placeholder for the tokenizer in a model's folder."""
 
 
 def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
-    """List what makes the models that an architecture is tried with: its own `example_model`, else two of its kind.
+    """Return factories of the models that an architecture is checked with: its `example_model`, or two of the kit's.
 
-    These are T5 and BART where its options are those of `seq2seq_lm`, or go beyond them; else GPT-2 and Llama.
+    The kit's are T5 and BART if the options include those of `seq2seq_lm`, otherwise GPT-2 and Llama.
     """
     try:
         own, options = getattr(subject.it.target(), "example_model", None), subject.it.config_class()
-    except PluginError:  # another law says that the target cannot be imported
+    except PluginError:  # the_target_imports reports that
         own, options = None, None
     if own is not None:
         return [own]
@@ -43,32 +43,32 @@ def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
 
 
 def takes_gpt2(subject: Subject) -> bool:
-    """Tell whether an architecture is tried with GPT-2 and Llama, whose parameters the laws know by name."""
+    """Return whether an architecture is checked with GPT-2 and Llama, whose parameter names the laws contain."""
     return make_gpt2 in examples(subject)
 
 
 def build(
-    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **wanted: int
+    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **heads: int
 ) -> Policy:
-    """Build a policy with the architecture under test, after the same seed every time.
+    """Build a policy with the architecture under test, always with the same seed.
 
     Args:
         subject: the architecture.
         spec: model, configuration or folder.
-        tokenizer: the kit's if left out; FOLDERS leaves it to the architecture.
-        changes: options besides those the kit was given.
-        wanted: `value_head`, `reference`, `q_heads`.
+        tokenizer: tokenizer to pass; the kit's by default; FOLDERS passes None.
+        changes: options that override those of the subject.
+        heads: `value_head`, `reference`, `q_heads`.
     """
     torch.manual_seed(3)
     target: Any = subject.it.target()
     config = subject.config(**(changes or {}))
-    given = make_tokenizer() if tokenizer is None else tokenizer
-    policy: Policy = target(spec, config, tokenizer=None if given is FOLDERS else given, **wanted)
+    chosen = make_tokenizer() if tokenizer is None else tokenizer
+    policy: Policy = target(spec, config, tokenizer=None if chosen is FOLDERS else chosen, **heads)
     return policy
 
 
 def make_dialogues(side: str = "right", columns: int = 13) -> Trajectories:
-    """Make four sequences of different lengths, padded where `side` says; in one of them others speak in between."""
+    """Return four sequences of different lengths, padded on `side`; one has several turns."""
     mask = torch.zeros(len(LENGTHS), columns, dtype=torch.bool)
     for i, length in enumerate(LENGTHS):
         start = {"left": columns - length, "right": 0, "both": min(i, columns - length)}[side]
@@ -81,14 +81,14 @@ def make_dialogues(side: str = "right", columns: int = 13) -> Trajectories:
 
 
 @torch.no_grad()
-def say(policy: Policy, batch: Trajectories, **wanted: bool) -> PolicyOutputs:
-    """Score without gradients."""
-    return policy.score(batch, **wanted)
+def score(policy: Policy, batch: Trajectories, **outputs: bool) -> PolicyOutputs:
+    """Score a batch without gradients; `outputs` are `entropy` and `logits`."""
+    return policy.score(batch, **outputs)
 
 
 @torch.no_grad()
-def move(policy: Policy) -> None:
-    """Change everything that trains, as training would."""
+def perturb(policy: Policy) -> None:
+    """Add noise to all trainable parameters, as training would change them."""
     generator = torch.Generator().manual_seed(9)
     for parameter in policy.module.parameters():
         if parameter.requires_grad:
@@ -97,7 +97,7 @@ def move(policy: Policy) -> None:
 
 @contextmanager
 def saved(policy: Policy) -> Iterator[Path]:
-    """Save a policy for as long as the context is open."""
+    """Save a policy in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as parent:
         folder = Path(parent) / "model"
         folder.mkdir()
@@ -108,13 +108,13 @@ def saved(policy: Policy) -> Iterator[Path]:
 def require_close(
     seen: Tensor | None, expected: Tensor | None, what: str, advice: str, *, tolerance: float = TOLERANCE
 ) -> None:
-    """Require two arrays to be of one shape and nearly equal; NaN is equal to nothing."""
+    """Require two tensors to have the same shape and nearly equal entries; NaN never counts as equal."""
     if seen is None or expected is None:
-        require(seen is expected, f"{what}: one is None and the other an array; {advice}")
+        require(seen is expected, f"{what}: one is None and the other a tensor; {advice}")
         return
     require(
         seen.shape == expected.shape,
-        f"{what} was to be of {tuple(expected.shape)}; it is of {tuple(seen.shape)}; {advice}",
+        f"{what} should have the shape {tuple(expected.shape)}; it has {tuple(seen.shape)}; {advice}",
     )
     off = (seen.double() - expected.double()).abs().nan_to_num(float("inf")).flatten()
     if not len(off):
@@ -122,6 +122,6 @@ def require_close(
     worst = int(off.argmax())
     require(
         float(off[worst]) <= tolerance,
-        f"{what} was to be {float(expected.flatten()[worst]):.6f} (entry {worst} of the flattened array); it is "
+        f"{what} should be {float(expected.flatten()[worst]):.6f} (entry {worst} of the flattened tensor); it is "
         f"{float(seen.flatten()[worst]):.6f}; {advice}",
     )

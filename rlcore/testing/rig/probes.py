@@ -1,4 +1,4 @@
-"""What laws about dists and options look at in a process started anew; every function here is called in one."""
+"""Probes of laws about dists and options; each function is called in a new process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rlcore.plugins.checks import HEAVY
 
 
 def watch_import(modules: Sequence[str]) -> dict[str, Any]:
-    """Import modules and tell how long that took, what heavy modules it brought, and what it changed besides."""
-    import rlcore.config  # what every plugin may import does not count as its own
+    """Import modules; return the time, the heavy modules that were imported, and the changes to the process."""
+    import rlcore.config  # every plugin may import these, so they do not count
     import rlcore.plugins.discovery
 
     del rlcore
@@ -37,15 +37,15 @@ def watch_import(modules: Sequence[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _watched(changes: dict[str, str]) -> Iterator[None]:
-    """Put down what the block changes, in a working folder of its own."""
-    sys.path[:] = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100  it outlives the change of folder
-    said, home = io.StringIO(), Path.cwd()
+    """Record the changes that the block makes to the process, in a temporary working folder."""
+    sys.path[:] = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100  the working folder changes below
+    printed, home = io.StringIO(), Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        before, put = _look_round(), _watch_environment()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        before, variables = _snapshot(), _watch_environment()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             yield
-        after = _look_round()
+        after = _snapshot()
         os.chdir(home)
     for what, seen in after.items():
         new, lost = (
@@ -54,25 +54,28 @@ def _watched(changes: dict[str, str]) -> Iterator[None]:
         )
         if new or lost:
             changes[what] = "; ".join(f"{how} {_few(which)}" for how, which in (("new", new), ("gone", lost)) if which)
-    if put:
-        changes["the environment"] = f"it sets {_few(put)}"
-    if said.getvalue():
-        changes["what is on the screen"] = f"it printed {said.getvalue()[:80]!r}"
+    if variables:
+        changes["the environment"] = f"it sets {_few(variables)}"
+    if printed.getvalue():
+        changes["the output"] = f"it printed {printed.getvalue()[:80]!r}"
 
 
 def _watch_environment() -> list[str]:
-    """Return a list that fills as variables are set; comparing would not do, for this process inherits them set."""
-    put: list[str] = []
+    """Return a list to which the names of variables are appended when they are set.
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    Comparing the environment is not enough: this process may inherit the variables from one that imported the plugin.
+    """
+    names: list[str] = []
+
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
         if event in {"os.putenv", "os.unsetenv"}:
-            put.append(os.fsdecode(arguments[0]))
+            names.append(os.fsdecode(arguments[0]))
 
-    sys.addaudithook(hear)
-    return put
+    sys.addaudithook(record)
+    return names
 
 
-def _look_round() -> dict[str, list[str]]:
+def _snapshot() -> dict[str, list[str]]:
     root = logging.getLogger()
     return {
         "the working folder": [str(Path.cwd())],
@@ -93,7 +96,7 @@ def _heavy() -> list[str]:
 
 
 def registered(dist: str) -> list[list[str]]:
-    """Load the plugins anew and say what a dist registers: kind, name, target, options and summary of each."""
+    """Load the plugins and return kind, name, target, options and summary of each component of a dist."""
     from rlcore.plugins.discovery import discover
 
     return [
@@ -111,7 +114,7 @@ def _named(reference: Any) -> str:
 
 
 def unpack(dist: str, sent: Mapping[str, str]) -> list[str]:
-    """Unpickle what another process sent, by kind and name, and say what does not arrive as this process has it."""
+    """Unpickle components of another process (`kind:name` → hex) and describe those that differ from this one's."""
     from rlcore.plugins.registry import all_registries
 
     known = {
@@ -120,31 +123,31 @@ def unpack(dist: str, sent: Mapping[str, str]) -> list[str]:
         if plugin.dist == dist
         for component in plugin.components
     }
-    wrong = [f"{name} is not registered there" for name in sent if name not in known]
+    wrong = [f"{name} is not registered in the new process" for name in sent if name not in known]
     for name, pickled in sent.items():
         try:
-            target, _ = pickle.loads(bytes.fromhex(pickled))  # noqa: S301  this program's own, a moment ago
-        except Exception as error:  # noqa: BLE001  a stranger's class may raise anything when it is built again
-            wrong.append(f"{name} does not arrive there, {type(error).__name__}: {error}")
+            target, _ = pickle.loads(bytes.fromhex(pickled))  # noqa: S301  pickled by the parent process
+        except Exception as error:  # noqa: BLE001  a plugin's class may raise anything when it is rebuilt
+            wrong.append(f"{name} cannot be unpickled, {type(error).__name__}: {error}")
             continue
         if name in known and isinstance(target, type | type(_few)) and target is not known[name].target():
-            wrong.append(f"{name} arrives there as another object")
+            wrong.append(f"{name} is another object after unpickling")
     return wrong
 
 
 def read_options(reference: str) -> dict[str, Any]:
-    """Do with a class of options what `rlcore show` does, and tell what heavy modules that brought."""
+    """Import and describe a class of options as `rlcore show` does; return the heavy modules that were imported."""
     from rlcore.config.describe import describe
 
     module, _, attribute = reference.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return {"options": len(describe(found)), "heavy": _heavy()}
+        target = getattr(target, part)
+    return {"options": len(describe(target)), "heavy": _heavy()}
 
 
-def ask_help(command: str) -> dict[str, Any]:
-    """Give `rlcore COMMAND --help`; tell its exit code, what it printed and what heavy modules it brought."""
+def run_help(command: str) -> dict[str, Any]:
+    """Run `rlcore COMMAND --help`; return its exit code, its output and the heavy modules that were imported."""
     from rlcore.cli import main
 
     printed = io.StringIO()

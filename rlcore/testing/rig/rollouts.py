@@ -1,4 +1,4 @@
-"""Rollouts that a law decides, not a policy: the same on any number of processes, amid padding or without."""
+"""Scripted rollouts, independent of the policy and the number of processes, with or without extra padding."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from rlcore.testing.small import EOS, LETTERS
 from rlcore.types import Prompt, Trajectories
 
 END_SHARE = 4
-"""One in so many tokens ends its sequence: lengths differ, and EOS is among what was chosen."""
+"""One of this many tokens is EOS, so that lengths differ and some sequences end."""
 GARBAGE = 3.0
-"""What columns hold at padding."""
+"""Value of columns at padding."""
 
 _stack = Trajectories.stack
 
 
 class Scripted:
-    """Continue prompts (`rlcore.protocols.Sampler`) by tokens that the prompt alone decides.
+    """A sampler (`rlcore.protocols.Sampler`) whose continuations depend on the prompt only.
 
-    The k-th continuation of a prompt is drawn at random, from a seed made of the prompt and k; k counts over all
-    processes, in the order in which one process would come to them.
+    The k-th continuation of a prompt is random with a seed computed from the prompt and k; k counts over all processes,
+    in the order of a single process.
 
     Args:
-        scored: add the columns that a sampler which asks the policy would have.
-        padded: put every sequence amid meaningless tokens.
+        scored: add the columns `logprobs` and `values` of the policy.
+        padded: add padding with random tokens on both sides of every sequence.
     """
 
     def __init__(self, *, scored: bool, padded: bool) -> None:
@@ -65,13 +65,13 @@ class Scripted:
         ).to(policy.device)
         if self.scored:
             with torch.no_grad(), eval_mode(policy.module):
-                said = policy.score(batch)
-            values = {} if said.values is None else {"values": said.values}
-            batch = batch.with_columns(logprobs=said.logprobs, **values)
-        return amid_padding(batch) if self.padded else batch
+                outputs = policy.score(batch)
+            values = {} if outputs.values is None else {"values": outputs.values}
+            batch = batch.with_columns(logprobs=outputs.logprobs, **values)
+        return with_padding(batch) if self.padded else batch
 
     def _numbers(self, prompts: Sequence[Prompt]) -> list[int]:
-        """Say how many continuations of each prompt were drawn before, by any process."""
+        """Return how many continuations of each prompt all processes have sampled before."""
         rank = self.ranks.rank if self.ranks is not None else 0
         mine = [(at, rank, prompt.tokens) for at, prompt in enumerate(prompts)]
         numbers = []
@@ -91,8 +91,8 @@ def _draw(prompt: tuple[int, ...], number: int, longest: int) -> list[int]:
     return tokens
 
 
-def amid_padding(batch: Trajectories) -> Trajectories:
-    """Return the same sequences in more columns than they need, each begun at another, with garbage around them."""
+def with_padding(batch: Trajectories) -> Trajectories:
+    """Return the sequences in a wider batch, each starting at a different column, with arbitrary tokens as padding."""
     lengths: list[int] = batch.mask.sum(1).tolist()
     width = max(lengths) + 5
     starts = [1 + row * 3 % (width - length) for row, length in enumerate(lengths)]
@@ -117,13 +117,13 @@ def amid_padding(batch: Trajectories) -> Trajectories:
 
 @contextmanager
 def stacking_wider() -> Iterator[None]:
-    """Have `Trajectories.stack` put padding on both sides of what it stacks."""
+    """Let `Trajectories.stack` add padding on both sides of every sequence."""
 
     def stack(_: type[Trajectories], *arguments: Any, **options: Any) -> Trajectories:
-        return amid_padding(_stack(*arguments, **options))
+        return with_padding(_stack(*arguments, **options))
 
     original = Trajectories.__dict__["stack"]
-    setattr(Trajectories, "stack", classmethod(stack))  # noqa: B010  a type checker takes no assignment to a method
+    setattr(Trajectories, "stack", classmethod(stack))  # noqa: B010  type checkers reject assignment to a method
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Tiny runs, made through `rlcore.train` like anybody's, in plain values so that another process can repeat them."""
+"""Short runs through `rlcore.train`, described by plain values so that another process can repeat them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlcore.config import merge, unstructure
 from rlcore.optim.choose import Optimizers, parameters_of
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import LawBroken, Subject
-from rlcore.testing.rig.isolate import call_anew, call_on_two_ranks
+from rlcore.testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore.testing.rig.rollouts import Scripted, stacking_wider
 from rlcore.testing.rig.watch import Watch, watching
 from rlcore.testing.small import (
@@ -37,7 +37,7 @@ INPUTS: dict[str, Any] = {
     "reward_fn": "rlcore.testing.small:toy_reward", "metric_fn": "rlcore.testing.rig.runs:count_letters",
     "eval_prompts": list(PROMPTS), "eval_samples": [list(sample) for sample in SAMPLES[:3]],
 }  # fmt: skip
-"""What can be given to a trainer that needs it, in plain values."""
+"""Name of an input of `rlcore.train` → plain value for trainers that need it."""
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
 }  # fmt: skip
@@ -46,27 +46,27 @@ DROPOUT = 0.1
 
 
 def count_letters(outputs: list[str]) -> dict[str, list[float]]:
-    """Measure outputs in the simplest way there is."""
+    """Return the length of each output."""
     return {"letters": [float(len(output)) for output in outputs]}
 
 
 @attrs.frozen(kw_only=True)
 class Tiny:
-    """Describe a tiny run.
+    """Description of a short run.
 
     Attributes:
-        trainer: its full name.
-        options: of the trainer, plain.
-        inputs: names of those to be given.
-        root: folder the run's own goes into.
-        name: of the run.
-        steps: when it is over.
-        model: one of MODELS; those in DROPPING have dropout, and no parameter of `llama` lacks a gradient.
-        rollouts: `sampled` from the policy; `scripted`, the same whatever the policy and however many the processes;
-            `scored`, these with the policy's own log-probs; `padded`, those amid meaningless tokens, as demonstrations
-            are then, too.
-        pad_is_eos: have no padding token but EOS.
-        stop_in: number of the step in which Ctrl-C is pressed.
+        trainer: full name of the trainer.
+        options: plain options of the trainer.
+        inputs: names of the INPUTS to pass.
+        root: parent of the run's folder.
+        name: name of the run.
+        steps: number of steps.
+        model: one of MODELS; those in DROPPING have dropout; every parameter of `llama` receives a gradient.
+        rollouts: `sampled` from the policy; `scripted`, independent of the policy and the number of processes;
+            `scored`, scripted with the policy's log-probs; `padded`, scored and with random tokens as extra padding,
+            also in demonstrations.
+        pad_is_eos: use EOS as the padding token.
+        stop_in: step in which Ctrl-C is pressed; 0 for none.
         sections: further sections of the configuration.
     """
 
@@ -84,13 +84,13 @@ class Tiny:
 
     @classmethod
     def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
-        """Describe a run of the trainer under test, with all it needs; `options` instead of the subject's own."""
-        given = unstructure(subject.options if options is None else options)
+        """Describe a run of the trainer under test with its needed inputs; `options` replace the subject's."""
+        plain = unstructure(subject.options if options is None else options)
         target: Any = subject.it.target()
-        return cls(trainer=subject.it.qualified, options=given, inputs=tuple(target.needs), root=root, **changes)
+        return cls(trainer=subject.it.qualified, options=plain, inputs=tuple(target.needs), root=root, **changes)
 
     def evaluated(self) -> Tiny:
-        """Return the same run with something to evaluate on."""
+        """Return the same run with inputs for evaluation."""
         further = ("eval_prompts", "eval_samples") if "samples" in self.inputs else ("eval_prompts",)
         return attrs.evolve(self, inputs=tuple(dict.fromkeys([*self.inputs, *further])))
 
@@ -101,16 +101,16 @@ class Tiny:
 
     @property
     def start(self) -> Path:
-        """Return the folder that holds the policy as it was before the first step."""
+        """Return the folder of the policy before the first step."""
         return Path(self.root) / f"{self.name}-start"
 
 
-def steady(subject: Subject) -> dict[str, Any]:
-    """Return the subject's options with an optimizer that does not make steps of rounding errors.
+def steady_options(subject: Subject) -> dict[str, Any]:
+    """Return the subject's options with an optimizer that does not amplify rounding errors.
 
-    AdamW divides a gradient by its own size, so that one of 1e-9 moves a weight as far as one of 1. With eps = 1 it
-    moves about in proportion to the gradient: rounding stays small, and a gradient twice too large shows. One that
-    takes no eps, as SGD, is left as it is.
+    AdamW normalises gradients, so that a gradient of 1e-9 moves a weight as far as one of 1. With eps = 1 steps are
+    about proportional to the gradient: rounding errors stay small, and a gradient twice too large is detected.
+    Optimizers without `eps`, such as SGD, are not changed.
     """
     changed = merge(subject.options, {"optimizer": {"lr": 0.1}})
     declared = getattr(subject.config(), "optimizer", None)
@@ -120,8 +120,8 @@ def steady(subject: Subject) -> dict[str, Any]:
     return _with_optimizer(subject, changed)
 
 
-def eager(subject: Subject) -> dict[str, Any]:
-    """Return the subject's options with a learning rate that shows in a few steps, unless they set one."""
+def eager_options(subject: Subject) -> dict[str, Any]:
+    """Return the subject's options with a learning rate of 0.01, unless they set one."""
     return _with_optimizer(subject, merge({"optimizer": {"lr": 1e-2}}, subject.options))
 
 
@@ -131,19 +131,19 @@ def _with_optimizer(subject: Subject, changed: dict[str, Any]) -> dict[str, Any]
 
 
 @attrs.frozen(eq=False)
-class Ran:
-    """Hold a run that is over, and the watch that was kept."""
+class FinishedRun:
+    """A finished run: its description, result and watch."""
 
     tiny: Tiny
     result: Result
     watch: Watch
 
 
-def run(tiny: Tiny) -> Ran:
-    """Make the run that `tiny` describes, in this process and on one core of its CPU.
+def run(tiny: Tiny) -> FinishedRun:
+    """Execute the run that `tiny` describes, in this process and with one thread.
 
     Raises:
-        LawBroken: Ctrl-C did not wait for the end of its step.
+        LawBroken: Ctrl-C did not wait for the end of the step.
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
@@ -175,29 +175,29 @@ def run(tiny: Tiny) -> Ran:
                 f"expected Ctrl-C in step {tiny.stop_in} to wait for the step's end; it raised KeyboardInterrupt. "
                 "Leave SIGINT and SIGTERM to the core"
             ) from error
-    return Ran(tiny, result, watch)
+    return FinishedRun(tiny, result, watch)
 
 
-def run_anew(tiny: Tiny, what: str) -> None:
-    """Make the run in a new process."""
-    call_anew("rlcore.testing.rig.runs:run_described", {"description": attrs.asdict(tiny)}, what=what)
+def run_in_new_process(tiny: Tiny, what: str) -> None:
+    """Execute the run in a new process."""
+    call_in_new_process("rlcore.testing.rig.runs:run_described", {"description": attrs.asdict(tiny)}, what=what)
 
 
 def run_on_two_ranks(tiny: Tiny, what: str) -> None:
-    """Make the run in two processes that work together."""
+    """Execute the run on two ranks."""
     call_on_two_ranks("rlcore.testing.rig.runs:run_described", {"description": attrs.asdict(tiny)}, what=what)
 
 
 def run_described(description: Mapping[str, Any]) -> int:
-    """Make a run that another process describes; return its last step."""
+    """Execute a run that another process describes; return its last step."""
     return run(Tiny(**description)).result.run.step
 
 
 @contextmanager
 def _on_one_core() -> Iterator[None]:
-    """Compute alike in every process; and several threads are slower where tensors are this small.
+    """Use one thread, for equal sums in every process; more threads are slower for small tensors.
 
-    accelerate is told to look for no GPU, which it heeds in a process that it has not settled in yet.
+    ACCELERATE_USE_CPU has an effect only in a process in which accelerate has no state yet.
     """
     threads, before = torch.get_num_threads(), os.environ.get("ACCELERATE_USE_CPU")
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Call a sampler with small policies, and hold what it drew against what was due."""
+"""Calls of a sampler with small policies, and checks of the sampled tokens against expected frequencies."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from rlcore.types import Prompt, Trajectories
 
 TEXTS = ("hello", "a", "the cat sat", "b", "zz.", "a", "who is it", "m")
 ENDING = tuple(range(20, 31))
-"""Tokens that end a continuation in some laws: a third of all, so that many do."""
+"""EOS tokens in some laws: a third of the vocabulary, so that many continuations end early."""
 DRAWS = 12_000
 RARE = 1e-6
-"""How improbable frequencies must be, of a sampler that is right, to count as wrong."""
+"""p-value of the chi-square test below which frequencies count as wrong."""
 TOLERANCE = 1e-4
 
 
 def draws_from_policy(subject: Subject) -> bool:
-    """Tell whether it draws from the policy's own distribution, as all do that do not declare otherwise."""
+    """Return whether it samples from the policy's own distribution (`draws_from_policy` is not False)."""
     try:
         return bool(getattr(subject.it.target(), "draws_from_policy", True))
-    except PluginError:  # another law says that the target cannot be imported
+    except PluginError:  # the_target_imports reports that
         return True
 
 
 def takes_logit_mask(subject: Subject) -> bool:
-    """Tell whether it takes `logit_mask`. A run that has one refuses any other."""
+    """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
         return takes(_made(subject))
-    except RLCoreError:  # another law says what is wrong with it
+    except RLCoreError:  # other laws report the error
         return False
 
 
@@ -52,7 +52,7 @@ def make_policy(
     q_heads: int = 0,
     pad_is_eos: bool = False,
 ) -> ModelPolicy:
-    """Make a policy of a small model, the same every time."""
+    """Return a policy of a small model with the same weights in every call."""
     model = make()
     torch.manual_seed(1)
     tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
@@ -62,7 +62,7 @@ def make_policy(
 
 
 def make_prompts(texts: Sequence[str]) -> list[Prompt]:
-    """Make prompts of one token a letter."""
+    """Return prompts with one token per letter."""
     return [Prompt(text=text, tokens=tuple(LETTERS.index(letter) for letter in text)) for text in texts]
 
 
@@ -75,7 +75,7 @@ def draw(
     logit_mask: Tensor | None = None,
     **options: Any,
 ) -> Trajectories:
-    """Call the sampler under test with some of its options set, and a generator (or the seed of one)."""
+    """Call the sampler under test with the given sampling options and a generator, or the seed of one."""
     sampler = _made(subject)
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
@@ -106,7 +106,7 @@ def check_frequencies(
     logit_mask: Tensor | None = None,
     **options: Any,
 ) -> None:
-    """Draw thousands of continuations and compare how often each occurs with its weight."""
+    """Sample thousands of continuations and compare their frequencies with `weigh(model, prompt)`."""
     prompts = make_prompts(tuple(texts) * DRAWS)
     policy, plain = policy or make_policy(), make_gpt2()
     drawn = draw(
@@ -120,33 +120,33 @@ def check_frequencies(
         counts = torch.bincount(at, minlength=len(weights)).double()
         what = f"after the prompt {list(prompt.tokens)}, with {options or 'defaults'}"
         forbidden = counts[weights == 0].sum()
-        require(not forbidden, f"{what}: {int(forbidden)} of {DRAWS} draws are of tokens that may not be drawn")
+        require(not forbidden, f"{what}: {int(forbidden)} of {DRAWS} samples are tokens that are not allowed")
         probability = chi_square_probability(counts, weights / weights.sum())
         worst = int((counts / len(at) - weights / weights.sum()).abs().argmax())
         require(
             probability > RARE,
-            f"{what}: frequencies were to follow the policy's probabilities; a right sampler draws what this one did "
-            f"once in {1 / max(probability, 1e-300):.0e} times (most different: {counts[worst] / len(at):.3f} of the "
-            f"draws where {weights[worst] / weights.sum():.3f} were due); draw from the policy's logits, with no other "
-            "change than asked for",
+            f"{what}: frequencies should follow the policy's probabilities; the p-value of the observed ones is "
+            f"{probability:.0e} (largest difference: {counts[worst] / len(at):.3f} of the samples instead of "
+            f"{weights[worst] / weights.sum():.3f}); sample from the policy's logits, changed only as the sampling "
+            "options require",
         )
 
 
 def chi_square_probability(counts: Tensor, probabilities: Tensor) -> float:
-    """Return how probable counts as far from what `probabilities` say are, of a multinomial; rare outcomes are pooled.
+    """Return the p-value of a chi-square test of multinomial counts; cells with fewer than 5 expected are pooled.
 
     Args:
         counts: double[K].
         probabilities: double[K].
 
-    Source: Pearson 1900; at least 5 are expected of each cell, as is usual.
+    Source: Pearson 1900.
     """
     expected = probabilities * counts.sum()
     order = expected.argsort(descending=True)
     counts, expected = counts[order], expected[order]
     common = int((expected >= 5).sum())
     if float(expected[common:].sum()) < 5:
-        common -= 1  # the pool alone would be too rare
+        common -= 1  # the pool alone would have fewer than 5 expected
     seen = torch.cat([counts[:common], counts[common:].sum()[None]])
     due = torch.cat([expected[:common], expected[common:].sum()[None]])
     statistic = ((seen - due) ** 2 / due).sum()
@@ -154,12 +154,12 @@ def chi_square_probability(counts: Tensor, probabilities: Tensor) -> float:
 
 
 def check_column(batch: Trajectories, name: str, expected: Tensor, what: str) -> None:
-    """Require a column to be `expected`, float[B, T], at every chosen token."""
+    """Require a column to equal `expected`, float[B, T], at every action token."""
     chosen = batch.action_mask
     off = (batch[name][chosen].double() - expected[chosen].double()).abs()
     worst = int(off.nan_to_num(float("inf")).argmax())
     require(
         bool((off < TOLERANCE).all()),
-        f"{what}, '{name}' of a chosen token was to be {float(expected[chosen][worst]):.5f}; it is "
-        f"{float(batch[name][chosen][worst]):.5f}; record what the policy says of the token, or leave the column out",
+        f"{what}, '{name}' of an action token should be {float(expected[chosen][worst]):.5f}; it is "
+        f"{float(batch[name][chosen][worst]):.5f}; record the policy's output for the token, or omit the column",
     )

@@ -1,4 +1,4 @@
-"""Watch a run from the inside, by the hooks that any plugin has."""
+"""Observation of a run through plugin hooks."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from rlcore.types import Trajectories
 
 
 class Watch:
-    """Watch one run as a plugin would: note what it hears, keep the trainer, stand in for the sampler, press Ctrl-C.
+    """A plugin that records hook calls of one run, keeps its trainer, replaces its sampler and presses Ctrl-C.
 
     Args:
-        start: folder that the policy is saved to before the first step.
-        sampler: instead of the run's; None leaves that alone.
-        stop_in: number of the step in which Ctrl-C is pressed; 0 for none.
+        start: folder in which the policy is saved before the first step.
+        sampler: replacement for the run's sampler; None keeps it.
+        stop_in: step in which Ctrl-C is pressed; 0 for none.
 
     Attributes:
-        heard: each observer hook that was called, with what it was told besides the run.
-        before: every parameter of the policy before the first step.
-        frozen: names of those that were not to train when the policy was built.
-        pressed: Ctrl-C has been pressed.
+        calls: name and argument (other than the run) of each observer hook that was called.
+        before: parameters of the policy before the first step.
+        frozen: names of the parameters that required no gradient when the policy was built.
+        pressed: whether Ctrl-C has been pressed.
     """
 
     def __init__(self, start: Path, sampler: Scripted | None, stop_in: int) -> None:
         self.start, self.sampler, self.stop_in = start, sampler, stop_in
-        self.heard: list[tuple[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
         self.before: dict[str, torch.Tensor] = {}
         self.frozen: set[str] = set()
         self.trainer: Trainer
         self._built: list[tuple[nn.Module, set[str]]] = []
         self.pressed = False
-        self._steps = -1  # what runs before the first step, as a check of the model may, is in no step
+        self._steps = -1  # forward passes before the first step belong to no step
 
     @hookimpl
     def wrap_component(self, component: Component[Any]) -> Callable[[Any], Any] | None:
-        """Keep the trainer, see what of a policy is frozen, and stand in for the sampler if rollouts are scripted."""
+        """Keep the trainer, record the frozen parameters of policies, and replace the sampler by scripted rollouts."""
         if component.kind == "trainers":
             return self._keep
         if component.kind == "architectures":
@@ -67,8 +67,8 @@ class Watch:
 
     @hookimpl
     def on_run_start(self, run: Run) -> None:
-        """Keep the policy as it is now."""
-        self.heard.append(("on_run_start", run.step))
+        """Save the policy and record its parameters."""
+        self.calls.append(("on_run_start", run.step))
         self._steps = run.step
         if self.sampler is not None:
             self.sampler.ranks = run.ranks
@@ -80,36 +80,36 @@ class Watch:
 
     @hookimpl
     def on_rollout(self, batch: Trajectories) -> None:
-        """Note it."""
-        self.heard.append(("on_rollout", batch))
+        """Record the call."""
+        self.calls.append(("on_rollout", batch))
 
     @hookimpl
     def on_step(self, metrics: Mapping[str, float]) -> None:
-        """Note it."""
+        """Record the call."""
         self._steps += 1
-        self.heard.append(("on_step", dict(metrics)))
+        self.calls.append(("on_step", dict(metrics)))
 
     @hookimpl
     def on_evaluate(self, metrics: Mapping[str, float]) -> None:
-        """Note it."""
-        self.heard.append(("on_evaluate", dict(metrics)))
+        """Record the call."""
+        self.calls.append(("on_evaluate", dict(metrics)))
 
     @hookimpl
     def on_checkpoint(self, path: Path) -> None:
-        """Note it."""
-        self.heard.append(("on_checkpoint", path.name))
+        """Record the call."""
+        self.calls.append(("on_checkpoint", path.name))
 
     @hookimpl
     def on_run_end(self, error: BaseException | None) -> None:
-        """Note it."""
-        self.heard.append(("on_run_end", error))
+        """Record the call."""
+        self.calls.append(("on_run_end", error))
 
-    def told(self, hook: str) -> list[Any]:
-        """Return what `hook` was told each time."""
-        return [what for name, what in self.heard if name == hook]
+    def arguments_of(self, hook: str) -> list[Any]:
+        """Return the argument of each call of `hook`."""
+        return [argument for name, argument in self.calls if name == hook]
 
     def press(self, *_: Any) -> None:
-        """Press Ctrl-C, once, if the step in progress is the one; called before every module's forward pass."""
+        """Press Ctrl-C once in the step `stop_in`; called before every module's forward pass."""
         if self._steps + 1 == self.stop_in and not self.pressed:
             self.pressed = True
             signal.raise_signal(signal.SIGINT)
@@ -117,10 +117,10 @@ class Watch:
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Have the runs made here watched, as by one more plugin."""
+    """Register `watch` as a plugin for the runs in the block."""
     hooks = registries().discovery.hooks
     if hooks.has_plugin("rlcore:watch"):
-        raise LawBroken("a run is being made within a run that is being watched: a trainer must not start runs itself")
+        raise LawBroken("a trainer must not start runs itself: another run is in progress")
     hooks.register(watch, name="rlcore:watch")
     handle = register_module_forward_pre_hook(watch.press) if watch.stop_in else None
     try:
