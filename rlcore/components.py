@@ -1,4 +1,4 @@
-"""A component: a name, what it stands for, and the dist that brought it."""
+"""Components: registered objects with a name, a dist and options."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ KINDS = {
     "schedulers": "scheduler",
     "commands": "command",
 }
-"""The registries, each with what one of its components is called."""
+"""The kinds of components, each with the word for one component of the kind."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_LONGEST = 500  # letters of what an exception says
+_LONGEST = 500  # characters of an exception's message
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def normalise(dist: str) -> str:
-    """Spell a dist's name the one way the packaging standard compares it."""
+    """Return the name of a dist in the normalised form of the packaging standard."""
     return re.sub(r"[-_.]+", "-", dist).lower()
 
 
 @attrs.frozen(eq=False)
 class Component(Generic[T]):
-    """Hold what a register hook said; nothing is imported before `target` or `config_class` is called.
+    """A registered component; it is imported when `target` or `config_class` is called.
 
     Attributes:
-        kind: registry it belongs to, such as `trainers`.
-        name: short name, as users write it.
-        dist: name of the dist that brought it.
-        version: that dist's version.
-        summary: one line for a reader.
-        reference: the component, or `"module:attribute"` of it.
-        config_reference: the class of its options, or `"module:attribute"` of it, or None.
+        kind: its registry, such as `trainers`.
+        name: short name, which users write.
+        dist: name of the dist that registered it.
+        version: version of the dist.
+        summary: one-line description.
+        reference: the component, or its `"module:attribute"`.
+        config_reference: the class of its options, its `"module:attribute"`, or None.
     """
 
     kind: str
@@ -60,78 +60,78 @@ class Component(Generic[T]):
 
     @property
     def qualified(self) -> str:
-        """Return the full name, `dist:name`, which never clashes."""
+        """The full name, `dist:name`, which is unique."""
         return f"{self.dist}:{self.name}"
 
     @property
     def is_reserved(self) -> bool:
-        """Tell whether its short name stays its own, whoever else registers it: that of a command of the core."""
+        """Whether no other component can have its short name: true of the core's commands."""
         return self.kind == "commands" and self.dist == "rlcore"
 
     def target(self) -> T:
-        """Return the component itself, importing it on first use.
+        """Return the registered object, which is imported on first use.
 
         Raises:
-            PluginError: the import fails, for whatever reason.
+            PluginError: the import fails.
         """
         return cast("T", self._load(self.reference, "target"))
 
     def config_class(self) -> type | None:
-        """Return the class of its options, importing it on first use; None where it has none.
+        """Return the class of its options, which is imported on first use; None if it has no options.
 
         Raises:
-            PluginError: the import fails, or yields something that is not a config class.
+            PluginError: the import fails, or the object is not a config class.
         """
-        found = self._load(self.config_reference, "config")
-        if found is not None and not (isinstance(found, type) and attrs.has(found)):
+        cls = self._load(self.config_reference, "config")
+        if cls is not None and not (isinstance(cls, type) and attrs.has(cls)):
             raise PluginError(
                 f"{self}: its config {self.config_reference!r} is not a class made with @rlcore.config.config"
             )
-        return cast("type | None", found)
+        return cast("type | None", cls)
 
     def _load(self, reference: Any, role: str) -> Any:
         if not isinstance(reference, str):
             return reference
         module, _, attribute = reference.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for part in attribute.split("."):
-                found = getattr(found, part)
+                target = getattr(target, part)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a stranger's module may raise anything, SystemExit included
+        except BaseException as error:  # a third-party module may raise anything, SystemExit included
             raise PluginError(f"{self}: cannot load its {role} {reference!r}: {describe_error(error)}") from error
-        return found
+        return target
 
     def __str__(self) -> str:
         return f"{KINDS[self.kind]} '{self.name}' ({self.dist} {self.version})"
 
 
 def describe_error(error: BaseException) -> str:
-    """Say an exception in one line."""
+    """Return the type and message of an exception in one line."""
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # noqa: BLE001  # the fence: an exception of a stranger's may fail even to say what it is
+    except Exception:  # noqa: BLE001  # even `str` of a third-party exception may raise
         lines = []
-    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]} ..."
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def check_component(component: Component[Any]) -> None:
-    """Refuse a registration that could never be used.
+    """Check the arguments of a registration.
 
     Raises:
-        PluginError: the name, target, config or summary is not of the form a register hook takes.
+        PluginError: the name, target, config or summary is invalid.
     """
     name: Any = component.name
     target, config = component.reference, component.config_reference
     what = f"{KINDS[component.kind]} {name!r}"
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise PluginError(f"{what}: a name is letters, digits, '-', '_' and '.', such as 'my-algo'")
+        raise PluginError(f"{what}: a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'")
     if not (callable(target) or (isinstance(target, str) and _REFERENCE.fullmatch(target))):
         raise PluginError(f"{what}: target is {target!r}; it must be callable or 'module:attribute'")
-    known = config is None or (isinstance(config, type) and attrs.has(config))
-    if not (known or (isinstance(config, str) and _REFERENCE.fullmatch(config))):
+    is_class = config is None or (isinstance(config, type) and attrs.has(config))
+    if not (is_class or (isinstance(config, str) and _REFERENCE.fullmatch(config))):
         raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
     if component.kind == "commands" and config is not None:
         raise PluginError(f"{what}: config is {config!r}; a command has none: its target adds arguments to a parser")
@@ -142,13 +142,13 @@ def check_component(component: Component[Any]) -> None:
 
 @attrs.frozen
 class Dropped:
-    """A part of a plugin that raised, and was left out of the rest of its run.
+    """A part of a plugin that raised and was disabled for the rest of the run.
 
     Attributes:
         plugin: `dist:entry-point` of an observer or wrapper, `dist:name` of a logger.
         what: the hook or method that raised.
-        step: steps done by then.
-        error: what it raised, in one line.
+        step: number of steps done at the time.
+        error: the exception, in one line.
     """
 
     plugin: str

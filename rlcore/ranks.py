@@ -1,4 +1,4 @@
-"""One process or many: the few things processes must agree on, over `accelerate`."""
+"""The processes of a run and their collective operations, based on `accelerate`."""
 
 from __future__ import annotations
 
@@ -26,127 +26,126 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGA
 
 
 class Ranks:
-    """Know this process's place among the processes of the run.
+    """This process and the other processes of the run.
 
     Attributes:
-        rank: number of this process, 0 for the one that writes.
+        rank: index of this process; rank 0 writes files.
         world: number of processes.
-        device: where this process computes.
-        mixed_precision: of forward and backward passes: "no", "bf16" or "fp16".
+        device: device of this process.
+        mixed_precision: precision of forward and backward passes: "no", "bf16" or "fp16".
     """
 
     def __init__(self, mixed_precision: str | None = None) -> None:
-        wanted = _wanted_world()
-        # A second run in one process may want another precision, and accelerate has no public way to change it.
+        world = _environment_world()
+        # A second run in one process may use another precision, and accelerate has no public API to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
-        # Without saying `cpu`, processes started on a machine with no accelerator would not find each other.
+        # Without `cpu`, processes on a machine without an accelerator would not connect to each other.
         kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        cpu = kind is None or kind.type == "mps"  # which has no float64, in which sums over ranks are taken
+        cpu = kind is None or kind.type == "mps"  # mps lacks float64, which sums over ranks use
         try:
             self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
         except ValueError as error:
-            # Processes find each other before accelerate looks at the precision.
-            if wanted > 1 and not torch.distributed.is_initialized():
-                raise RanksError(f"WORLD_SIZE = {wanted}, yet nothing tells where the others are; {_LAUNCH}") from error
+            # Processes connect to each other before accelerate checks the precision.
+            if world > 1 and not torch.distributed.is_initialized():
+                raise RanksError(f"WORLD_SIZE = {world}, but the other processes cannot be found; {_LAUNCH}") from error
             raise ConfigError(f"run.mixed_precision = {mixed_precision!r}: {error}") from error
         if mixed_precision == "fp16" and self.accelerator.device.type == "cpu":
-            raise ConfigError("run.mixed_precision = 'fp16': a CPU has no use for it; bf16 is what it can run")
+            raise ConfigError("run.mixed_precision = 'fp16': not supported on a CPU; use bf16")
         if self.accelerator.distributed_type in SHARDED:
             raise RanksError(
-                f"accelerate is set to {self.accelerator.distributed_type.value}, which shards the model: rlcore runs "
-                "one process, or several with the whole model each: use torchrun or accelerate launch --multi_gpu"
+                f"accelerate is set to {self.accelerator.distributed_type.value}, which shards the model; rlcore "
+                "supports one process, or several with a full copy each: use torchrun or accelerate launch --multi_gpu"
             )
-        self.accelerator.gradient_accumulation_steps = 1  # a trainer's micro-batches are the only ones
+        self.accelerator.gradient_accumulation_steps = 1  # micro-batches are up to the trainer
         self.mixed_precision = str(self.accelerator.mixed_precision)
-        # A process that ends with the group still open may be aborted by the group's own threads.
+        # A process that exits with an open process group may be aborted by the threads of the group.
         atexit.unregister(_leave)
         atexit.register(_leave)
         self.rank, self.world = self.accelerator.process_index, self.accelerator.num_processes
         self.device: torch.device = self.accelerator.device
-        if self.world != wanted:
+        if self.world != world:
             raise RanksError(
-                f"WORLD_SIZE = {wanted}, yet accelerate runs {self.world} process(es) "
+                f"WORLD_SIZE = {world}, but accelerate runs {self.world} process(es) "
                 f"({self.accelerator.distributed_type}): start the script with torchrun or accelerate launch"
             )
 
     @property
     def is_main(self) -> bool:
-        """Tell whether this is the process that writes files and speaks."""
+        """Whether this is rank 0, which writes files and logs."""
         return bool(self.rank == 0)
 
     def sum(self, value: float | Tensor) -> Tensor:
-        """Add `value` over all processes: float64[...]."""
+        """Return the sum of `value` over all processes: float64[...]."""
         total = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if self.world > 1:
             total = total.clone()
-            with _together():
+            with _collective():
                 torch.distributed.all_reduce(total)
         return total
 
     def average(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-        """Average each column over its numbers on all processes; what is None takes no part."""
+        """Return the mean of each column over all processes, ignoring None."""
         sums = [sum(x for x in column if x is not None) for column in columns.values()]
         counts = [sum(x is not None for x in column) for column in columns.values()]
         totals = self.sum(torch.tensor([sums, counts], dtype=torch.float64)).tolist()
         return {name: total / max(count, 1.0) for name, total, count in zip(columns, *totals, strict=True)}
 
     def any(self, flag: bool) -> bool:
-        """Tell whether `flag` is true on any process."""
+        """Return whether `flag` is true on any process."""
         return bool(self.sum(float(flag)) > 0)
 
     def broadcast(self, value: Any) -> Any:
-        """Return what process 0 passed."""
+        """Return the value that rank 0 passed."""
         if self.world == 1:
             return value
         box = [value]
-        with _together():
+        with _collective():
             broadcast_object_list(box, from_process=0)
         return box[0]
 
     def on_main(self, make: Callable[[], T]) -> T:
-        """Return on every process what `make` returns on process 0; what it raises there ends all of them."""
-        made: T | None = None
+        """Return on every process what `make` returns on rank 0; if it raises there, all processes raise."""
+        value: T | None = None
         error: Exception | None = None
         if self.is_main:
             try:
-                made = make()
-            except Exception as caught:  # noqa: BLE001  told to every process, and raised below
+                value = make()
+            except Exception as caught:  # noqa: BLE001  sent to every process, and raised below
                 error = caught
-        made, failure = self.broadcast((made, None if error is None else f"{type(error).__name__}: {error}"))
+        value, failure = self.broadcast((value, None if error is None else f"{type(error).__name__}: {error}"))
         if error is not None:
             raise error
         if failure is not None:
             raise RanksError(f"process 0 failed: {failure}")
-        return cast("T", made)
+        return cast("T", value)
 
     def gather(self, values: list[Any]) -> list[Any]:
-        """Return the lists of all processes put together, in the order of ranks."""
+        """Return the concatenated lists of all processes, in the order of ranks."""
         if self.world == 1:
             return values
-        with _together():
+        with _collective():
             return list(gather_object(values))
 
     def share(self, count: int) -> list[int]:
-        """Return which of `count` items are this process's: every `world`-th, beginning with its rank."""
+        """Return the indices of this process's share of `count` items: rank, rank + world, rank + 2 world, ..."""
         return list(range(self.rank, count, self.world))
 
     def gather_batch(self, batch: Trajectories) -> Trajectories:
-        """Put together the shares of all processes, so that each holds the whole batch in the order it had."""
+        """Return the whole batch, in its original order, from the shares of all processes."""
         if self.world == 1:
             return batch
         with phase("gather"):
             parts = self.gather([batch.to("cpu")])
             whole = Trajectories.concat(parts)
-            dealt = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
-            order = torch.tensor(dealt).argsort()
+            rows = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
+            order = torch.tensor(rows).argsort()
             return whole.rows(order).to(self.device)
 
     def take_share(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
-        """Return this process's rows of a batch that every process holds, as many as every other process's.
+        """Return this process's rows of a batch that every process holds; all processes receive equally many rows.
 
-        Consecutive rows are dealt `group` at a time. Where groups are short, the prompts of the first group stand in,
-        with no chosen token: they weigh nothing in any sum. The rest of these rows is left out, because without choices
-        nothing tells where the prompt ended.
+        Groups of `group` consecutive rows are distributed round-robin. If they do not divide evenly, some processes
+        receive the prompts of the first group as filler rows, without chosen tokens, so that they add nothing to sums.
         """
         if self.world == 1:
             return batch
@@ -161,13 +160,13 @@ class Ranks:
         return mine
 
     def wait(self) -> None:
-        """Return when every process has come here."""
-        with _together():
+        """Wait until every process has called this."""
+        with _collective():
             self.accelerator.wait_for_everyone()
 
 
-def _wanted_world() -> int:
-    """Return how many processes the environment says there are."""
+def _environment_world() -> int:
+    """Return the number of processes according to the environment."""
     world = os.environ.get("WORLD_SIZE", "1")
     if not world.isdecimal():
         raise RanksError(f"WORLD_SIZE = {world!r}: must be a whole number; {_LAUNCH}")
@@ -180,12 +179,12 @@ def _leave() -> None:
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Say in plain words that another process has left in the middle of what all do together."""
+def _collective() -> Iterator[None]:
+    """Turn the error of a collective operation that another process has left into a RanksError."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # this process's own
+        if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # an error of this process
             raise
         reason = str(error).partition(". ")[0]
-        raise RanksError(f"another process has ended, and says itself why ({reason})") from error
+        raise RanksError(f"another process has ended; see its own error ({reason})") from error

@@ -1,1 +1,1 @@
-"""Find, check, load, choose and isolate plugins."""
+"""Discovery, loading, selection and isolation of plugins."""

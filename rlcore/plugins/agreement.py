@@ -1,4 +1,4 @@
-"""Let a run begin only where all its processes have the same plugins, and say what is remarkable about them."""
+"""The check that all processes of a run have the same plugins, and warnings about them."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
     from rlcore.ranks import Ranks
 
 log = get_logger("plugins")
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def agree_on_plugins(ranks: Ranks, discovery: Discovery) -> None:
-    """Compare the plugins of all processes, and log what a user should know of them, once in a process.
+    """Check that all processes have the same plugins, and log each warning about plugins once per process.
 
     Raises:
-        RanksError: on every rank, where a rank has other plugins than rank 0.
+        RanksError: raised on every rank if the plugins of a rank differ from rank 0's.
     """
     if ranks.world > 1:
         lists = ranks.gather([[_describe(plugin) for plugin in discovery.plugins]])
-        other = [rank for rank, found in enumerate(lists) if _compared(found) != _compared(lists[0])]
-        if other:
-            raise RanksError(_explain(lists, other))
+        different = [rank for rank, plugins in enumerate(lists) if _identity(plugins) != _identity(lists[0])]
+        if different:
+            raise RanksError(_explain(lists, different))
     remarks = (f"{plugin}: {remark}" for plugin in discovery.plugins for remark in plugin.remarks)
     for line in (*discovery.notes, *remarks):
-        if line not in _said:
-            _said.add(line)
+        if line not in _logged:
+            _logged.add(line)
             log.warning(line)
 
 
 def _describe(plugin: Plugin) -> tuple[str, str]:
-    """Spell a plugin for comparison, and say besides why it is not loaded, which alone makes no difference."""
+    """Return the name of a plugin and why it is not loaded, empty if it is."""
     name = f"{plugin} ({plugin.name})"
     return name, "" if plugin.is_loaded else f"{plugin.state}, {plugin.reason}"
 
 
-def _compared(found: Sequence[tuple[str, str]]) -> set[tuple[str, bool]]:
-    """Return what must be the same: a heavy plugin is one like any other, and who sees it as heavy may differ."""
-    return {(name, bool(reason)) for name, reason in found}
+def _identity(plugins: Sequence[tuple[str, str]]) -> set[tuple[str, bool]]:
+    """Return what must be equal on all ranks: which plugins are loaded, but not the reasons."""
+    return {(name, bool(reason)) for name, reason in plugins}
 
 
-def _explain(lists: Sequence[Sequence[tuple[str, str]]], other: Sequence[int]) -> str:
-    rank = other[0]
-    lines = [f"rank {', '.join(map(str, other))} has other plugins than rank 0; every rank must have the same"]
+def _explain(lists: Sequence[Sequence[tuple[str, str]]], different: Sequence[int]) -> str:
+    rank = different[0]
+    lines = [f"rank {', '.join(map(str, different))} has other plugins than rank 0; every rank must have the same"]
     for here, there in ((0, rank), (rank, 0)):
-        own = [one for one in lists[here] if (one[0], bool(one[1])) not in _compared(lists[there])]
+        own = [one for one in lists[here] if (one[0], bool(one[1])) not in _identity(lists[there])]
         lines.append(f"  on rank {here} only: {', '.join(map(_show, own)) or 'nothing'}")
     loaded = {each: ", ".join(name for name, reason in lists[each] if not reason) for each in (0, rank)}
     lines += [f"  rank {each} has: {names}" for each, names in loaded.items()]

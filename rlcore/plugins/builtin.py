@@ -1,4 +1,4 @@
-"""Bring the core's own components through the same door as everyone else's."""
+"""The plugin of the core, which registers the built-in components."""
 
 from __future__ import annotations
 
@@ -7,125 +7,121 @@ from rlcore.hookspecs import Register, hookimpl
 _TORCH, _SCHEDULES, _TRANSFORMERS = "torch.optim", "torch.optim.lr_scheduler", "transformers.optimization"
 _OPTIMIZERS = (
     ("adamw", "rlcore.optim.builtin:build_adamw", "AMSGrad", "Adam with decoupled weight decay"),
-    ("adam", "rlcore.optim.builtin:build_adam", "AMSGrad", "Adam; weight decay goes through the gradient"),
+    ("adam", "rlcore.optim.builtin:build_adam", "AMSGrad", "Adam; weight decay is added to the gradient"),
     ("nadam", f"{_TORCH}:NAdam", "NAdam", "Adam with Nesterov's momentum"),
     ("radam", f"{_TORCH}:RAdam", "RAdam", "Adam with a rectified variance"),
-    ("adamax", f"{_TORCH}:Adamax", None, "Adam with the largest gradient in place of the second moment"),
+    ("adamax", f"{_TORCH}:Adamax", None, "Adam with the maximum norm instead of the second moment"),
     (
         "adafactor",
         "rlcore.optim.builtin:build_adafactor",
         "Adafactor",
-        "second moments by rows and columns: little memory",
+        "factored second moments, which need little memory",
     ),
     (
         "adamw_8bit",
         "rlcore.optim.builtin:build_adamw_8bit",
         "EightBit",
-        "AdamW with moments in 8 bits, of bitsandbytes",
+        "AdamW with 8-bit moments, by bitsandbytes",
     ),
-    ("sgd", f"{_TORCH}:SGD", "SGD", "stochastic gradient descent, with momentum where asked for"),
-    ("rmsprop", f"{_TORCH}:RMSprop", "RMSprop", "gradients divided by their running size"),
+    ("sgd", f"{_TORCH}:SGD", "SGD", "stochastic gradient descent, optionally with momentum"),
+    ("rmsprop", f"{_TORCH}:RMSprop", "RMSprop", "gradients divided by the root of a running mean of their squares"),
     ("adagrad", f"{_TORCH}:Adagrad", "Adagrad", "gradients divided by the root of the sum of their squares"),
-    ("adadelta", f"{_TORCH}:Adadelta", "Adadelta", "steps of the size of earlier steps; lr is a factor, 1 by habit"),
+    ("adadelta", f"{_TORCH}:Adadelta", "Adadelta", "steps scaled by the size of earlier steps; lr multiplies them"),
 )
-"""The built-in optimizers: name, target, which options of `rlcore.optim.options`, summary."""
+"""The built-in optimizers: name, target, prefix of the class in `rlcore.optim.options`, summary."""
 _SCHEDULERS = (
-    ("constant", f"{_TRANSFORMERS}:get_constant_schedule_with_warmup", None, "lr throughout"),
-    ("linear", f"{_TRANSFORMERS}:get_linear_schedule_with_warmup", None, "in a straight line to 0 at the last step"),
-    ("cosine", f"{_TRANSFORMERS}:get_cosine_schedule_with_warmup", "Cosine", "along a cosine to 0 at the last step"),
+    ("constant", f"{_TRANSFORMERS}:get_constant_schedule_with_warmup", None, "constant lr"),
+    ("linear", f"{_TRANSFORMERS}:get_linear_schedule_with_warmup", None, "linear decay to 0 at the last step"),
+    ("cosine", f"{_TRANSFORMERS}:get_cosine_schedule_with_warmup", "Cosine", "cosine decay to 0 at the last step"),
     (
         "cosine_with_restarts",
         f"{_TRANSFORMERS}:get_cosine_with_hard_restarts_schedule_with_warmup",
         "Restarts",
-        "along a cosine to 0, several times; needs to know the last step",
+        "cosine decay to 0, with restarts; requires a known last step",
     ),
     (
         "cosine_with_min_lr",
         "rlcore.optim.builtin:build_cosine_with_min_lr",
         "MinLR",
-        "along a cosine to a rate above 0 at the last step",
+        "cosine decay to a rate above 0 at the last step",
     ),
-    ("polynomial", "rlcore.optim.builtin:build_polynomial", "Polynomial", "with a power of the steps that are left"),
+    ("polynomial", "rlcore.optim.builtin:build_polynomial", "Polynomial", "decay with a power of the remaining steps"),
     (
         "inverse_sqrt",
         f"{_TRANSFORMERS}:get_inverse_sqrt_schedule",
         "InverseSqrt",
-        "with the inverse root of the step; needs no last step",
+        "decay with the inverse root of the step; requires no last step",
     ),
     (
         "warmup_stable_decay",
         "rlcore.optim.builtin:build_warmup_stable_decay",
         "StableDecay",
-        "lr, and a fall in the last steps",
+        "constant lr, with a decay over the last steps",
     ),
-    ("step", f"{_SCHEDULES}:StepLR", "Step", "by a factor after every so many steps; no warm-up"),
-    ("exponential", f"{_SCHEDULES}:ExponentialLR", "Exponential", "by a factor every step; no warm-up"),
+    ("step", f"{_SCHEDULES}:StepLR", "Step", "decay by a factor every few steps; no warm-up"),
+    ("exponential", f"{_SCHEDULES}:ExponentialLR", "Exponential", "decay by a factor every step; no warm-up"),
 )
-"""The built-in schedules, likewise."""
+"""The built-in learning-rate schedules, in the same form."""
 
 COMMANDS = (
-    ("train", "rlcore.cli.train:command", "train as a YAML file says"),
+    ("train", "rlcore.cli.train:command", "train with the configuration of a YAML file"),
     (
         "list-plugins",
         "rlcore.cli.list_plugins:command",
-        "list installed plugins, what they bring, and what is wrong with them",
+        "list installed plugins, their components and their problems",
     ),
-    ("show", "rlcore.cli.show:command", "print the options of a component or a section, or what plugins wrap"),
-    (
-        "rollouts",
-        "rlcore.cli.rollouts.rollouts_command:command",
-        "print what a run sampled, in training or at evaluations",
-    ),
-    ("doctor", "rlcore.cli.doctor:command", "print what a bug report needs: versions, machine, plugins, and problems"),
+    ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
+    ("rollouts", "rlcore.cli.rollouts.rollouts_command:command", "print the rollouts or completions of a run"),
+    ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     (
         "new-plugin",
         "rlcore.cli.new_plugin.new_plugin_command:command",
-        "write a new package that works, to make your own plugin of",
+        "create a working package as a starting point for your own plugin",
     ),
 )
-"""The core's commands: name, target, summary. The command line reads this table, so that no plugin can hide them."""
+"""The core's commands: name, target, summary. The command line reads this table first; no plugin can override it."""
 
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
-    """Register what turns text into tokens."""
-    register("prompts", "rlcore.data.prompts:build_prompts", summary="tokenise prompts to be continued")
-    register("samples", "rlcore.data.samples:build_samples", summary="tokenise demonstrations, marking the outputs")
+    """Register the tokenisation of prompts and samples."""
+    register("prompts", "rlcore.data.prompts:build_prompts", summary="tokenise prompts")
+    register("samples", "rlcore.data.samples:build_samples", summary="tokenise demonstrations and mark their outputs")
 
 
 @hookimpl
 def register_architectures(register: Register) -> None:
-    """Register the language models of transformers."""
+    """Register policies built from models of transformers."""
     register(
         "causal_lm",
         "rlcore.models.causal:build_causal_lm",
         config="rlcore.models.settings:CausalLMConfig",
-        summary="any AutoModelForCausalLM, with a value head and a reference where the algorithm asks for them",
+        summary="any AutoModelForCausalLM, with the heads and reference that the algorithm requests",
     )
     register(
         "seq2seq_lm",
         "rlcore.models.seq2seq:build_seq2seq_lm",
         config="rlcore.models.settings:Seq2SeqLMConfig",
-        summary="any AutoModelForSeq2SeqLM: the encoder reads the prompt, the decoder what follows",
+        summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
     )
 
 
 @hookimpl
 def register_rollout_stores(register: Register) -> None:
-    """Register the store in memory."""
-    register("memory", "rlcore.training.store:MemoryStore", summary="rollouts in this process's memory")
+    """Register the in-memory rollout store."""
+    register("memory", "rlcore.training.store:MemoryStore", summary="keeps rollouts in the memory of the process")
 
 
 @hookimpl
 def register_loggers(register: Register) -> None:
-    """Register the console and the file of metrics."""
+    """Register the console and JSON Lines loggers."""
     register(
         "console",
         "rlcore.loggers.console:ConsoleLogger",
         config="rlcore.loggers.settings:ConsoleConfig",
-        summary="one line a step, with progress on a terminal",
+        summary="one line per step, with a progress bar on a terminal",
     )
-    register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always on")
+    register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always enabled")
 
 
 @hookimpl
@@ -135,7 +131,7 @@ def register_samplers(register: Register) -> None:
         "default",
         "rlcore.sampling.loop:build_sampler",
         config="rlcore.sampling.settings:SamplerConfig",
-        summary="token by token with any policy; finished sequences leave the batch",
+        summary="decodes token by token with any policy; finished sequences leave the batch",
     )
 
 
@@ -157,6 +153,6 @@ def register_schedulers(register: Register) -> None:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the core's commands, so that a plugin's of the same name is a conflict."""
+    """Register the core's commands, so that plugin commands of the same name are reported as conflicts."""
     for name, target, summary in COMMANDS:
         register(name, target, summary=summary)

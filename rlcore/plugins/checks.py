@@ -1,4 +1,4 @@
-"""Say what stands against a plugin: switches, its requirement on rlcore, its hooks, and what its import drags in."""
+"""The checks of a plugin: is it enabled and compatible, are its hooks valid, and is its import light?"""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlcore.plugins.metadata import CORE, InstalledPlugin
 from rlcore.plugins.switches import disabled_reason
 
 HEAVY = ("torch", "transformers", "datasets", "accelerate")
-"""What takes seconds to import, and no plugin may import when it is loaded itself."""
+"""Packages that take seconds to import, which a plugin module must not import at load time."""
 
 
 class State(StrEnum):
-    """How a plugin is."""
+    """The state of a plugin; `rlcore.plugins.discovery` defines each."""
 
     OK = "ok"
     HEAVY = "heavy"
@@ -36,27 +36,27 @@ class State(StrEnum):
 
 
 class Refused(Exception):
-    """Carry a state and a reason out of the steps of loading."""
+    """A check failed: the state and reason of the plugin."""
 
     def __init__(self, state: State, reason: str) -> None:
         super().__init__(reason)
         self.state, self.reason = state, reason
 
 
-def check_disabled(found: InstalledPlugin, environ: Mapping[str, str]) -> None:
-    """Refuse what the switches or the run's configuration leave out."""
-    reason = disabled_reason(found.names, environ)
-    if found.dist != CORE and reason:
+def check_disabled(plugin: InstalledPlugin, environ: Mapping[str, str]) -> None:
+    """Refuse a plugin that environment variables or the configuration disable."""
+    reason = disabled_reason(plugin.names, environ)
+    if plugin.dist != CORE and reason:
         raise Refused(State.DISABLED, reason)
 
 
-def check_requirements(found: InstalledPlugin) -> None:
-    """Refuse what its metadata says is for another rlcore."""
+def check_requirements(plugin: InstalledPlugin) -> None:
+    """Refuse a plugin whose metadata requires another version of rlcore."""
     from rlcore._version import __version__
 
-    if found.dist == CORE:
+    if plugin.dist == CORE:
         return
-    for line in found.requires:
+    for line in plugin.requires:
         try:
             requirement = Requirement(line)
         except ValueError as error:
@@ -70,7 +70,7 @@ def check_requirements(found: InstalledPlugin) -> None:
 
 
 def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
-    """Refuse hooks that could never be called (misspelt, undecorated, with arguments no hook has), and no hooks."""
+    """Refuse a plugin without hooks, or with hooks that are misspelt, undecorated or have unknown arguments."""
     known = [name for name in vars(hooks.hook) if not name.startswith("_")]
     implemented = 0
     for name in dir(plugin):
@@ -81,7 +81,7 @@ def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
             continue
         if isinstance(plugin, type):
             raise Refused(
-                State.BROKEN, f"its entry point names the class {plugin.__name__}; name a module, or an object"
+                State.BROKEN, f"its entry point names the class {plugin.__name__}; it must name a module or an object"
             )
         implemented += 1
         hook = options.get("specname") or name
@@ -92,11 +92,11 @@ def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
             hint = f"did you mean '{near[0]}'?" if near else f"the hooks are {', '.join(known)}"
             raise Refused(State.BROKEN, f"rlcore has no hook '{hook}'; {hint}")
     if not implemented:
-        raise Refused(State.BROKEN, "it implements no hook: its entry point must name what does, as 'acme.plugin'")
+        raise Refused(State.BROKEN, "it implements no hook; its entry point must name a module that does")
 
 
 def _check_arguments(implementation: Any, hook: str, known: Collection[str]) -> None:
-    """Refuse arguments that a hook does not have, or no longer has; pluggy would not say which ones it has."""
+    """Refuse arguments that the hook does not have; pluggy's own error does not list the valid ones."""
     takes = f"it takes {', '.join(known)}"
     for name, parameter in inspect.signature(implementation).parameters.items():
         if parameter.default is not parameter.empty or parameter.kind in {
@@ -113,30 +113,30 @@ def _check_arguments(implementation: Any, hook: str, known: Collection[str]) -> 
 
 
 def heavy_imports(module: str, before: Collection[str]) -> list[str]:
-    """List what of `HEAVY` the import of a plugin's module brought, or found there and holds.
+    """Return the packages of `HEAVY` that a plugin module imports at load time.
 
-    A process that has torch already sees it in what the plugin's own modules hold, and not where they hold nothing of
-    it: the command line, which starts without, sees it always.
+    If a package was already imported, it is found only when the plugin's modules have a global from it. The command
+    line starts without these packages and finds all imports.
 
     Args:
-        module: name of the plugin's module, which is imported.
-        before: names of all modules that were imported before it was.
+        module: name of the plugin's module, which has been imported.
+        before: names of all modules that were imported before it.
     """
     now = dict(sys.modules)
-    brought = {name for name in HEAVY if name in now and name not in before}
+    imported = {name for name in HEAVY if name in now and name not in before}
     package = module.partition(".")[0]
     own = {module, *(name for name in now.keys() - set(before) if name.partition(".")[0] == package)}
     heavy = {id(loaded): top for name, loaded in now.items() if (top := name.partition(".")[0]) in HEAVY}
     for name in own:
-        # A module of another type may be a lazy one, which imports what it stands for when it is looked into.
+        # A module of another type may be lazy: reading its attributes could import its target.
         if type(now.get(name)) is ModuleType:
-            brought |= {held for value in list(vars(now[name]).values()) if (held := _home(value, heavy))}
-    return [name for name in HEAVY if name in brought]
+            imported |= {origin for value in list(vars(now[name]).values()) if (origin := _origin(value, heavy))}
+    return [name for name in HEAVY if name in imported]
 
 
-def _home(value: Any, heavy: Mapping[int, str]) -> str:
-    """Name the heavy package that a global of a plugin is, or was defined in; nothing if it is none's."""
-    # isinstance would ask the value for its class, and a lazy module imports itself when it is asked for anything.
+def _origin(value: Any, heavy: Mapping[int, str]) -> str:
+    """Return the heavy package that a global is or comes from, or an empty string."""
+    # isinstance would read the attribute __class__, which makes a lazy module import its target.
     if issubclass(type(value), type | FunctionType):
         top = str(value.__module__).partition(".")[0]
         return top if top in HEAVY else ""
@@ -145,9 +145,9 @@ def _home(value: Any, heavy: Mapping[int, str]) -> str:
 
 @contextmanager
 def preserve_process_state() -> Iterator[None]:
-    """Put back what a plugin took from `sys.path`, the working folder, and stdout, which `--json` needs for itself.
+    """Restore entries of `sys.path` and the working folder, and redirect stdout, which `--json` uses, to stderr.
 
-    What it added to `sys.path` stays, for its own imports may need it.
+    Entries that a plugin adds to `sys.path` stay, because its later imports may need them.
     """
     path, folder = list(sys.path), Path.cwd()
     try:

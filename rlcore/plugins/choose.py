@@ -1,4 +1,4 @@
-"""Look up one component by name, with its options checked and what wraps it."""
+"""The selection of one component by name, with its options checked."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from rlcore.plugins.wrappers import Wrapping
 
 @attrs.frozen(eq=False)
 class Choice:
-    """A component, its options (None if it has none), and the plugins that wrap what it builds."""
+    """A selected component, its options (None if it has none), and the wrappers of what it builds."""
 
     component: Component[Any]
     options: Any
     wrapping: Wrapping
 
     def wrap(self, built: Any) -> Any:
-        """Return what the run uses in place of what the component built."""
+        """Apply the wrappers of the component to what it built."""
         return self.wrapping.wrap(self.component, built)
 
     def build(self) -> Any:
-        """Return a sampler, pipeline or reward: the target, or what the target returns for its options."""
+        """Return the sampler, pipeline or reward: the target, or its return value for the options."""
         target = self.component.target()
         return self.wrap(target if self.options is None else target(self.options))
 
     def factory(self) -> Callable[[], Any]:
-        """Return a function that makes a store, from its options if it has any."""
+        """Return a function that creates a store with these options."""
         target: Callable[..., Any] = self.component.target()
         return lambda: self.wrap(target() if self.options is None else target(self.options))
 
 
 @attrs.frozen
 class Chooser:
-    """Look up names.
+    """Selects components by name.
 
     Attributes:
-        where: file or call in which the names were written, for errors.
-        wrapping: asks plugins what they wrap.
+        where: file or call that contains the names, for errors.
+        wrapping: the wrappers of the run.
     """
 
     where: str
     wrapping: Wrapping
 
     def named(self, registry: Registry[Any], entry: Any, path: str) -> Choice:
-        """Look up what `entry` names: a name, or a mapping with `name` and options.
+        """Select the component of an entry, which is a name or a mapping with `name` and options.
 
         Args:
-            registry: the components of one kind.
-            entry: what the user wrote.
+            registry: components of one kind.
+            entry: the entry in the configuration.
             path: dotted path of `entry`, for errors.
         """
         section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
@@ -65,13 +65,13 @@ class Chooser:
     def choice(
         self, component: Component[Any], section: Mapping[str, Any], path: str, *, skip: tuple[str, ...] = ()
     ) -> Choice:
-        """Structure a component's options.
+        """Structure the options of a component.
 
         Args:
             component: the component.
-            section: its options, and keys that the core reads itself.
+            section: its options, and keys that belong to the core.
             path: dotted path of `section`, for errors.
-            skip: the keys of `section` that the core reads itself.
+            skip: the keys of `section` that belong to the core.
 
         Raises:
             ConfigError: an option is unknown, of the wrong type or out of range.
@@ -89,7 +89,7 @@ class Chooser:
 
 
 def check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:
-    """Refuse a class of options with a field that no user could set, because the core reads its key itself.
+    """Refuse a config class with a field that cannot be set, because its key belongs to the core.
 
     Raises:
         PluginError: a field of `cls` has one of the names in `own`.
@@ -97,6 +97,6 @@ def check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) 
     taken = [] if cls is None else [field.name for field in attrs.fields(cls) if field.name in own]
     if taken:
         raise PluginError(
-            f"{component} has an option '{taken[0]}', which nobody could set: beside a component's options that key "
-            f"is the core's own (as {', '.join(own)}); its author must call it something else"
+            f"{component} has an option '{taken[0]}', which cannot be set: the core reserves this key in the "
+            f"same section (reserved: {', '.join(own)}); its author must rename it"
         )

@@ -1,8 +1,9 @@
-"""Find and load plugins, one at a time, so that none can break another; every state is kept and shown.
+"""The loading of all installed plugins, one at a time, so that a broken one does not affect the others.
 
-A plugin is *ok*, *heavy* (it works, and slows every command: its import brings torch or the like), *disabled* (a switch
-or the configuration says so), *incompatible* (its metadata asks for another rlcore), *broken* (its import or a hook of
-it raised, or a hook is misspelt), or in *conflict* (a name it registers is taken by another dist; the full names work).
+A plugin is *ok*, *heavy* (it works, but slows down every command, because it imports torch or the like), *disabled* (by
+an environment variable or the configuration), *incompatible* (its metadata requires another rlcore), *broken* (its
+import or a hook raised, or a hook is misspelt), or in *conflict* (another dist registers one of its names; the full
+names work).
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ __all__ = ["Discovery", "Plugin", "State", "discover"]
 
 @attrs.frozen(eq=False)
 class Plugin:
-    """Hold what became of one entry point.
+    """A plugin (one entry point), after the attempt to load it.
 
     Attributes:
-        dist, version, name, module: as its metadata says.
-        state: how it is; `reason` says why in one line where it is not ok.
-        error: what it raised, if it did.
-        components: all it registered, in order.
-        remarks: what it implements that is deprecated.
+        dist, version, name, module: as in its metadata.
+        state: its state; `reason` explains it in one line if it is not ok.
+        error: the exception that it raised, if any.
+        components: its components, in order of registration.
+        remarks: warnings about deprecated hooks and arguments that it implements.
     """
 
     dist: str
@@ -62,7 +63,7 @@ class Plugin:
 
     @property
     def is_loaded(self) -> bool:
-        """Tell whether its hooks are called and its components can be chosen, by their full names at least."""
+        """Whether its hooks are called and its components can be selected, at least by their full names."""
         return self.state in {State.OK, State.HEAVY} or bool(self.components)
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ class Plugin:
 
 @attrs.frozen(eq=False)
 class Discovery:
-    """Hold every plugin found, the hooks of those that loaded, and notes on switches and on dists found twice."""
+    """All plugins, the hooks of the loaded ones, and notes on environment variables and duplicate dists."""
 
     plugins: tuple[Plugin, ...]
     hooks: pluggy.PluginManager
@@ -79,12 +80,12 @@ class Discovery:
 
     @property
     def components(self) -> list[Component[Any]]:
-        """List all that was registered."""
+        """All registered components."""
         return [component for plugin in self.plugins for component in plugin.components]
 
     @property
     def complaints(self) -> list[str]:
-        """Say all that keeps what is installed from being what runs, and all of it from being ok."""
+        """Every plugin that is not ok, with the reason, and all notes."""
         faulty = (plugin for plugin in self.plugins if plugin.state is not State.OK)
         return [*(f"{plugin} is {plugin.state}: {plugin.reason}" for plugin in faulty), *self.notes]
 
@@ -92,25 +93,25 @@ class Discovery:
 def discover(
     environ: Mapping[str, str] | None = None, path: Sequence[str] | None = None, specs: Any = hookspecs
 ) -> Discovery:
-    """Load every plugin installed on `path` (`sys.path` without the working folder), and never raise for one.
+    """Load every plugin installed on `path`; what a plugin raises becomes its state and reason.
 
     Args:
-        environ: where the switches are read; the process's own when left out.
-        path: folders searched for metadata.
-        specs: module of the hooks that plugins may implement.
+        environ: environment variables; those of the process if omitted.
+        path: folders to search for metadata; `sys.path` without the working folder if omitted.
+        specs: module of hook specifications.
     """
     environ = os.environ if environ is None else environ
     hooks = pluggy.PluginManager(hookspecs.PROJECT)
     hooks.add_hookspecs(specs)
     if is_on(environ, "RLCORE_TRACE_PLUGINS"):
         hooks.add_hookcall_monitoring(before=_trace_call, after=lambda *_: None)
-    found = find_plugins(path)
+    installed = find_plugins(path)
     plugins: list[Plugin] = []
-    for candidate in found.plugins:
+    for candidate in installed.plugins:
         with preserve_process_state():
-            plugins.append(_load(candidate, hooks, environ, plugins))  # each load sees those before it
-    known = {name for candidate in found.plugins for name in candidate.names}
-    notes = (*found.notes, *remark_on_switches(known, environ))
+            plugins.append(_load(candidate, hooks, environ, plugins))  # `plugins` holds the earlier ones
+    known = {name for candidate in installed.plugins for name in candidate.names}
+    notes = (*installed.notes, *remark_on_switches(known, environ))
     return Discovery(tuple(_mark_conflicts(plugins)), hooks, notes)
 
 
@@ -120,22 +121,22 @@ def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mappin
 
 
 def _load(
-    found: InstalledPlugin, hooks: pluggy.PluginManager, environ: Mapping[str, str], earlier: Sequence[Plugin]
+    installed: InstalledPlugin, hooks: pluggy.PluginManager, environ: Mapping[str, str], earlier: Sequence[Plugin]
 ) -> Plugin:
-    """Load one plugin behind the fence: whatever it raises becomes its state and reason."""
-    plugin = Plugin(found.dist, found.version, found.name, found.module)
+    """Load one plugin; any exception becomes its state and reason."""
+    plugin = Plugin(installed.dist, installed.version, installed.name, installed.module)
     is_traced = is_on(environ, "RLCORE_TRACE_PLUGINS")
-    if is_traced:  # before as well as after: an import may hang, or end the process
-        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: to be loaded\n")
+    if is_traced:  # also before loading, because an import may hang or end the process
+        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: loading\n")
     start = time.perf_counter()
     try:
-        if found.problem:
-            raise Refused(State.BROKEN, found.problem)
-        check_disabled(found, environ)
-        check_requirements(found)
+        if installed.problem:
+            raise Refused(State.BROKEN, installed.problem)
+        check_disabled(installed, environ)
+        check_requirements(installed)
         before = set(sys.modules)
-        module = _import(found.module)
-        heavy = heavy_imports(found.module.partition(":")[0], before)
+        module = _import(installed.module)
+        heavy = heavy_imports(installed.module.partition(":")[0], before)
         check_hooks(module, hooks)
         plugin = _register(module, plugin, hooks, earlier)
         if heavy:
@@ -145,24 +146,24 @@ def _load(
     except Refused as refused:
         plugin = attrs.evolve(plugin, state=refused.state, reason=refused.reason, error=refused)
     except pluggy.PluginValidationError as error:
-        first, *_, last = str(error).splitlines()  # which hook; a definition; what is wrong with it
+        first, *_, last = str(error).splitlines()  # the hook; its definition; the error
         reason = f"{first}: {last}"
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
-    except BaseException as error:  # noqa: BLE001  # a stranger's module may raise anything, SystemExit included
+    except BaseException as error:  # noqa: BLE001  # a third-party module may raise anything, SystemExit included
         reason = describe_error(error)
         reason = reason.removeprefix("PluginError: ") if isinstance(error, PluginError) else reason
         plugin = attrs.evolve(plugin, state=State.BROKEN, reason=reason, error=error)
     if is_traced:
-        brought = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
-        spent = 1e3 * (time.perf_counter() - start)
-        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: {plugin.state} in {spent:.1f} ms: {brought}\n")
+        outcome = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
+        duration_ms = 1e3 * (time.perf_counter() - start)
+        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: {plugin.state} in {duration_ms:.1f} ms: {outcome}\n")
     return plugin
 
 
 def _describe_heavy(heavy: Sequence[str]) -> str:
     return (
-        f"imports {' and '.join(heavy)} when it is loaded, which slows every command: import it in functions, or name "
-        "targets as 'module:attribute'"
+        f"imports {' and '.join(heavy)} when it is loaded, which slows down every command: import it in functions, or "
+        "register targets as 'module:attribute'"
     )
 
 
@@ -175,39 +176,39 @@ def _import(reference: str) -> Any:
 
 
 def _register(module: Any, plugin: Plugin, hooks: pluggy.PluginManager, earlier: Sequence[Plugin]) -> Plugin:
-    """Call the register hooks of one plugin; take nothing from it, hooks included, unless all of them succeed."""
+    """Call the register hooks of one plugin; if any of them fails, discard its components and all of its hooks."""
     if hooks.is_registered(module):
-        raise Refused(State.CONFLICT, f"{plugin.module} is loaded already, for {hooks.get_name(module)}")
-    brought: list[Component[Any]] = []
+        raise Refused(State.CONFLICT, f"{plugin.module} is already loaded, for {hooks.get_name(module)}")
+    components: list[Component[Any]] = []
     try:
-        with warnings.catch_warnings(record=True) as remarks:  # of deprecated hooks and arguments: pluggy warns here
+        with warnings.catch_warnings(record=True) as remarks:  # pluggy warns here of deprecated hooks
             warnings.simplefilter("always")
             hooks.register(module, name=f"{plugin.dist}:{plugin.name}")
         others = [other for other in hooks.get_plugins() if other is not module]
         for kind in KINDS:
             call = hooks.subset_hook_caller(f"register_{kind}", others)
-            call(register=partial(_collect, brought, kind, plugin))
-        _check_taken(brought, earlier)
+            call(register=partial(_collect, components, kind, plugin))
+        _check_taken(components, earlier)
     except BaseException:
         if hooks.is_registered(module):
             hooks.unregister(module)
         raise
-    said = tuple(dict.fromkeys(str(remark.message) for remark in remarks))
-    return attrs.evolve(plugin, components=tuple(brought), remarks=said)
+    texts = tuple(dict.fromkeys(str(remark.message) for remark in remarks))
+    return attrs.evolve(plugin, components=tuple(components), remarks=texts)
 
 
-def _check_taken(brought: Sequence[Component[Any]], earlier: Sequence[Plugin]) -> None:
-    """Refuse a full name that another entry point of the same dist has taken; nothing could tell the two apart."""
+def _check_taken(components: Sequence[Component[Any]], earlier: Sequence[Plugin]) -> None:
+    """Refuse a full name that another entry point of the same dist has already registered."""
     taken = {(component.kind, component.qualified): plugin for plugin in earlier for component in plugin.components}
-    for component in brought:
+    for component in components:
         owner = taken.get((component.kind, component.qualified))
         if owner:
             what = f"{KINDS[component.kind]} '{component.name}'"
-            raise Refused(State.CONFLICT, f"the entry point '{owner.name}' of {owner} brings a {what} already")
+            raise Refused(State.CONFLICT, f"the entry point '{owner.name}' of {owner} already registers {what}")
 
 
 def _collect(
-    brought: list[Component[Any]],
+    components: list[Component[Any]],
     kind: str,
     plugin: Plugin,
     name: str,
@@ -226,13 +227,13 @@ def _collect(
         config_reference=config,
     )
     check_component(component)
-    if any(other.kind == kind and other.name == name for other in brought):
+    if any(other.kind == kind and other.name == name for other in components):
         raise PluginError(f"it registers {KINDS[kind]} '{name}' twice")
-    brought.append(component)
+    components.append(component)
 
 
 def _mark_conflicts(plugins: Sequence[Plugin]) -> list[Plugin]:
-    """Set the state of plugins whose names are taken by others too; nobody comes first."""
+    """Set the state of all plugins that register a name which another plugin also registers."""
     owners: dict[tuple[str, str], list[Plugin]] = defaultdict(list)
     for plugin in plugins:
         for component in plugin.components:
@@ -245,9 +246,9 @@ def _mark_conflicts(plugins: Sequence[Plugin]) -> list[Plugin]:
             if others and not component.is_reserved:
                 names = " and ".join(map(str, others))
                 what = f"{KINDS[component.kind]} '{component.name}'"
-                reasons.append(f"{names} brings a {what} too: say '{component.qualified}'")
+                reasons.append(f"{names} also registers {what}: use '{component.qualified}'")
         if reasons:
-            reason = "; ".join([*reasons, *filter(None, [plugin.reason])])  # a heavy one stays heavy besides
-            plugin = attrs.evolve(plugin, state=State.CONFLICT, reason=reason)  # noqa: PLW2901  the same one, marked
+            reason = "; ".join([*reasons, *filter(None, [plugin.reason])])  # for example, that it is heavy
+            plugin = attrs.evolve(plugin, state=State.CONFLICT, reason=reason)  # noqa: PLW2901  the same plugin
         marked.append(plugin)
     return marked

@@ -1,4 +1,4 @@
-"""Keep what plugins raise out of a run: whoever raises is left out of it, said once, and listed when it ends."""
+"""Isolation of a run from exceptions of plugins: a part that raises is logged once and disabled for the run."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _log = get_logger("rlcore")
 
 
 class Fence:
-    """Remember who was left out of one run, for whoever sums the run up."""
+    """The parts of plugins that were disabled in one run, which closing summaries list."""
 
     def __init__(self) -> None:
         self.dropped: list[Dropped] = []
         self._num_reported = 0
 
     def drop(self, plugin: str, what: str, step: int, error: BaseException, *, event: str) -> None:
-        """Note and log that a part of a plugin is left out for the rest of the run; `event` is what the log says.
+        """Record and log, as `event`, that a part of a plugin is disabled for the rest of the run.
 
         Raises:
-            PluginError: instead, where RLCORE_STRICT_PLUGINS is set.
+            PluginError: instead, if RLCORE_STRICT_PLUGINS is set.
         """
-        said = describe_error(error)
+        reason = describe_error(error)
         if is_on(os.environ, "RLCORE_STRICT_PLUGINS"):
-            raise PluginError(f"{plugin}: {what} raised {said}") from error
-        self.dropped.append(Dropped(plugin, what, step, said))
-        _log.error(event, plugin=plugin, during=what, error=said, exc_info=error)
+            raise PluginError(f"{plugin}: {what} raised {reason}") from error
+        self.dropped.append(Dropped(plugin, what, step, reason))
+        _log.error(event, plugin=plugin, during=what, error=reason, exc_info=error)
 
     def take_unreported(self) -> list[Dropped]:
-        """Return those that no closing summary has listed yet, and count them as listed."""
-        left, self._num_reported = self.dropped[self._num_reported :], len(self.dropped)
-        return left
+        """Return the entries that no closing summary has listed yet, and mark them as listed."""
+        unreported, self._num_reported = self.dropped[self._num_reported :], len(self.dropped)
+        return unreported
 
 
 def one_by_one(hooks: pluggy.PluginManager, hook: str) -> list[tuple[str, Callable[..., list[Any]]]]:
-    """Return a caller of `hook` for each plugin that implements it, with the plugin's name, in registration order."""
+    """Return, for each plugin that implements `hook`, its name and a function that calls it, in registration order."""
     everyone = list(hooks.get_plugins())
     implementers = [each.plugin for each in getattr(hooks.hook, hook).get_hookimpls()]
     return [

@@ -1,4 +1,4 @@
-"""Tell every plugin what happens in a run, and let none of them disturb it."""
+"""Calls of the observer hooks of a run; an observer that raises is disabled and does not affect the run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint"
 
 
 class Observers:
-    """Call the observer hooks of every plugin for one run; one that raises is logged once and heard no more.
+    """The observers of one run; one that raises is logged once and not called again.
 
-    Metrics are given as a copy: those of the run, by which it is judged, are no observer's to change.
+    Observers receive copies of metrics, so that they cannot change those of the run.
 
     Args:
-        hooks: those of the plugins of this process when left out.
-        fence: keeps a list of who was dropped.
-        idle: dists whose observers the run has no use for; they are neither called nor listed.
+        hooks: hooks of the plugins; those of this process if omitted.
+        fence: records which observers were disabled.
+        idle: dists whose observers are not called, because the run does not use them.
 
     Raises:
-        PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and an observer raises.
+        PluginError: from every method, if RLCORE_STRICT_PLUGINS is set and an observer raises.
     """
 
     def __init__(
@@ -43,45 +43,45 @@ class Observers:
     ) -> None:
         hooks = registries().discovery.hooks if hooks is None else hooks
         self.fence = fence or Fence()
-        # Those that registered last hear first, as in pluggy.
-        self._listeners: dict[str, list[tuple[str, Callable[..., Any]]]] = {
+        # The plugin that was registered last is called first, as in pluggy.
+        self._observers: dict[str, list[tuple[str, Callable[..., Any]]]] = {
             hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0].partition(":")[0] not in idle]
             for hook in HOOKS
         }
 
     @property
     def plugins(self) -> set[str]:
-        """Name the plugins that listen to anything, as `dist:entry-point`."""
-        return {plugin for listeners in self._listeners.values() for plugin, _ in listeners}
+        """The plugins that implement an observer hook, as `dist:entry-point`."""
+        return {plugin for observers in self._observers.values() for plugin, _ in observers}
 
     def on_run_start(self, run: RunView) -> None:
-        """Tell that the run begins."""
-        self._tell("on_run_start", run=run)
+        """Call the hook when the run begins."""
+        self._call_all("on_run_start", run=run)
 
     def on_rollout(self, run: RunView, batch: Trajectories) -> None:
-        """Tell of trajectories just sampled and rewarded."""
-        self._tell("on_rollout", run=run, batch=batch)
+        """Call the hook after trajectories are sampled and rewarded."""
+        self._call_all("on_rollout", run=run, batch=batch)
 
     def on_step(self, run: RunView, metrics: Mapping[str, float]) -> None:
-        """Tell of the metrics of a step."""
-        self._tell("on_step", run=run, metrics=dict(metrics))
+        """Call the hook after a step."""
+        self._call_all("on_step", run=run, metrics=dict(metrics))
 
     def on_evaluate(self, run: RunView, metrics: Mapping[str, float]) -> None:
-        """Tell of the metrics of an evaluation."""
-        self._tell("on_evaluate", run=run, metrics=dict(metrics))
+        """Call the hook after an evaluation."""
+        self._call_all("on_evaluate", run=run, metrics=dict(metrics))
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
-        """Tell of a checkpoint that is whole and on disk."""
-        self._tell("on_checkpoint", run=run, path=path)
+        """Call the hook after a checkpoint is complete on disk."""
+        self._call_all("on_checkpoint", run=run, path=path)
 
     def on_run_end(self, run: RunView, error: BaseException | None) -> None:
-        """Tell every observer that the run is over, whatever the call of another one raises."""
-        with ExitStack() as calls:  # which makes the calls in reverse, and raises only after the last
-            for plugin, call in reversed(self._listeners["on_run_end"]):
+        """Call the hook of every observer at the end of the run, even if one of them raises."""
+        with ExitStack() as calls:  # makes the calls in reverse order, and raises after the last
+            for plugin, call in reversed(self._observers["on_run_end"]):
                 calls.callback(self._call, plugin, call, "on_run_end", run=run, error=error)
 
-    def _tell(self, hook: str, **arguments: Any) -> None:
-        for plugin, call in list(self._listeners[hook]):
+    def _call_all(self, hook: str, **arguments: Any) -> None:
+        for plugin, call in list(self._observers[hook]):
             self._call(plugin, call, hook, **arguments)
 
     def _call(self, plugin: str, call: Callable[..., Any], hook: str, **arguments: Any) -> None:
@@ -91,8 +91,8 @@ class Observers:
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: an observer may raise anything
             run = arguments["run"]
             self.fence.drop(plugin, hook, 0 if run is None else run.step, error, event="observer_dropped")
-            self._forget(plugin)
+            self._disable(plugin)
 
-    def _forget(self, plugin: str) -> None:
-        for listeners in self._listeners.values():
-            listeners[:] = [each for each in listeners if each[0] != plugin]
+    def _disable(self, plugin: str) -> None:
+        for observers in self._observers.values():
+            observers[:] = [observer for observer in observers if observer[0] != plugin]

@@ -1,6 +1,6 @@
-"""Components of published plugins, and options of the core that they carry out, for errors where one is not installed.
+"""Components of published plugins, and options of the core that they implement, for errors about missing plugins.
 
-The names are data (`published.json`, written at each release), so the core itself knows no plugin.
+The names are data (`published.json`, written at each release), so the code of the core names no plugin.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import attrs
 
 @attrs.frozen
 class Published:
-    """A component of a published plugin, or an option of the core that it carries out.
+    """A component of a published plugin, or an option of the core that the plugin implements.
 
     Attributes:
-        dist: the dist that brings it.
-        default_for: of a trainer, the inputs for which it is the default.
+        dist: the dist of the plugin.
+        default_for: for a trainer, the inputs for which it is the default.
     """
 
     dist: str
@@ -27,7 +27,7 @@ class Published:
 
 @functools.cache
 def published(kind: str) -> dict[str, Published]:
-    """Return the published components of one kind (such as `trainers`) by their short names, or `options` by path."""
+    """Return the published components of a kind (such as `trainers`) by short name, or `options` by dotted path."""
     table = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {
         name: Published(entry["dist"], tuple(entry.get("default_for", ())))

@@ -1,4 +1,4 @@
-"""Choose a component by name: one typed registry per kind."""
+"""The registries of components, one per kind, with look-up by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
 
 
 class Registry(Generic[T]):
-    """Hold the components of one kind."""
+    """The components of one kind."""
 
     def __init__(self, kind: str, components: Sequence[Component[T]], plugins: Sequence[Plugin]) -> None:
         self.kind = kind
@@ -66,10 +66,10 @@ class Registry(Generic[T]):
         return isinstance(name, str) and len(self.matches(name)) == 1
 
     def get(self, name: str) -> Component[T]:
-        """Return the component called `name`, in short (`name`) or in full (`dist:name`).
+        """Return the component with the short name `name` or the full name `dist:name`.
 
         Raises:
-            UnknownComponent: nobody registered it; the subclass tells the kind.
+            UnknownComponent: no plugin registered it; each kind has a subclass.
             AmbiguousComponent: several dists registered the short name.
         """
         matches = self.matches(name)
@@ -78,15 +78,15 @@ class Registry(Generic[T]):
         if not matches:
             raise _UNKNOWN[self.kind](self._explain(name))
         choices = " or ".join(f"'{match.qualified}' ({match.dist} {match.version})" for match in matches)
-        raise errors.AmbiguousComponent(f"{len(matches)} {self.kind} are called '{name}': say {choices}")
+        raise errors.AmbiguousComponent(f"{len(matches)} {self.kind} are called '{name}': use {choices}")
 
     def matches(self, name: str) -> list[Component[T]]:
-        """Return every component that `name`, short or full, may stand for."""
+        """Return all components with the short or full name `name`."""
         dist, colon, short = str(name).rpartition(":")
-        found = self._by_name.get(short, [])
+        named = self._by_name.get(short, [])
         if colon:
-            return [component for component in found if component.dist == normalise(dist)]
-        return [component for component in found if component.is_reserved] or list(found)
+            return [component for component in named if component.dist == normalise(dist)]
+        return [component for component in named if component.is_reserved] or list(named)
 
     def _explain(self, name: str) -> str:
         lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
@@ -99,7 +99,7 @@ class Registry(Generic[T]):
         return "\n".join(lines)
 
     def _suggest(self, name: str) -> str:
-        """Say which name was meant, of what is installed and what is known, and how to come by it."""
+        """Return the nearest name among installed and published components, and how to install it."""
         here = {other: component for component in self for other in (component.name, component.qualified)}
         elsewhere = {
             other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
@@ -109,12 +109,12 @@ class Registry(Generic[T]):
         near = difflib.get_close_matches(
             name.lower(), {**here, **({} if exact in elsewhere else elsewhere)}, n=1, cutoff=0.5
         )
-        said = ""
+        text = ""
         if near and near[0] in here:
-            said = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
+            text = f" Did you mean '{near[0]}' ({here[near[0]].dist} {here[near[0]].version})?"
         elif near:
-            said = f" Did you mean '{near[0]}'? It {_describe_source(elsewhere[near[0]], self._plugins)}"
-        return said + (f" '{name}' {_describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
+            text = f" Did you mean '{near[0]}'? It {_describe_source(elsewhere[near[0]], self._plugins)}"
+        return text + (f" '{name}' {_describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
 
 
 def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
@@ -122,13 +122,13 @@ def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
     if plugin is None:
         return f"comes with {dist}, which is not installed: pip install {dist}"
     if plugin.is_loaded:
-        return f"comes with other versions of {dist} than {plugin.version}, which is installed"
+        return f"comes with other versions of {dist}; {plugin.version} is installed"
     return f"comes with {dist}, which is installed, but {plugin.state}"
 
 
 @attrs.frozen(eq=False)
 class Registries:
-    """Hold every registry, and the discovery that filled them."""
+    """All registries, and the discovery that filled them."""
 
     discovery: Discovery
     trainers: Registry[Callable[..., Trainer]]
@@ -151,29 +151,29 @@ _loading: set[int] = set()
 
 
 def registries() -> Registries:
-    """Return what the plugins of this process registered, those that the switches and the run's configuration let in.
+    """Return the components of the plugins that environment variables and the run's configuration enable.
 
-    They are loaded on the first call in every process, and again for another selection.
+    Plugins are loaded on the first call in a process, and again whenever the enabled plugins change.
 
     Raises:
-        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is not ok or there is something to remark on.
+        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is not ok or there is a note about the installation.
     """
-    found = all_registries()
-    complaints = found.discovery.complaints
+    loaded = all_registries()
+    complaints = loaded.discovery.complaints
     if is_on(os.environ, "RLCORE_STRICT_PLUGINS") and complaints:
-        error = next((plugin.error for plugin in found.discovery.plugins if plugin.error), None)
+        error = next((plugin.error for plugin in loaded.discovery.plugins if plugin.error), None)
         separator = ", and " if len(complaints) == 1 else "\n  and "
         raise errors.PluginError(separator.join(["RLCORE_STRICT_PLUGINS is set", *complaints])) from error
-    return found
+    return loaded
 
 
 def all_registries() -> Registries:
-    """Return what `registries` returns, whatever state the plugins are in and however strict the switches are."""
+    """Return the same as `registries`, but ignore RLCORE_STRICT_PLUGINS."""
     process = os.getpid()
     key = (process, selection(os.environ))
     if key not in _memo:
         if process in _loading:
-            raise errors.PluginError("a plugin asked for the registries while it was being loaded itself")
+            raise errors.PluginError("a plugin called registries() while it was being loaded")
         _loading.add(process)
         try:
             _memo[key] = build_registries(discover())
@@ -183,7 +183,7 @@ def all_registries() -> Registries:
 
 
 def build_registries(discovery: Discovery) -> Registries:
-    """Sort what was discovered into registries."""
+    """Return the registries of the discovered components."""
     by_kind: dict[str, Registry[Any]] = {
         kind: Registry(kind, [part for part in discovery.components if part.kind == kind], discovery.plugins)
         for kind in KINDS
@@ -192,14 +192,14 @@ def build_registries(discovery: Discovery) -> Registries:
 
 
 def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
-    """Return the dists that have no work in a run, because the option of the core that they carry out is not set.
+    """Return the dists that a run does not use, because the options of the core that they implement are not set.
 
     Args:
-        options: values of options of the core that published plugins carry out, such as `run.profile`.
-        where: where they were written.
+        options: values of options of the core that published plugins implement, such as `run.profile`.
+        where: file or call that contains them, for errors.
 
     Raises:
-        ConfigError: an option is set, and its plugin is not installed, or disabled, or could not be loaded.
+        ConfigError: an option is set, and its plugin is not installed, is disabled or failed to load.
     """
     for option, value in options.items():
         if value:
@@ -209,8 +209,8 @@ def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
 
 def _require_provider(option: str, value: Any, where: str) -> None:
     dist, plugins = published("options")[option].dist, registries().discovery.plugins
-    named = [plugin for plugin in plugins if plugin.dist == dist]
-    if any(plugin.is_loaded for plugin in named):
+    providers = [plugin for plugin in plugins if plugin.dist == dist]
+    if any(plugin.is_loaded for plugin in providers):
         return
-    reason = f" ({named[0].reason})" if named and named[0].reason else ""
+    reason = f" ({providers[0].reason})" if providers and providers[0].reason else ""
     raise errors.ConfigError(f"{where}: {option} = {value!r}: {_describe_source(dist, plugins)}{reason}")

@@ -1,8 +1,8 @@
-"""Read the environment variables that say which plugins take part, and those a run's configuration is kept in.
+"""The environment variables that select plugins, and those that hold the section `plugins` of a run's configuration.
 
-The section `plugins` of a run's configuration lies in two variables of its own for as long as the run goes on. So it is
-obeyed in every process the run starts, forked or spawned, whatever that process asks first, and without touching the
-switches a user set; and as discovery is memoised by what all of them say, two runs in one process see each its own.
+During a run, the section is stored in two variables of its own. Every process that the run starts inherits it, and the
+variables that a user set are unchanged. Discovery is cached by the values of all these variables, so that two runs in
+one process each use their own section.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlcore.plugins.metadata import CORE
 
 @attrs.frozen
 class _Source:
-    """Hold where two lists of plugins are kept, those left out and those let in, and how a reader knows them."""
+    """The variables that hold the lists of disabled and of enabled plugins, and the names of both in messages."""
 
     disable: str
     only: str
@@ -40,17 +40,17 @@ _LISTS = tuple(name for source in _SOURCES for name in (source.disable, source.o
 
 
 def is_on(environ: Mapping[str, str], switch: str) -> bool:
-    """Tell whether a switch is set to anything but nothing, 0, false or no."""
+    """Return whether a variable has a value other than 0, false, no or the empty string."""
     return environ.get(switch, "").strip().lower() not in {"", "0", "false", "no"}
 
 
 def plugins_in(environ: Mapping[str, str], switch: str) -> set[str]:
-    """Return the plugins that a switch names."""
+    """Return the plugins that a variable lists."""
     return {normalise(name.strip()) for name in environ.get(switch, "").split(",") if name.strip()}
 
 
 def disabled_reason(names: Collection[str], environ: Mapping[str, str]) -> str:
-    """Say why a plugin that goes by `names` is left out; nothing if it takes part."""
+    """Return why the plugin with these names is disabled; an empty string if it is enabled."""
     for source in _SOURCES:
         if plugins_in(environ, source.disable) & set(names):
             return f"{source.disable_shown} names it"
@@ -60,23 +60,23 @@ def disabled_reason(names: Collection[str], environ: Mapping[str, str]) -> str:
 
 
 def selection(environ: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return all that decides which plugins take part, to tell one selection from another."""
+    """Return the values of all variables that select plugins, as a cache key."""
     return tuple(environ.get(name) for name in _LISTS)
 
 
 @contextmanager
 def configured(disable: Collection[str], only: Collection[str] | None) -> Iterator[None]:
-    """Let the section `plugins` of a configuration hold in the block, for this process and those it starts.
+    """Apply the section `plugins` of a configuration within the context, to this process and those it starts.
 
-    It takes the place of another run's section that holds already, as for a run that a worker of that run starts.
+    It replaces the section of an enclosing run, for example if a reward function starts a run.
     """
-    kept = {name: os.environ.get(name) for name in (_CONFIGURED.disable, _CONFIGURED.only)}
+    previous = {name: os.environ.get(name) for name in (_CONFIGURED.disable, _CONFIGURED.only)}
     _put(_CONFIGURED.disable, ",".join(disable) or None)
     _put(_CONFIGURED.only, None if only is None else ",".join(only))
     try:
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in previous.items():
             _put(name, value)
 
 
@@ -88,7 +88,7 @@ def _put(name: str, value: str | None) -> None:
 
 
 def remark_on_switches(known: Collection[str], environ: Mapping[str, str]) -> list[str]:
-    """Remark on names in the lists that stand for nothing, which would otherwise be obeyed in silence."""
+    """Return notes on listed names that are not installed, which would otherwise have no visible effect."""
     notes = []
     for source in _SOURCES:
         for switch, shown in ((source.disable, source.disable_shown), (source.only, source.only_shown)):
@@ -96,5 +96,5 @@ def remark_on_switches(known: Collection[str], environ: Mapping[str, str]) -> li
                 near = difflib.get_close_matches(name, sorted(known), n=1)
                 notes.append(f"{shown} names '{name}', which is not installed" + (f"; '{near[0]}' is" if near else ""))
         if CORE in plugins_in(environ, source.disable):
-            notes.append(f"{source.disable_shown} names '{CORE}', but the core itself always stays")
+            notes.append(f"{source.disable_shown} names '{CORE}', but the core cannot be disabled")
     return notes

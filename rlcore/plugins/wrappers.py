@@ -1,4 +1,4 @@
-"""Put around what components build what plugins wrap it in, and let no wrapper disturb a run."""
+"""Wrappers of what components build; a wrapper that raises is disabled and does not affect the run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ METHODS = {
     "rollout_stores": ("append", "take", "__len__", "state_dict", "load_state_dict"),
     "loggers": ("metrics", "completions", "close"),
 }
-"""What stands in for an object must have, by the kind of its component; what stands in for a function is called."""
+"""Methods that a replacement must have, by kind of component; for all other kinds it must be callable."""
 
 
 @attrs.frozen(eq=False)
 class Layer:
-    """Hold what one plugin answered about a component.
+    """One plugin's wrapper of a component.
 
     Attributes:
-        plugin: its name, `dist:entry-point`.
-        wrap: the function it gave; None where it raised.
-        error: what it raised, if it did.
+        plugin: name of the plugin, `dist:entry-point`.
+        wrap: the function that the hook returned; None if the hook raised.
+        error: the exception that the hook raised, if any.
     """
 
     plugin: str
@@ -51,12 +51,12 @@ class Layer:
 
 
 def layers_of(component: Component[Any], hooks: pluggy.PluginManager, config: TrainConfig | None = None) -> list[Layer]:
-    """Ask every plugin what it wraps `component` in; return the layers, innermost first. Nothing is built.
+    """Call the hook `wrap_component` of every plugin and return the wrappers, innermost first. Nothing is built.
 
     Args:
-        component: what is in use.
-        hooks: those of the plugins.
-        config: the configuration of the run it is used in, None outside a run.
+        component: the component to wrap.
+        hooks: hooks of the plugins.
+        config: configuration of the run; None outside a run.
     """
     layers = []
     for plugin, call in one_by_one(hooks, HOOK):
@@ -65,21 +65,21 @@ def layers_of(component: Component[Any], hooks: pluggy.PluginManager, config: Tr
                 if not callable(wrap):
                     raise TypeError(f"it returned {wrap!r}; it must return a function, or None to leave it alone")
                 layers.append(Layer(plugin, wrap))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a hook may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # isolation: a hook may raise anything
             layers.append(Layer(plugin, None, error))
     return layers
 
 
 class Wrapping:
-    """Wrap what the components of one run build; a plugin that raises is logged once and wraps nothing more in it.
+    """The wrappers of one run; a plugin that raises is logged once and wraps nothing else in the run.
 
     Args:
-        hooks: those of the plugins of this process when left out.
-        fence: keeps a list of who was dropped.
-        config: the run's configuration, which plugins may ask for; None outside a run.
+        hooks: hooks of the plugins; those of this process if omitted.
+        fence: records which wrappers were disabled.
+        config: configuration of the run, which hooks receive; None outside a run.
 
     Raises:
-        PluginError: from every method, where RLCORE_STRICT_PLUGINS is set and a plugin raises.
+        PluginError: from every method, if RLCORE_STRICT_PLUGINS is set and a plugin raises.
     """
 
     def __init__(
@@ -90,30 +90,30 @@ class Wrapping:
     ) -> None:
         self._hooks = registries().discovery.hooks if hooks is None else hooks
         self._fence, self._config = fence or Fence(), config
-        self._asked: dict[Component[Any], list[Layer]] = {}
+        self._layers: dict[Component[Any], list[Layer]] = {}
         self._dropped: set[str] = set()
 
     @property
     def plugins(self) -> set[str]:
-        """Name the plugins that wrap a component they have been asked about."""
-        wrapping = {layer.plugin for layers in self._asked.values() for layer in layers}
+        """The plugins that wrap any component for which `layers` has been called."""
+        wrapping = {layer.plugin for layers in self._layers.values() for layer in layers}
         return wrapping - self._dropped
 
     def layers(self, component: Component[Any]) -> list[Layer]:
-        """Ask once what `component` is wrapped in, innermost first."""
-        if component not in self._asked:
-            self._asked[component] = []
+        """Return the wrappers of `component`, innermost first; its hooks are called only once."""
+        if component not in self._layers:
+            self._layers[component] = []
             for layer in layers_of(component, self._hooks, self._config):
                 if layer.plugin in self._dropped:
                     continue
                 if layer.error is not None:
                     self._drop(layer.plugin, component, layer.error)
                 else:
-                    self._asked[component].append(layer)
-        return self._asked[component]
+                    self._layers[component].append(layer)
+        return self._layers[component]
 
     def wrap(self, component: Component[Any], built: Any) -> Any:
-        """Return what is used in place of what `component` built: the thing itself, where nobody wraps it."""
+        """Return `built`, which `component` built, with all wrappers applied."""
         for layer in self.layers(component):
             if layer.wrap is None or layer.plugin in self._dropped:
                 continue
@@ -123,9 +123,10 @@ class Wrapping:
                 missing = [name for name in needed if not hasattr(outer, name)]
                 if outer is None or missing:
                     lacks = f", which has no {missing[0]}" if missing and outer is not None else ""
-                    wanted = "it must return what is used in place of what it got"
-                    raise TypeError(f"its function returned {outer!r:.80}{lacks}; {wanted}")
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # the fence: a wrapper may raise anything
+                    raise TypeError(
+                        f"its function returned {outer!r:.80}{lacks}; it must return a replacement of its argument"
+                    )
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # isolation: a wrapper may raise anything
                 self._drop(layer.plugin, component, error)
             else:
                 built = outer
