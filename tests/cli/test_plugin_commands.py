@@ -154,7 +154,7 @@ def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None
     )
     plugins = site.plugins()
     assert (plugins["acme"]["state"], plugins["acme"]["reason"]) == (
-        "conflict", f"rlcore 0.1.0 brings a command '{name}' too: say 'acme:{name}'",
+        "conflict", f"rlcore 0.1.0 also registers command '{name}': use 'acme:{name}'",
     )  # fmt: skip
     assert plugins["rlcore"]["state"] == "ok"
     assert site.python("-m", "rlcore", name, "--help").stdout.startswith(f"usage: rlcore {name} [-h]")
@@ -171,10 +171,10 @@ def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> 
         ))  # fmt: skip
     plugins = site.plugins()
     assert [plugins[dist]["state"] for dist in ("acme", "beta")] == ["conflict", "conflict"]
-    assert plugins["acme"]["reason"] == "beta 0.3 brings a command 'report' too: say 'acme:report'"
+    assert plugins["acme"]["reason"] == "beta 0.3 also registers command 'report': use 'acme:report'"
     done = site.python("-m", "rlcore", "report")
     assert (done.returncode, done.stdout) == (2, "")
-    said = "2 commands are called 'report': say 'acme:report' (acme 0.3) or 'beta:report' (beta 0.3)"
+    said = "2 commands are called 'report': use 'acme:report' (acme 0.3) or 'beta:report' (beta 0.3)"
     assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
     assert site.python("-m", "rlcore", "beta:report").stdout == "beta\n"
     listed = site.python("-m", "rlcore", "--help").stdout
@@ -190,7 +190,7 @@ def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> 
         (HOOK + "    register('report', 'acme_report:report', config='a:B')\n",
          "command 'report': config is 'a:B'; a command has none: its target adds arguments to a parser"),
         (HOOK + "    register('--report', 'acme_report:report')\n",
-         "command '--report': a name is letters, digits, '-', '_' and '.', such as 'my-algo'"),
+         "command '--report': a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'"),
         (HOOK + "    register('report', 'acme:x')\n    register('report', 'acme:x')\n",
          "it registers command 'report' twice"),
         (HOOK + "    raise OSError('no')\n", "OSError: no"),

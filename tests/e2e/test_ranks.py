@@ -87,7 +87,7 @@ def test_two_ranks_stop_together_and_go_on(torchrun: Callable, two_ranks: Callab
 
 @pytest.mark.parametrize(
     ("world", "said"),
-    [("2", "WORLD_SIZE = 2, yet nothing tells where the others are"), ("", "WORLD_SIZE = '': must be a whole number")],
+    [("2", "WORLD_SIZE = 2, but the other processes cannot be found"), ("", "WORLD_SIZE = '': must be a whole number")],
 )
 def test_a_number_of_processes_that_no_launcher_gave_is_told_as_that(world: str, said: str) -> None:
     done = run_process([sys.executable, "-c", "from rlcore.ranks import Ranks; Ranks('bf16')"], WORLD_SIZE=world)

@@ -116,7 +116,7 @@ def test_a_trainer_whose_steps_end_ends_the_run(make_trainer: Make, tiny_gpt2: A
         ({"gen": {"min_new_tokens": 9}}, "must not exceed max_new_tokens"),
         ({"gen": {"eos_token_ids": [999]}}, "999 is not in the vocabulary of"),
         ({"eval": {"gen": {"temperature": []}}}, "eval.gen.temperature is an empty list"),
-        ({"run": {"mixed_precision": "fp16"}}, "a CPU has no use for it"),
+        ({"run": {"mixed_precision": "fp16"}}, "not supported on a CPU; use bf16"),
         ({"sampler": {"temperature": 1}}, "must be a name, or a mapping with `name`"),
         ({"model": {"attention": "flash_attention_2"}}, "cannot be loaded|cannot be built"),
     ],

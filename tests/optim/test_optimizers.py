@@ -187,7 +187,7 @@ def test_what_builds_anything_else_is_refused_with_its_package() -> None:
 @pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize(("kind", "key"), [("name", "lr"), ("scheduler", "num_warmup_steps")])
 def test_an_option_that_would_be_given_twice_is_its_authors_mistake(kind: str, key: str) -> None:
-    with pytest.raises(PluginError, match=rf"'clashing' \(acme 0.3\) has an option '{key}', which nobody could set"):
+    with pytest.raises(PluginError, match=rf"'clashing' \(acme 0.3\) has an option '{key}', which cannot be set"):
         choose(**{kind: "clashing"})
 
 

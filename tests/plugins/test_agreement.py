@@ -86,8 +86,8 @@ def test_the_refusal_names_every_rank_that_differs_and_both_lists() -> None:
     )
 
 
-def test_notes_and_remarks_are_said_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_said", set())
+def test_notes_and_remarks_are_logged_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_logged", set())
     for name in ("RLCORE_LOG_LEVEL", "RANK"):
         monkeypatch.delenv(name, raising=False)
     alone = Recorded()

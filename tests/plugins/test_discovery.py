@@ -50,7 +50,7 @@ FAILURES = {
     "twice": (GOOD.format(name="half") + "    register('half', 'json:dumps')\n", "it registers trainer 'half' twice"),
     "bad-name": (
         GOOD.format(name="a:b"),
-        "trainer 'a:b': a name is letters, digits, '-', '_' and '.', such as 'my-algo'",
+        "trainer 'a:b': a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'",
     ),
     "bad-target": (
         GOOD.format(name="half") + "    register('x', 'no colon')\n",
@@ -62,7 +62,7 @@ FAILURES = {
     ),
     "recursive": (
         "from rlcore.plugins.registry import registries\nregistries()\n",
-        "a plugin asked for the registries while it was being loaded itself",
+        "a plugin called registries() while it was being loaded",
     ),
 }
 
@@ -136,7 +136,7 @@ def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(
     plugins = site.plugins()
     assert state_of(plugins["acme-ppo"]) == (
         "conflict",
-        "zeta-ppo 2.0 brings a trainer 'best' too: say 'acme-ppo:best'",
+        "zeta-ppo 2.0 also registers trainer 'best': use 'acme-ppo:best'",
     )
     assert plugins["zeta-ppo"]["state"] == "conflict"
     code = (
@@ -148,7 +148,7 @@ def test_two_dists_with_one_name_both_work_in_full_and_the_short_one_names_both(
         "acme-ppo:best zeta-ppo:best",
         (
             "AmbiguousComponent 2 trainers are called 'best': "
-            "say 'acme-ppo:best' (acme-ppo 0.3) or 'zeta-ppo:best' (zeta-ppo 2.0)"
+            "use 'acme-ppo:best' (acme-ppo 0.3) or 'zeta-ppo:best' (zeta-ppo 2.0)"
         ),
     ]
     shown = site.python("-m", "rlcore", "show", "trainer").stderr
@@ -163,8 +163,8 @@ def test_two_entry_points_of_one_dist_cannot_take_one_name(site: Site) -> None:
     states = {each["entry_point"]: state_of(each) for each in document["plugins"] if each["dist"] == "acme"}
     assert states == {
         "a": ("ok", ""),
-        "b": ("conflict", "the entry point 'a' of acme 0.3 brings a trainer 'x' already"),
-        "c": ("conflict", "one is loaded already, for acme:a"),
+        "b": ("conflict", "the entry point 'a' of acme 0.3 already registers trainer 'x'"),
+        "c": ("conflict", "one is already loaded, for acme:a"),
     }
 
 
@@ -175,7 +175,7 @@ def test_a_dist_seen_twice_counts_once_as_the_first(site: Site, tmp_path: Path) 
     plugins = site.plugins(path=(second, site.folder))
     assert state_of(plugins["acme"]) == ("ok", "")
     assert (plugins["acme"]["version"], plugins["acme"]["components"]) == ("2.0", {"trainers": ["x"]})
-    assert site.notes == [f"acme lies on the path in 2 places: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
+    assert site.notes == [f"acme is installed 2 times: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
 
 
 def test_a_folder_that_the_path_holds_twice_is_no_second_place(site: Site, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_dist_hidden_by_a_newer_one_without_plugins_is_hidden(site: Site, tmp_
     site.install("acme", version="2.0", entry_points="[console_scripts]\na = b:c\n")
     site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
     assert "acme" not in site.plugins(path=(second,))
-    assert site.notes == [f"acme lies on the path in 2 places: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
+    assert site.notes == [f"acme is installed 2 times: 2.0 in {site.folder} is used, 1.0 in {second} is not"]
 
 
 def test_nothing_loads_from_the_working_folder(site: Site) -> None:

@@ -72,11 +72,11 @@ def test_extras_behind_an_entry_point_are_ignored(site: Site) -> None:
 @pytest.mark.parametrize(
     ("source", "entry_point", "reason"),
     [
-        ("", "acme_plugin", "it implements no hook: its entry point must name what does, as 'acme.plugin'"),
+        ("", "acme_plugin", "it implements no hook; its entry point must name a module that does"),
         (
             "from rlcore import hookimpl\nclass Door:\n    @hookimpl\n    def on_step(self, run): ...\n",
             "acme_plugin:Door",
-            "its entry point names the class Door; name a module, or an object",
+            "its entry point names the class Door; it must name a module or an object",
         ),
     ],
     ids=["nothing", "a class"],
@@ -102,7 +102,7 @@ def test_metadata_that_says_no_version_or_nothing_at_all_disturbs_no_command(sit
     site.install("beta", GOOD.format(name="beta"))
     (site.folder / "beta-0.3.dist-info" / "METADATA").write_bytes(b"\xff\xfe")
     plugins = site.plugins(path=(second,))
-    assert site.notes == [f"acme lies on the path in 2 places: ? in {site.folder} is used, 0.2 in {second} is not"]
+    assert site.notes == [f"acme is installed 2 times: ? in {site.folder} is used, 0.2 in {second} is not"]
     assert (plugins["acme"]["version"], plugins["beta"]["state"]) == ("?", "broken")
     done = site.python("-m", "rlcore", "doctor")
     assert done.returncode == 0, done.stderr
@@ -113,7 +113,7 @@ def test_tracing_names_a_plugin_whose_import_does_not_return(site: Site) -> None
     site.install("acme", "import os\nos._exit(7)\n")
     done = site.python("-m", "rlcore", "list-plugins", RLCORE_TRACE_PLUGINS="1")
     assert done.returncode == 7
-    assert done.stderr.splitlines()[-1] == "rlcore: acme 0.3: acme_plugin: to be loaded"
+    assert done.stderr.splitlines()[-1] == "rlcore: acme 0.3: acme_plugin: loading"
 
 
 def test_an_observer_cannot_change_the_metrics_by_which_a_run_is_judged(site: Site) -> None:

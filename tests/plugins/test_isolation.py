@@ -20,7 +20,7 @@ NEIGHBOUR = (
     + "\ndef greet(parser):\n    return lambda arguments: print('greetings') or 0\n"
 )
 HEAVY_REASON = (
-    "imports torch when it is loaded, which slows every command: import it in functions, or name targets as "
+    "imports torch when it is loaded, which slows down every command: import it in functions, or register targets as "
     "'module:attribute'"
 )
 
@@ -109,10 +109,10 @@ CASES = {
         "incompatible", "needs rlcore>=9, this is rlcore 0.1.0", SHOUT, {"requires": ("rlcore>=9",)}, imported=False
     ),
     "one name in two dists": Case(
-        "conflict", "rival 0.3 brings a trainer 'bad' too: say 'acme:bad'", install=rival, works="acme:bad"
+        "conflict", "rival 0.3 also registers trainer 'bad': use 'acme:bad'", install=rival, works="acme:bad"
     ),
     "twice on the path": Case(
-        "ok", "note: acme lies on the path in 2 places: 0.3 in {site} is used, 0.2 in {second} is not",
+        "ok", "note: acme is installed 2 times: 0.3 in {site} is used, 0.2 in {second} is not",
         install=second_copy,
     ),
     "disabled by variable": Case(
@@ -132,7 +132,7 @@ CASES = {
         works=None,
     ),
     "metadata without a name": Case(
-        "broken", "its metadata cannot be read: ValueError: it says no name",
+        "broken", "its metadata cannot be read: ValueError: it has no name",
         install=nameless, version="?",
     ),
     "says nothing of what it raises": Case(
@@ -273,4 +273,4 @@ def test_a_heavy_plugin_in_conflict_says_both(site: Site) -> None:
     rival(site)
     plugins = site.plugins()
     assert plugins["acme"]["state"] == "conflict"
-    assert plugins["acme"]["reason"] == f"rival 0.3 brings a trainer 'bad' too: say 'acme:bad'; {HEAVY_REASON}"
+    assert plugins["acme"]["reason"] == f"rival 0.3 also registers trainer 'bad': use 'acme:bad'; {HEAVY_REASON}"

@@ -105,7 +105,7 @@ def test_nobody_is_told_to_install_what_is_installed() -> None:
     off = registries_of(plugin("rlcore-ppo", state=State.DISABLED, reason="a switch"), plugin("rlcore-sft"))
     for name, said in {
         "ppo": "'ppo' comes with rlcore-ppo, which is installed, but disabled",
-        "sft": "'sft' comes with other versions of rlcore-sft than 0.1.0, which is installed",
+        "sft": "'sft' comes with other versions of rlcore-sft; 0.1.0 is installed",
     }.items():
         with pytest.raises(errors.UnknownTrainer) as caught:
             off.trainers.get(name)
@@ -147,7 +147,7 @@ def test_two_dists_with_one_name_are_told_apart_by_their_full_names() -> None:
     both = registries_of(plugin("a", component("x", "a")), plugin("b", component("x", "b")))
     assert both.trainers.get("b:x").dist == "b"
     assert "x" not in both.trainers
-    with pytest.raises(errors.AmbiguousComponent, match=r"2 trainers are called 'x': say 'a:x' \(a 0.1.0\) or 'b:x'"):
+    with pytest.raises(errors.AmbiguousComponent, match=r"2 trainers are called 'x': use 'a:x' \(a 0.1.0\) or 'b:x'"):
         both.trainers.get("x")
 
 

@@ -117,7 +117,7 @@ def fails(built: Any) -> Any:
         (Raising(), "SystemExit: no fast"),
         (Wrapper(3), "TypeError: it returned 3; it must return a function, or None to leave it alone"),
         (Wrapper(fails), "ValueError: not around a(it)"),
-        (Wrapper(lambda built: None), "TypeError: its function returned None; it must return what is used in place"),
+        (Wrapper(lambda built: None), "TypeError: its function returned None; it must return a replacement"),
     ],
     ids=["hook raises", "no function", "function raises", "forgets to return"],
 )
@@ -138,7 +138,7 @@ def test_what_stands_in_for_a_function_can_be_called() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
     assert wrapping.wrap(SAMPLER, lambda: 41)() == 42
     said = (
-        "TypeError: its function returned 3, which has no __call__; it must return what is used in place of what it got"
+        "TypeError: its function returned 3, which has no __call__; it must return a replacement of its argument"
     )
     assert [dropped.error for dropped in fence.dropped] == [said]
 
@@ -236,7 +236,7 @@ def test_what_stands_in_for_an_object_has_its_methods() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: []), good=Wrapper(lambda built: built))
     built = MemoryStore()
     assert wrapping.wrap(store, built) is built
-    said = "TypeError: its function returned [], which has no take; it must return what is used in place of what it got"
+    said = "TypeError: its function returned [], which has no take; it must return a replacement of its argument"
     assert [dropped.error for dropped in fence.dropped] == [said]
 
 

@@ -77,7 +77,7 @@ def test_a_registered_reward_with_options_is_what_its_target_returns_for_them(re
         ([{"fn": "scaled", "per": -1.0}], ConfigError, r"reward_fn\[0\]\.per = -1\.0: must be greater than 0"),
         ({"a": {"fn": "scaled", "per": "2"}}, ConfigError, r"reward_fn\.a\.per = '2'"),
         ({"fn": "length", "per": 2.0}, ConfigError, r"reward_fn\.per: 'length' has no options"),
-        ("clashing", PluginError, r"reward 'clashing' \(acme 0\.1\) has an option 'weight', which nobody could set"),
+        ("clashing", PluginError, r"reward 'clashing' \(acme 0\.1\) has an option 'weight', which cannot be set"),
     ],
 )
 def test_options_of_a_registered_reward_are_checked(reward_fn, error, message):
