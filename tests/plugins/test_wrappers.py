@@ -137,9 +137,7 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
 def test_what_stands_in_for_a_function_can_be_called() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
     assert wrapping.wrap(SAMPLER, lambda: 41)() == 42
-    said = (
-        "TypeError: its function returned 3, which has no __call__; it must return a replacement of its argument"
-    )
+    said = "TypeError: its function returned 3, which has no __call__; it must return a replacement of its argument"
     assert [dropped.error for dropped in fence.dropped] == [said]
 
 
