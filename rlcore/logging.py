@@ -249,8 +249,12 @@ def _call_site(frame: FrameType) -> dict[str, Any]:
 
 def _structlog(name: str, site: dict[str, Any]) -> Any:
     """Return a structlog logger: the host program's if it configured structlog, else one that prints to stderr."""
-    import structlog
+    import random
 
+    before = random.getstate()
+    import structlog  # imports rich, which draws from the global generator: logging must not change what a run draws
+
+    random.setstate(before)
     if structlog.is_configured():
         return structlog.get_logger().bind(logger=name, **site)
     stream = sys.stderr

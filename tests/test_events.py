@@ -9,9 +9,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -170,3 +171,14 @@ def test_a_host_that_configured_structlog_gets_the_call_site_in_fields(monkeypat
         {"event": "event", "step": 1, "logger": "rlcore.test", "log_level": "warning", "pathname": __file__,
          "lineno": at, "rank": "0"}
     ]  # fmt: skip
+
+
+def test_the_first_event_leaves_the_global_random_generator_as_it_was(python: Callable[..., Any]) -> None:
+    code = (
+        "import random, sys\nfrom rlcore.logging import get_logger\n"
+        "random.seed(0)\nexpected = random.getstate()\nassert 'structlog' not in sys.modules\n"
+        "get_logger('test').info('first')\nassert 'structlog' in sys.modules\n"
+        "assert random.getstate() == expected\n"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
