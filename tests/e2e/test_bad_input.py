@@ -213,5 +213,5 @@ def count_characters(outputs: list[str]) -> dict[str, list[float]]:
 
 def test_another_trainer_cannot_go_on(here: Path) -> None:
     rlcore.train(config="sft.yaml")
-    with pytest.raises(errors.CheckpointError, match="was written by trainer 'sft', and 'ppo' cannot go on"):
+    with pytest.raises(errors.CheckpointError, match="was written by trainer 'sft', and 'ppo' cannot resume from it"):
         rlcore.train(config="ppo.yaml", run={"resume": "auto"})
