@@ -114,15 +114,14 @@ def law(kind: str, *, when: Callable[[Subject], bool] = _always) -> Callable[[Ca
     return make
 
 
-def require(held: bool, otherwise: str) -> None:
+def require(condition: bool, message: str) -> None:
     """Check a condition of a law.
 
     Raises:
-        LawBroken: `held` is False; the message is `otherwise`, which states the expectation, the observation and the
-            remedy.
+        LawBroken: `condition` is False; `message` states the expectation, the observation and the remedy.
     """
-    if not held:
-        raise LawBroken(otherwise)
+    if not condition:
+        raise LawBroken(message)
 
 
 def laws_in(module: ModuleType) -> list[Law]:

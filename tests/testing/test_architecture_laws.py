@@ -13,13 +13,17 @@ from rlcore.testing.law import laws_in
 from rlcore.testing.laws import architecture_saving, architectures
 from rlcore.testing.rig.reference_transformers import read_folders
 
-FOLDER, STAYS, PLAIN = "a_folder_is_the_model_in_it", "a_reference_stays", "plain_transformers_loads_what_was_saved"
-BACK, PLACE = "loading_brings_everything_back", "loading_changes_parameters_in_place"
-ASKED, VALUES = "what_is_asked_for_is_given", "values_come_with_a_value_head"
-GRADIENTS, FROZEN = "gradients_reach_everything_that_trains", "unfrozen_layers_are_the_top_ones"
-FORWARD, DECODER = "score_goes_through_forward", "a_decoder_says_what_scoring_says"
+FOLDER, STAYS, PLAIN = (
+    "a_saved_folder_equals_its_model",
+    "a_reference_does_not_change",
+    "plain_transformers_loads_what_was_saved",
+)
+BACK, PLACE = "loading_restores_everything", "loading_changes_parameters_in_place"
+ASKED, VALUES = "optional_outputs_come_on_request", "values_come_with_a_value_head"
+GRADIENTS, FROZEN = "every_trainable_parameter_gets_a_gradient", "unfrozen_layers_are_the_top_ones"
+FORWARD, DECODER = "score_goes_through_forward", "decoding_equals_scoring"
 SYNCED = "targets_follow_the_q_heads_when_synced"
-LIMITS, MOVING = "limits_and_ends_are_told", "moving_moves_everything"
+LIMITS, MOVING = "context_length_and_eos_are_declared", "moving_moves_everything"
 WRONG = [
     Wrong(FOLDER, "FolderAnew", "logprobs of a policy built from a folder should be"),
     Wrong(FOLDER, "TokenizerLess", "the folder's tokenizer should encode 'abz' as [0, 1, 25]; it gives [9]"),
@@ -33,8 +37,8 @@ WRONG = [
     Wrong(PLAIN, "SavesStart", "logits of plain transformers after loading the saved folder should be"),
     Wrong(PLAIN, "HeadsInside", "unexpected weights in the saved folder: value.value.head.fall.bias"),
     Wrong(PLAIN, "TokenizerUnsaved", "the saved tokenizer should encode 'abz'"),
-    Wrong("the_module_holds_nothing_of_the_reference", "ReferenceInside", "it differs in kept."),
-    Wrong("the_seed_decides_what_is_random", "Unseeded", "values of a policy built again after the same seed"),
+    Wrong("the_module_excludes_the_reference", "ReferenceInside", "it differs in kept."),
+    Wrong("the_seed_determines_random_weights", "Unseeded", "values of a policy built again after the same seed"),
     Wrong(
         "scores_are_those_of_plain_transformers", "Shifted", "`score(...).logprobs` (GPT2LMHeadModel, padding: left)"
     ),
@@ -44,13 +48,13 @@ WRONG = [
     Wrong(VALUES, "ValuesEverywhere", "`score(...).values` elsewhere should be 0.0"),
     Wrong(VALUES, "ValuesNever", "values should be returned with value_head=True; they are None"),
     Wrong(VALUES, "ValuesMoveLogprobs", "logprobs with a value head should be"),
-    Wrong("a_sequence_without_chosen_tokens_changes_nothing", "RowsByPlace", "beside a sequence without action tokens"),
+    Wrong("a_sequence_without_actions_changes_nothing", "RowsByPlace", "beside a sequence without action tokens"),
     Wrong(GRADIENTS, "Unused", "should get a gradient; idle.weight, idle.bias got none"),
     Wrong(GRADIENTS, "Recording", "under torch.no_grad() `score` should record no graph"),
     Wrong(FROZEN, "FreezesNothing", "with unfrozen_layers = 1 of 2, .model.transformer.wte.weight"),
     Wrong(FROZEN, "FreezesAll", "with unfrozen_layers = 1 the top block should train; none of its parameters does"),
     Wrong(FORWARD, "OwnModule", "`score` should call the module passed to policy.use_forward; it did not"),
-    Wrong("a_step_of_training_scores_the_same", "StaleInStep", "`score` inside training_step should be"),
+    Wrong("training_step_does_not_change_scores", "StaleInStep", "`score` inside training_step should be"),
     Wrong(
         "everything_runs_in_autocast",
         "OutsideAutocast",
@@ -70,7 +74,7 @@ WRONG = [
     Wrong(SYNCED, "TargetsStale", "the targets after sync_targets(1) should be"),
     Wrong(SYNCED, "TargetsAhead", "sync_targets(0) should not change the targets"),
     Wrong("q_heads_and_targets_are_saved", "TargetsUnsaved", "`score(...).target_q_values` after load_pretrained"),
-    Wrong("advantages_are_the_lowest_targets_less_the_value", "HighestAdvantage", "a decoder's advantage of token 0"),
+    Wrong("advantages_are_min_target_q_minus_value", "HighestAdvantage", "a decoder's advantage of token 0"),
 ]
 OPTIONS: dict[str, dict[str, Any]] = {
     "top layers": {"unfrozen_layers": 1, "value_layers": 1},

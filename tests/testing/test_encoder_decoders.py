@@ -19,7 +19,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-ilql:ilql": {"batch_size": 4},
 }
 SLOW = {"two_processes_equal_one", "it_learns"}
-READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_parameter_meant_to_train_moves"}
+READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_trainable_parameter_changes"}
 """Laws about how batches are read, which families do in ways of their own."""
 HELD = [
     (model, law)

@@ -11,23 +11,23 @@ from rlcore.testing.law import laws_in
 from rlcore.testing.laws import loggers
 
 WRONG = [
-    Wrong("it_uses_only_what_a_run_promises", "curious", "it uses trainer"),
-    Wrong("numbers_that_are_none_are_accepted", "finite", "metrics with nan: raised ValueError: a number that is none"),
+    Wrong("it_uses_only_the_run_view", "curious", "it uses trainer"),
+    Wrong("nan_and_infinity_are_accepted", "finite", "metrics with nan: raised ValueError: a number that is none"),
     Wrong("keys_may_come_and_go", "table", "raised KeyError: \"the columns are ['loss/policy'"),
     Wrong("completions_of_any_kind_are_accepted", "scored", "3 completions: raised TypeError"),
     Wrong("completions_of_any_kind_are_accepted", "counting", "0 completions: raised ZeroDivisionError"),
-    Wrong("what_it_is_given_stays_as_it_was", "popping", "it changes the metrics it receives"),
-    Wrong("what_it_is_given_stays_as_it_was", "cutting", "it changes the completions it receives"),
+    Wrong("arguments_are_not_changed", "popping", "it changes the metrics it receives"),
+    Wrong("arguments_are_not_changed", "cutting", "it changes the completions it receives"),
     Wrong("it_writes_in_the_runs_folder_only", "astray", "it writes log.txt into the working folder"),
     Wrong(
         "it_closes_however_the_run_ended", "clingy", "close(RuntimeError('a test error of\\nseveral lines')) at once"
     ),
     Wrong("it_closes_however_the_run_ended", "untouched", "close(None) at once: raised KeyError: 'kl/mean'"),
-    Wrong("it_releases_what_it_holds", "open", "it leaves log.jsonl open; close files"),
-    Wrong("it_releases_what_it_holds", "openaftercrash", "it leaves log.jsonl open after a crash"),
-    Wrong("it_releases_what_it_holds", "running", "it leaves the threads sender running; end them"),
-    Wrong("a_resumed_run_goes_on_in_its_folder", "overwriting", "log.jsonl is smaller or missing"),
-    Wrong("a_resumed_run_goes_on_in_its_folder", "refusing", "", error=FileExistsError),
+    Wrong("close_releases_files_and_threads", "open", "it leaves log.jsonl open; close files"),
+    Wrong("close_releases_files_and_threads", "openaftercrash", "it leaves log.jsonl open after a crash"),
+    Wrong("close_releases_files_and_threads", "running", "it leaves the threads sender running; end them"),
+    Wrong("a_resumed_run_keeps_earlier_logs", "overwriting", "log.jsonl is smaller or missing"),
+    Wrong("a_resumed_run_keeps_earlier_logs", "refusing", "", error=FileExistsError),
 ]
 RIGHT = ("acme-wrong:right", "acme-wrong:elsewhere", "acme-wrong:service", "rlcore:console", "rlcore:jsonl")
 pytestmark = pytest.mark.usefixtures("wrong_site")
@@ -68,5 +68,5 @@ def test_a_wrong_logger_breaks_no_other_law(law: Law) -> None:
 
 def test_a_strict_environment_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCORE_STRICT_PLUGINS", "1")
-    (law,) = (law for law in laws_in(loggers) if law.name == "it_releases_what_it_holds")
+    (law,) = (law for law in laws_in(loggers) if law.name == "close_releases_files_and_threads")
     law(wrong("loggers", "right"))

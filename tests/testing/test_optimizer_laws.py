@@ -11,20 +11,22 @@ from rlcore.testing.law import laws_in
 from rlcore.testing.laws import optimizers, schedulers
 
 OPTIMIZERS = [
-    Wrong("it_is_built_over_the_groups_it_is_given", "Regrouping", "differ from the groups it was built with"),
-    Wrong("it_is_built_over_the_groups_it_is_given", "Equal", "should keep weight_decay = 0.0; it has 0.1"),
+    Wrong("parameter_groups_are_kept", "Regrouping", "differ from the groups it was built with"),
+    Wrong("parameter_groups_are_kept", "Equal", "should keep weight_decay = 0.0; it has 0.1"),
     Wrong("steps_lower_a_convex_loss", "Ascending", "the loss should fall from"),
-    Wrong("a_rate_of_zero_moves_nothing", "Remembering", "of shape [80, 64] should not change; it changes by"),
+    Wrong("a_learning_rate_of_zero_changes_nothing", "Remembering", "shape [80, 64] should not change; it changes by"),
     Wrong(
-        "weight_decay_is_each_groups_own", "Decaying", "the vector's group has weight_decay = 0, but the vector changed"
+        "weight_decay_is_read_from_each_group",
+        "Decaying",
+        "weight_decay = 0, but the vector changed",
     ),
-    Wrong("weight_decay_is_each_groups_own", "Undecayed", "the matrix should shrink; it does not"),
-    Wrong("without_a_gradient_nothing_moves", "Drifting", "a parameter without a gradient changed"),
-    Wrong("without_a_gradient_nothing_moves", "Frozen", "that had no gradient at first does not change"),
+    Wrong("weight_decay_is_read_from_each_group", "Undecayed", "the matrix should shrink; it does not"),
+    Wrong("without_a_gradient_nothing_changes", "Drifting", "a parameter without a gradient changed"),
+    Wrong("without_a_gradient_nothing_changes", "Frozen", "that had no gradient at first does not change"),
     Wrong("a_state_continues", "Slow", "of shape [80, 64] is off by"),
 ]
 SCHEDULERS = [
-    Wrong("every_group_has_the_rate_it_tells", "Lopsided", "at step 1 get_last_lr() is"),
+    Wrong("every_group_has_the_reported_rate", "Lopsided", "at step 1 get_last_lr() is"),
     Wrong("without_warm_up_it_begins_with_lr", "Late", "it is 0.01; start with lr"),
     Wrong("warm_up_rises_to_lr", "Leaping", "it is 0, 0, 0, 0, 0, 0, 0, 0, 0.02"),
     Wrong("warm_up_rises_to_lr", "Low", "0.00875, 0.01; reach lr"),
@@ -58,7 +60,7 @@ def test_sgd_with_momentum_keeps_the_law(law: Law) -> None:
 @pytest.mark.parametrize("law", laws_in(optimizers), ids=law_name)
 @pytest.mark.usefixtures("wrong_site")
 def test_without_weight_decay_its_law_is_not_held(law: Law) -> None:
-    assert_kept(law, wrong("optimizers", "undecaying"), but=["weight_decay_is_each_groups_own"])
+    assert_kept(law, wrong("optimizers", "undecaying"), but=["weight_decay_is_read_from_each_group"])
 
 
 @pytest.mark.parametrize("law", laws_in(schedulers), ids=law_name)

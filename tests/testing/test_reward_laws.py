@@ -24,8 +24,8 @@ WRONG = [
     Wrong("an_empty_output_is_accepted", "first_letter", "raised IndexError: string index out of range"),
     Wrong("an_empty_output_is_accepted", "averaging", "raised ZeroDivisionError"),
     Wrong("columns_it_does_not_take_change_nothing", "counting_columns", "with further columns"),
-    Wrong("what_it_is_given_stays_as_it_was", "spoiling_columns", "it changes the columns"),
-    Wrong("what_it_is_given_stays_as_it_was", "spoiling_tokens", "it changes output_tokens"),
+    Wrong("arguments_are_not_changed", "spoiling_columns", "it changes the columns"),
+    Wrong("arguments_are_not_changed", "spoiling_tokens", "it changes output_tokens"),
 ]
 RIGHT = ("right", "right_later", "counting")
 pytestmark = pytest.mark.usefixtures("wrong_site")
@@ -53,7 +53,7 @@ def test_a_right_reward_keeps_the_law(law: Law, name: str) -> None:
         ("silent", {"some_output_gets_a_number"}),
         ("first_letter", {"an_empty_output_is_accepted"}),
         ("counting_columns", {"columns_it_does_not_take_change_nothing"}),
-        ("spoiling_columns", {"what_it_is_given_stays_as_it_was"}),
+        ("spoiling_columns", {"arguments_are_not_changed"}),
     ],
 )
 def test_a_wrong_reward_breaks_no_other_law(who: str, laws: set[str]) -> None:

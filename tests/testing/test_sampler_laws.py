@@ -15,10 +15,10 @@ from rlcore.testing.law import laws_in
 from rlcore.testing.laws import samplers
 from rlcore.testing.rig.sampler_calls import chi_square_probability
 
-GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_are_the_policys"
-MARKS, KINDS = "masks_mark_what_was_chosen", "arrays_are_of_the_right_kind"
-ALLOWED = "only_allowed_tokens_are_drawn"
-EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_left_as_it_was"
+GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_match_the_policy"
+MARKS, KINDS = "masks_select_the_continuation", "tensors_have_the_right_dtype_and_shape"
+ALLOWED = "only_allowed_tokens_are_sampled"
+EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_not_changed"
 WRONG = [
     Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 should begin with its prompt's tokens [7, 4, 11"),
     Wrong("row_i_continues_prompt_i", "one_short", "8 prompts should give as many sequences; there are 7"),
@@ -32,27 +32,27 @@ WRONG = [
     Wrong(CHANCE, "first_token_again", "frequencies should follow the policy's probabilities"),
     Wrong("temperature_divides_the_logits", "tempered_twice", "with {'temperature': 0.6}: frequencies"),
     Wrong("temperature_divides_the_logits", "tempered_not", "with {'temperature': 0.6}: frequencies"),
-    Wrong("top_k_draws_among_the_likeliest", "top_k_one_more", "samples are tokens that are not allowed"),
-    Wrong("top_p_draws_among_the_likeliest", "top_p_not", "samples are tokens that are not allowed"),
-    Wrong("top_p_draws_among_the_likeliest", "top_p_one_short", "frequencies should follow"),
-    Wrong("logprobs_are_the_untempered_policys", "tempered_logprobs", "with {'temperature': 0.7"),
-    Wrong("logprobs_are_the_untempered_policys", "shifted_logprobs", "with defaults, 'logprobs' of an action token"),
-    Wrong("values_are_what_scoring_says", "shifted_values", "'values' of an action token should be"),
+    Wrong("top_k_samples_the_likeliest", "top_k_one_more", "samples are tokens that are not allowed"),
+    Wrong("top_p_samples_the_likeliest", "top_p_not", "samples are tokens that are not allowed"),
+    Wrong("top_p_samples_the_likeliest", "top_p_one_short", "frequencies should follow"),
+    Wrong("logprobs_ignore_sampling_options", "tempered_logprobs", "with {'temperature': 0.7"),
+    Wrong("logprobs_ignore_sampling_options", "shifted_logprobs", "with defaults, 'logprobs' of an action token"),
+    Wrong("values_equal_scoring", "shifted_values", "'values' of an action token should be"),
     Wrong(EOS, "eos_trimmed", "keep EOS as the last action token"),
     Wrong(EOS, "never_ended", "should be True (EOS is any of"),
     Wrong(EOS, "ended_when_cut", "should be False (EOS is any of"),
     Wrong(EOS, "pad_counts_as_end", "should be False (EOS is any of"),
-    Wrong("the_policys_own_eos_counts", "own_eos_only", "should end with the first of policy.eos_token_ids"),
+    Wrong("the_policys_eos_tokens_end", "own_eos_only", "should end with the first of policy.eos_token_ids"),
     Wrong("limits_are_honoured", "one_too_many", "should get 7 new ones with max_new_tokens = 7"),
     Wrong("limits_are_honoured", "ended_when_cut", "it got 7, `ended` True"),
     Wrong("eos_waits_for_min_new_tokens", "no_minimum", "should contain no EOS"),
     Wrong("stop_sequences_end", "stops_in_prompt", "of prompt 0 should end with the first"),
     Wrong("stop_sequences_end", "stops_ignored", "(`ended` False) of prompt"),
-    Wrong("the_generator_alone_decides", "global_numbers", "take every random number from `generator`"),
-    Wrong("the_generator_moves_on", "seed_again", "should sample other tokens"),
+    Wrong("only_the_generator_matters", "global_numbers", "take every random number from `generator`"),
+    Wrong("the_generator_advances", "seed_again", "should sample other tokens"),
     Wrong("a_generator_may_be_left_out", "needs_generator", "'NoneType' object has no", error=AttributeError),
     Wrong("batches_change_nothing", "unsorted_batches", "restore the order of the prompts"),
-    Wrong("beta_steers_what_is_drawn", "beta_ignored", "with {'beta': 4.0}: frequencies should follow"),
+    Wrong("beta_adds_advantages_to_the_logits", "beta_ignored", "with {'beta': 4.0}: frequencies should follow"),
     Wrong(ALLOWED, "mask_ignored", "where logit_mask is False"),
     Wrong(ALLOWED, "mask_transposed", "where logit_mask is False"),
     Wrong(ALLOWED, "mask_when_drawing_only", "at temperature 0 token"),
@@ -86,13 +86,13 @@ def test_the_built_in_sampler_keeps_the_law(law: Law) -> None:
 
 OF_THE_POLICY = (
     "batches_change_nothing",
-    "beta_steers_what_is_drawn",
-    "frequencies_are_the_policys",
+    "beta_adds_advantages_to_the_logits",
+    "frequencies_match_the_policy",
     "greedy_equals_transformers",
     "temperature_divides_the_logits",
-    "the_generator_moves_on",
-    "top_k_draws_among_the_likeliest",
-    "top_p_draws_among_the_likeliest",
+    "the_generator_advances",
+    "top_k_samples_the_likeliest",
+    "top_p_samples_the_likeliest",
 )
 """Laws that are not held against a sampler with `draws_from_policy = False`."""
 
@@ -105,7 +105,7 @@ def test_best_of_two_keeps_the_laws_that_are_about_it(law: Law) -> None:
 
 @pytest.mark.usefixtures("wrong_site")
 def test_a_sampler_may_refuse_beta_in_place_of_ignoring_it() -> None:
-    assert_kept(law_called(samplers, "beta_steers_what_is_drawn"), wrong("samplers", "no_beta"))
+    assert_kept(law_called(samplers, "beta_adds_advantages_to_the_logits"), wrong("samplers", "no_beta"))
 
 
 @pytest.mark.usefixtures("wrong_site")

@@ -19,7 +19,7 @@ WRONG = [
     Wrong("losses_are_finite", "yields-tensors", "yielded loss/policy = tensor("),
     Wrong("losses_are_finite", "yields-nothing", "expected metrics from step 1"),
     Wrong("losses_are_finite", "names-badly", "yielded 'policy loss'"),
-    Wrong("every_parameter_meant_to_train_moves", "leaves-a-layer", "layers.0.mlp.up_proj.weight did not"),
+    Wrong("every_trainable_parameter_changes", "leaves-a-layer", "layers.0.mlp.up_proj.weight did not"),
     Wrong("frozen_parameters_stay", "thaws", "model.embed_tokens.weight"),
     Wrong("same_seed_same_numbers", "unseeded", "run.config.run.seed does not seed"),
     Wrong("resume_is_exact", "forgets-the-optimizer", "step[2].loss/policy differ"),

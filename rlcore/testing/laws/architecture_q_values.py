@@ -57,8 +57,11 @@ def q_values_come_with_q_heads(subject: Subject) -> None:
             require(getattr(bare, name) is None, f"'{name}' should be None without Q-heads; it is a tensor; omit it")
             array = getattr(outputs, name)
             shape = None if array is None else tuple(array.shape)
-            wanted = (HEADS, *batch.tokens.shape)
-            require(shape == wanted, f"'{name}' should have the shape {wanted}; it has {shape}; return [K, B, T]")
+            expected_shape = (HEADS, *batch.tokens.shape)
+            require(
+                shape == expected_shape,
+                f"'{name}' should have the shape {expected_shape}; it has {shape}; return [K, B, T]",
+            )
             kept = array.masked_fill(~batch.action_mask, 0.0)
             require_close(array, kept, f"`score(...).{name}` elsewhere", "return zero for tokens that are no actions")
             require(bool((kept != 0).any()), f"'{name}' should differ from zero somewhere; it does not; compute it")
@@ -120,7 +123,7 @@ def q_heads_and_targets_are_saved(subject: Subject) -> None:
 
 @law(ARCHITECTURES, when=makes_q_heads)
 @torch.no_grad()
-def advantages_are_the_lowest_targets_less_the_value(subject: Subject) -> None:
+def advantages_are_min_target_q_minus_value(subject: Subject) -> None:
     """A decoder's advantage of a token is the minimum target Q minus V that `score` returns for that continuation."""
     prompts = [(1, 2, 3), (4, 5)]
     for make in examples(subject):

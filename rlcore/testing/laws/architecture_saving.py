@@ -46,7 +46,7 @@ def a_reference_equals_the_start(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def a_reference_stays(subject: Subject) -> None:
+def a_reference_does_not_change(subject: Subject) -> None:
     """Training and loading do not change the reference's outputs, which never require gradients."""
     batch = make_dialogues("both")
     for make in examples(subject):
@@ -69,7 +69,7 @@ def a_reference_stays(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def the_module_holds_nothing_of_the_reference(subject: Subject) -> None:
+def the_module_excludes_the_reference(subject: Subject) -> None:
     """`policy.module` has the same parameters and buffers with and without a reference."""
     for make in examples(subject):
         alone, both = (
@@ -88,7 +88,7 @@ def the_module_holds_nothing_of_the_reference(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def the_seed_decides_what_is_random(subject: Subject) -> None:
+def the_seed_determines_random_weights(subject: Subject) -> None:
     """Random weights and heads of a policy built from a model configuration are determined by torch's seed."""
     batch = make_dialogues()
     for make in examples(subject):
@@ -102,7 +102,7 @@ def the_seed_decides_what_is_random(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def a_folder_is_the_model_in_it(subject: Subject) -> None:
+def a_saved_folder_equals_its_model(subject: Subject) -> None:
     """A policy built from a folder that plain transformers saved equals one built from the model in memory.
 
     It has the folder's tokenizer.
@@ -123,7 +123,7 @@ def a_folder_is_the_model_in_it(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def loading_brings_everything_back(subject: Subject) -> None:
+def loading_restores_everything(subject: Subject) -> None:
     """A policy that loads another's saved folder has the same parameters, buffers, log-probs and values."""
     batch = make_dialogues("both")
     advice = "save every parameter and buffer in save_pretrained, heads in a separate file, and load them"

@@ -50,7 +50,7 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def what_is_asked_for_is_given(subject: Subject) -> None:
+def optional_outputs_come_on_request(subject: Subject) -> None:
     """Logits, float[N, V], and entropies are returned on request, agree with the log-probs, and are None otherwise."""
     batch = make_dialogues("both")
     for make in examples(subject):
@@ -97,7 +97,7 @@ def values_come_with_a_value_head(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def a_sequence_without_chosen_tokens_changes_nothing(subject: Subject) -> None:
+def a_sequence_without_actions_changes_nothing(subject: Subject) -> None:
     """A sequence without action tokens does not change the outputs for other sequences."""
     for make in examples(subject):
         policy, batch = build(subject, make()), make_dialogues("both")

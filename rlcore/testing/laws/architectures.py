@@ -21,27 +21,27 @@ from torch import Tensor
 from rlcore.protocols import Policy
 from rlcore.testing.law import Subject, law, require
 from rlcore.testing.laws.architecture_q_values import (  # noqa: F401  laws of architectures, found in this module
-    advantages_are_the_lowest_targets_less_the_value,
+    advantages_are_min_target_q_minus_value,
     q_heads_and_targets_are_saved,
     q_values_come_with_q_heads,
     targets_follow_the_q_heads_when_synced,
 )
 from rlcore.testing.laws.architecture_saving import (  # noqa: F401  laws of architectures, found in this module
-    a_folder_is_the_model_in_it,
+    a_reference_does_not_change,
     a_reference_equals_the_start,
-    a_reference_stays,
-    loading_brings_everything_back,
+    a_saved_folder_equals_its_model,
     loading_changes_parameters_in_place,
+    loading_restores_everything,
     plain_transformers_loads_what_was_saved,
-    the_module_holds_nothing_of_the_reference,
-    the_seed_decides_what_is_random,
+    the_module_excludes_the_reference,
+    the_seed_determines_random_weights,
 )
 from rlcore.testing.laws.architecture_scores import (  # noqa: F401  laws of architectures, found in this module
-    a_sequence_without_chosen_tokens_changes_nothing,
+    a_sequence_without_actions_changes_nothing,
+    optional_outputs_come_on_request,
     padding_changes_nothing,
     scores_are_those_of_plain_transformers,
     values_come_with_a_value_head,
-    what_is_asked_for_is_given,
 )
 from rlcore.testing.rig.policies import (
     CLOSE,
@@ -68,7 +68,7 @@ def _declares_unfrozen_layers(subject: Subject) -> bool:
 
 
 @law(ARCHITECTURES)
-def gradients_reach_everything_that_trains(subject: Subject) -> None:
+def every_trainable_parameter_gets_a_gradient(subject: Subject) -> None:
     """Backward through `score` reaches every parameter that requires a gradient; under `no_grad` there is no graph."""
     for make in examples(subject):
         policy, batch = build(subject, make(), value_head=True, reference=True), make_dialogues("both")
@@ -146,7 +146,7 @@ def everything_runs_in_autocast(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
-def a_step_of_training_scores_the_same(subject: Subject) -> None:
+def training_step_does_not_change_scores(subject: Subject) -> None:
     """Scores inside `policy.training_step()` equal those outside, also after trainable parameters have changed."""
     for make in examples(subject):
         policy, batch = build(subject, make(), reference=True), make_dialogues()
@@ -181,7 +181,7 @@ def _calls(policy: Policy) -> list[tuple[str, Callable[[], Any]]]:
 
 
 @law(ARCHITECTURES)
-def a_decoder_says_what_scoring_says(subject: Subject) -> None:
+def decoding_equals_scoring(subject: Subject) -> None:
     """Log-probs and values of a decoder, step by step for prompts of different lengths, equal those of `score`.
 
     Removing sequences with `keep` between steps does not change the outputs of the others.
@@ -222,7 +222,7 @@ def _check_decoder(policy: Policy, keep: Tensor | None) -> None:
 
 
 @law(ARCHITECTURES)
-def limits_and_ends_are_told(subject: Subject) -> None:
+def context_length_and_eos_are_declared(subject: Subject) -> None:
     """`tokenizer` is the passed one, `eos_token_ids` are valid ids and include its EOS, `max_length` is the context.
 
     `max_length` is 0 if the context is unbounded; it is 64 for the kit's own models.

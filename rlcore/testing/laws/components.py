@@ -61,7 +61,7 @@ def the_name_is_legal(subject: Subject) -> None:
 
 
 @law(EVERY, when=is_not_the_core)
-def the_name_is_not_the_cores(subject: Subject) -> None:
+def the_name_is_not_one_of_rlcores(subject: Subject) -> None:
     """No component of rlcore has the same name and kind, since the short name would be ambiguous."""
     kind = subject.it.kind
     ours = {component.name for component in getattr(all_registries(), kind) if component.dist == CORE}
@@ -83,7 +83,7 @@ def the_target_imports(subject: Subject) -> None:
 
 
 @law(EVERY)
-def the_target_takes_what_it_is_given(subject: Subject) -> None:
+def the_target_accepts_its_arguments(subject: Subject) -> None:
     """The target accepts the positional and keyword arguments that rlcore passes to components of its kind.
 
     The target of a store, sampler, pipeline or reward with options receives only the options, and its return value is
@@ -145,7 +145,7 @@ def options_are_light(subject: Subject) -> None:
 
 
 @law(EVERY, when=_has_options)
-def options_are_frozen_and_given_by_name(subject: Subject) -> None:
+def options_are_frozen_and_keyword_only(subject: Subject) -> None:
     """The classes of options and of their sections are made with `@rlcore.config.config`: frozen, keyword-only."""
     for cls in _classes(_options(subject)):
         advice = f"decorate {cls.__qualname__} with @rlcore.config.config"
@@ -165,7 +165,7 @@ def every_option_has_a_meaning(subject: Subject) -> None:
 
 
 @law(EVERY, when=_has_options)
-def no_option_has_a_key_of_the_core(subject: Subject) -> None:
+def no_option_has_a_reserved_name(subject: Subject) -> None:
     """No option has the name of a key that the core reserves in the component's section, since users cannot set it.
 
     Reserved are `name`, for a reward also `fn` and `weight`; for an architecture `path`, `architecture` and

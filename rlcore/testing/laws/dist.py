@@ -45,7 +45,7 @@ def it_loads(subject: Subject) -> None:
 
 
 @law(DIST)
-def it_brings_something(subject: Subject) -> None:
+def it_implements_a_hook(subject: Subject) -> None:
     """The dist implements at least one hook."""
     hooks = [name for plugin in subject.plugins for name in _hooks(plugin.module)]
     require(
@@ -54,7 +54,7 @@ def it_brings_something(subject: Subject) -> None:
 
 
 @law(DIST)
-def the_entry_point_names_what_exists(subject: Subject) -> None:
+def the_entry_point_can_be_imported(subject: Subject) -> None:
     """The value of every entry point is an importable module or an attribute of one."""
     for plugin in subject.plugins:
         match = EntryPoint.pattern.match(plugin.module)
@@ -105,13 +105,13 @@ def the_import_changes_nothing(subject: Subject) -> None:
 
 
 @law(DIST)
-def registering_again_brings_the_same(subject: Subject) -> None:
+def registering_again_gives_the_same(subject: Subject) -> None:
     """The register hooks register the same components in every call, in this process and in a new one."""
     first = probes.registered(subject.dist)
-    anew = call_in_new_process(
+    other = call_in_new_process(
         "rlcore.testing.rig.probes:registered", {"dist": subject.dist}, what="registering in a new process"
     )
-    for seen, when in ((probes.registered(subject.dist), "the second time"), (anew, "in a new process")):
+    for seen, when in ((probes.registered(subject.dist), "the second time"), (other, "in a new process")):
         lost, more = [each for each in first if each not in seen], [each for each in seen if each not in first]
         require(
             not (lost or more),
@@ -121,7 +121,7 @@ def registering_again_brings_the_same(subject: Subject) -> None:
 
 
 @law(DIST)
-def a_spawned_worker_has_the_same(subject: Subject) -> None:
+def a_spawned_worker_has_the_same_components(subject: Subject) -> None:
     """A spawned process discovers the same plugins, and unpickles every component and its default options."""
     sent = {}
     for component in (component for plugin in subject.plugins for component in plugin.components):
@@ -150,7 +150,7 @@ def the_requirement_on_rlcore_is_bounded(subject: Subject) -> None:
 
 
 @law(DIST)
-def the_metadata_says_what_it_is(subject: Subject) -> None:
+def the_metadata_is_complete(subject: Subject) -> None:
     """The metadata has a summary, a licence and the supported versions of Python."""
     metadata = _dist(subject).metadata
     classified = [line for line in metadata.get_all("Classifier") or () if line.startswith("License ::")]

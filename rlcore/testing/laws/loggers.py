@@ -66,7 +66,7 @@ class RunStub:
 
 
 @law(LOGGERS)
-def it_uses_only_what_a_run_promises(subject: Subject) -> None:
+def it_uses_only_the_run_view(subject: Subject) -> None:
     """A logger uses only the attributes of the run that `rlcore.protocols.RunView` declares."""
     with _opened(subject) as (logger, run), contextlib.suppress(AttributeError):
         _log_usually(logger, run)
@@ -76,7 +76,7 @@ def it_uses_only_what_a_run_promises(subject: Subject) -> None:
 
 
 @law(LOGGERS)
-def numbers_that_are_none_are_accepted(subject: Subject) -> None:
+def nan_and_infinity_are_accepted(subject: Subject) -> None:
     """Metrics may be NaN, infinite, integers, tiny or huge: the log matters most when a run diverges."""
     for value in (math.nan, math.inf, -math.inf, 0, -0.0, 10**30, 1e-320, 1.8e308):
         with _closing(subject) as (logger, _), _accepting(f"metrics with {value}"):
@@ -109,7 +109,7 @@ def completions_of_any_kind_are_accepted(subject: Subject) -> None:
 
 
 @law(LOGGERS)
-def what_it_is_given_stays_as_it_was(subject: Subject) -> None:
+def arguments_are_not_changed(subject: Subject) -> None:
     """A logger does not change the metrics and rows it receives: other loggers receive the same objects."""
     metrics, rows = dict(USUAL), [dict(row) for row in ROWS[::2]]
     with _closing(subject) as (logger, run):
@@ -150,7 +150,7 @@ def it_closes_however_the_run_ended(subject: Subject) -> None:
 
 
 @law(LOGGERS)
-def it_releases_what_it_holds(subject: Subject) -> None:
+def close_releases_files_and_threads(subject: Subject) -> None:
     """`close` closes all files in the run's folder and ends the logger's threads, also after the logger crashed.
 
     Threads that a library starts once per process, with the first logger, may remain.
@@ -168,7 +168,7 @@ def it_releases_what_it_holds(subject: Subject) -> None:
 
 
 @law(LOGGERS)
-def a_resumed_run_goes_on_in_its_folder(subject: Subject) -> None:
+def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
     """A second logger for the same folder, as in a resumed run, keeps everything that the first one wrote."""
     for closed in (True, False):
         with _opened(subject) as (first, run):

@@ -25,13 +25,13 @@ STATE_ADVICE = "keep all state that a step depends on in `state` and `param_grou
 
 
 @law(OPTIMIZERS)
-def it_is_built_over_the_groups_it_is_given(subject: Subject) -> None:
+def parameter_groups_are_kept(subject: Subject) -> None:
     """The optimizer keeps the parameter groups in order, with the default `lr` and each group's `weight_decay`."""
     parameters = _parameters()
     optimizer = _build(subject, parameters)
-    held = [[id(each) for each in group["params"]] for group in optimizer.param_groups]
+    groups = [[id(each) for each in group["params"]] for group in optimizer.param_groups]
     require(
-        held == [[id(each)] for each in parameters],
+        groups == [[id(each)] for each in parameters],
         "its param_groups differ from the groups it was built with; pass the groups on to torch.optim.Optimizer",
     )
     rates = [group.get("lr") for group in optimizer.param_groups]
@@ -57,7 +57,7 @@ def steps_lower_a_convex_loss(subject: Subject) -> None:
 
 
 @law(OPTIMIZERS)
-def a_rate_of_zero_moves_nothing(subject: Subject) -> None:
+def a_learning_rate_of_zero_changes_nothing(subject: Subject) -> None:
     """A step uses the current `lr` of each group, which schedules set: with `lr` 0 no parameter changes."""
     parameters = _parameters()
     optimizer = _build(subject, parameters)
@@ -82,7 +82,7 @@ def _decays(subject: Subject) -> bool:
 
 
 @law(OPTIMIZERS, when=_decays)
-def weight_decay_is_each_groups_own(subject: Subject) -> None:
+def weight_decay_is_read_from_each_group(subject: Subject) -> None:
     """With zero gradients, weight decay shrinks the matrix and not the vector, whose group has `weight_decay` 0."""
     parameters = _parameters()
     optimizer = _build(subject, parameters, weight_decay=0.5)
@@ -103,7 +103,7 @@ def weight_decay_is_each_groups_own(subject: Subject) -> None:
 
 
 @law(OPTIMIZERS)
-def without_a_gradient_nothing_moves(subject: Subject) -> None:
+def without_a_gradient_nothing_changes(subject: Subject) -> None:
     """A parameter whose gradient is None does not change, and changes when it gets a gradient."""
     matrix, vector = parameters = _parameters()
     optimizer, before = _build(subject, parameters), vector.detach().clone()

@@ -40,7 +40,7 @@ def it_reads_rows(subject: Subject) -> None:
 
 
 @law(PIPELINES)
-def entries_are_whole(subject: Subject) -> None:
+def entries_are_complete(subject: Subject) -> None:
     """A prompt has text, tokens and columns.
 
     A demonstration has tokens and an `action_mask` of the same length, which is False for the first token and True for
@@ -67,7 +67,7 @@ def entries_are_whole(subject: Subject) -> None:
 
 
 @law(PIPELINES)
-def tokens_are_whole_numbers(subject: Subject) -> None:
+def tokens_are_ints(subject: Subject) -> None:
     """Tokens are a tuple of Python ints, valid ids of the tokenizer; tensors and numpy numbers are not accepted."""
     from rlcore.testing.small import VOCABULARY
 
@@ -104,7 +104,7 @@ def same_rows_same_entries(subject: Subject) -> None:
 
 
 @law(PIPELINES)
-def the_source_stays_as_it_was(subject: Subject) -> None:
+def the_source_is_not_changed(subject: Subject) -> None:
     """A pipeline does not change its rows."""
     rows = _rows(subject)
     given = copy.deepcopy(rows)
@@ -128,7 +128,7 @@ def columns_are_kept(subject: Subject) -> None:
 
 
 @law(PIPELINES)
-def what_is_too_long_is_cut_or_refused(subject: Subject) -> None:
+def long_rows_are_truncated_or_refused(subject: Subject) -> None:
     """No entry is longer than `max_length`: a longer row is truncated or raises a DataError."""
     rows = _rows(subject)
     longest = max(len(entry.tokens) for entry in _run(subject, rows))

@@ -52,9 +52,9 @@ def same_inputs_same_numbers(subject: Subject) -> None:
 def another_process_same_numbers(subject: Subject) -> None:
     """A reward returns the same numbers in a new process, where strings have other hashes."""
     arguments = {"name": subject.it.qualified, "options": dict(subject.options)}
-    anew = call_in_new_process(f"{__name__}:call_reward", arguments, what=f"calling {subject.it}")
+    other = call_in_new_process(f"{__name__}:call_reward", arguments, what=f"calling {subject.it}")
     advice = "depend on the inputs alone, not on hash() or the order of a set"
-    _compare(_scores(subject, OUTPUTS), anew, OUTPUTS, "in another process", advice)
+    _compare(_scores(subject, OUTPUTS), other, OUTPUTS, "in another process", advice)
 
 
 @law(REWARDS)
@@ -89,7 +89,7 @@ def columns_it_does_not_take_change_nothing(subject: Subject) -> None:
 
 
 @law(REWARDS)
-def what_it_is_given_stays_as_it_was(subject: Subject) -> None:
+def arguments_are_not_changed(subject: Subject) -> None:
     """A reward does not change the lists and columns it receives: other rewards receive the same objects."""
     more = {"notes_on_row": ["a", {"b": 1}]}
     seen: dict[str, Any] = {}
@@ -140,10 +140,10 @@ def _scores(
     from rlcore.testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
-    prompts, chosen = _prompts(subject, order, columns or {}), [outputs[i] for i in order]
+    prompts, texts = _prompts(subject, order, columns or {}), [outputs[i] for i in order]
     try:
         batch = _rewards(subject)(
-            prompts, chosen, tokenizer=make_tokenizer(), output_tokens=[[*map(ord, output), 0] for output in chosen]
+            prompts, texts, tokenizer=make_tokenizer(), output_tokens=[[*map(ord, output), 0] for output in texts]
         )
     except RewardError as error:
         raise LawBroken(str(error)) from error

@@ -46,17 +46,17 @@ def greedy_equals_transformers(subject: Subject) -> None:
         for eos in ((), (free[0][4], free[2][1])):
             batch = draw(subject, make_policy(make), prompts, max_new_tokens=10, temperature=0.0, eos_token_ids=eos)
             for prompt, seen in zip(prompts, batch.action_tokens, strict=True):
-                wanted = continue_greedily(plain, prompt.tokens, eos=eos, limit=10)
+                expected = continue_greedily(plain, prompt.tokens, eos=eos, limit=10)
                 require(
-                    seen == wanted,
+                    seen == expected,
                     f"{type(plain).__name__}, prompt {list(prompt.tokens)}, EOS {list(eos)}: transformers continues it "
-                    f"greedily with {wanted}, the sampler with {seen}; at temperature 0 take the argmax, and "
+                    f"greedily with {expected}, the sampler with {seen}; at temperature 0 take the argmax, and "
                     "count positions of real tokens only",
                 )
 
 
 @law(SAMPLERS, when=draws_from_policy)
-def frequencies_are_the_policys(subject: Subject) -> None:
+def frequencies_match_the_policy(subject: Subject) -> None:
     """Frequencies of sampled tokens, and of pairs, match the policy's probabilities (chi-square test, p > 1e-6)."""
 
     def pairs(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
@@ -77,7 +77,7 @@ def temperature_divides_the_logits(subject: Subject) -> None:
 
 
 @law(SAMPLERS, when=draws_from_policy)
-def top_k_draws_among_the_likeliest(subject: Subject) -> None:
+def top_k_samples_the_likeliest(subject: Subject) -> None:
     """With top_k = 5, only the five likeliest tokens are sampled, in proportion to their probabilities."""
 
     def among(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
@@ -88,7 +88,7 @@ def top_k_draws_among_the_likeliest(subject: Subject) -> None:
 
 
 @law(SAMPLERS, when=draws_from_policy)
-def top_p_draws_among_the_likeliest(subject: Subject) -> None:
+def top_p_samples_the_likeliest(subject: Subject) -> None:
     """With top_p, only the smallest set of likeliest tokens whose probabilities sum to at least top_p is sampled."""
     prompt = make_prompts(("cat",))[0]
     likeliest = softmax(make_gpt2(), prompt.tokens).sort(descending=True).values
@@ -103,29 +103,29 @@ def top_p_draws_among_the_likeliest(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def the_generator_alone_decides(subject: Subject) -> None:
+def only_the_generator_matters(subject: Subject) -> None:
     """The same state of `generator` gives the same tokens, independent of the global random state."""
-    drawn = []
+    outputs = []
     for seed in range(2):
         torch.manual_seed(seed)
         policy = make_policy()
         torch.manual_seed(seed)
-        drawn.append(draw(subject, policy, make_prompts(TEXTS)).action_tokens)
+        outputs.append(draw(subject, policy, make_prompts(TEXTS)).action_tokens)
     require(
-        drawn[0] == drawn[1],
-        f"two calls with generators of the same seed should sample the same; they sampled {drawn[0]} and {drawn[1]}; "
-        "take every random number from `generator`",
+        outputs[0] == outputs[1],
+        f"two calls with generators of the same seed should sample the same; they sampled {outputs[0]} and "
+        f"{outputs[1]}; take every random number from `generator`",
     )
 
 
 @law(SAMPLERS, when=draws_from_policy)
-def the_generator_moves_on(subject: Subject) -> None:
+def the_generator_advances(subject: Subject) -> None:
     """Two calls with the same generator object sample different tokens, so that rollouts differ between rounds."""
     policy, generator = make_policy(), torch.Generator().manual_seed(0)
-    drawn = [draw(subject, policy, make_prompts(TEXTS), generator=generator).action_tokens for _ in range(2)]
+    outputs = [draw(subject, policy, make_prompts(TEXTS), generator=generator).action_tokens for _ in range(2)]
     require(
-        drawn[0] != drawn[1],
-        f"a second call with the same generator should sample other tokens; it sampled {drawn[1]} again; use "
+        outputs[0] != outputs[1],
+        f"a second call with the same generator should sample other tokens; it sampled {outputs[1]} again; use "
         "`generator` itself instead of reseeding from it",
     )
 
@@ -138,7 +138,7 @@ def a_generator_may_be_left_out(subject: Subject) -> None:
 
 
 @law(SAMPLERS, when=draws_from_policy)
-def beta_steers_what_is_drawn(subject: Subject) -> None:
+def beta_adds_advantages_to_the_logits(subject: Subject) -> None:
     """With `beta`, frequencies match softmax(log pi + beta A), where A are the decoder's advantages.
 
     A sampler that does not support `beta` raises a ConfigError instead of ignoring it.
@@ -159,7 +159,7 @@ def beta_steers_what_is_drawn(subject: Subject) -> None:
 
 
 @law(SAMPLERS, when=takes_logit_mask)
-def only_allowed_tokens_are_drawn(subject: Subject) -> None:
+def only_allowed_tokens_are_sampled(subject: Subject) -> None:
     """With a `logit_mask`, only token pairs that it allows are sampled, also in greedy decoding.
 
     Unless `draws_from_policy` is False, frequencies match the policy's probabilities renormalised over allowed tokens.
@@ -170,9 +170,9 @@ def only_allowed_tokens_are_drawn(subject: Subject) -> None:
     prompts = make_prompts(TEXTS * 4)
     for temperature in (1.0, 0.0):
         batch = draw(subject, make_policy(), prompts, logit_mask=mask, temperature=temperature)
-        for prompt, chosen in zip(prompts, batch.action_tokens, strict=True):
-            before = [prompt.tokens[-1], *chosen]
-            wrong = [(i, j) for i, j in zip(before, chosen, strict=False) if not mask[i, j]]
+        for prompt, actions in zip(prompts, batch.action_tokens, strict=True):
+            before = [prompt.tokens[-1], *actions]
+            wrong = [(i, j) for i, j in zip(before, actions, strict=False) if not mask[i, j]]
             require(
                 not wrong,
                 f"at temperature {temperature:g} token {wrong[0][1] if wrong else ''} was sampled after token "

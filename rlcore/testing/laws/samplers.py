@@ -15,15 +15,15 @@ from rlcore.testing.law import LawBroken, Subject, law, require
 from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module
     a_generator_may_be_left_out,
     batches_change_nothing,
-    beta_steers_what_is_drawn,
-    frequencies_are_the_policys,
+    beta_adds_advantages_to_the_logits,
+    frequencies_match_the_policy,
     greedy_equals_transformers,
-    only_allowed_tokens_are_drawn,
+    only_allowed_tokens_are_sampled,
+    only_the_generator_matters,
     temperature_divides_the_logits,
-    the_generator_alone_decides,
-    the_generator_moves_on,
-    top_k_draws_among_the_likeliest,
-    top_p_draws_among_the_likeliest,
+    the_generator_advances,
+    top_k_samples_the_likeliest,
+    top_p_samples_the_likeliest,
 )
 from rlcore.testing.rig.reference_transformers import action_logprobs
 from rlcore.testing.rig.sampler_calls import ENDING, TEXTS, check_column, draw, make_policy, make_prompts
@@ -53,7 +53,7 @@ def row_i_continues_prompt_i(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def masks_mark_what_was_chosen(subject: Subject) -> None:
+def masks_select_the_continuation(subject: Subject) -> None:
     """`mask` is True for prompt and continuation, which are contiguous; `action_mask` is True for the continuation.
 
     Every continuation has at least one token; padding is False in both masks.
@@ -64,16 +64,16 @@ def masks_mark_what_was_chosen(subject: Subject) -> None:
         real = batch.mask[i].nonzero()[:, 0].tolist()
         side_by_side = real == list(range(real[0], real[-1] + 1)) if real else False
         require(side_by_side, f"the real tokens of sequence {i} should be contiguous; they are at {real}")
-        chosen = batch.action_mask[i].nonzero()[:, 0].tolist()
+        actions = batch.action_mask[i].nonzero()[:, 0].tolist()
         require(
-            bool(chosen) and chosen == real[len(prompt.tokens) :],
+            bool(actions) and actions == real[len(prompt.tokens) :],
             f"`action_mask` of sequence {i} should be True at {real[len(prompt.tokens) :]}, the real tokens after its "
-            f"prompt; it is True at {chosen}; mark exactly the sampled tokens",
+            f"prompt; it is True at {actions}; mark exactly the sampled tokens",
         )
 
 
 @law(SAMPLERS)
-def arrays_are_of_the_right_kind(subject: Subject) -> None:
+def tensors_have_the_right_dtype_and_shape(subject: Subject) -> None:
     """Tokens are int64 ids of the vocabulary, masks and `ended` are bool, columns have shape [B] or [B, T].
 
     All tensors are on the policy's device and require no gradient.
@@ -82,11 +82,11 @@ def arrays_are_of_the_right_kind(subject: Subject) -> None:
     batch = draw(subject, policy, make_prompts(TEXTS))
     height, width = batch.tokens.shape
     whole, each = (height,), (height, width)
-    wanted: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]]
-    wanted = {"tokens": (torch.int64, [each]), "ended": (torch.bool, [whole])}
-    wanted |= {name: (torch.bool, [each]) for name in ("mask", "action_mask")}
-    wanted |= {name: (column.dtype, [whole, each]) for name, column in batch.columns.items()}
-    for name, (dtype, shapes) in wanted.items():
+    expected: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]]
+    expected = {"tokens": (torch.int64, [each]), "ended": (torch.bool, [whole])}
+    expected |= {name: (torch.bool, [each]) for name in ("mask", "action_mask")}
+    expected |= {name: (column.dtype, [whole, each]) for name, column in batch.columns.items()}
+    for name, (dtype, shapes) in expected.items():
         array = batch[name] if name in batch else getattr(batch, name)
         require(
             array.dtype == dtype and tuple(array.shape) in shapes and array.device == policy.device,
@@ -100,7 +100,7 @@ def arrays_are_of_the_right_kind(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def logprobs_are_the_untempered_policys(subject: Subject) -> None:
+def logprobs_ignore_sampling_options(subject: Subject) -> None:
     """A column `logprobs` holds the log-probs that plain transformers computes for the sampled tokens, within 1e-4.
 
     Temperature, top-k and top-p do not change this column.
@@ -115,7 +115,7 @@ def logprobs_are_the_untempered_policys(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def values_are_what_scoring_says(subject: Subject) -> None:
+def values_equal_scoring(subject: Subject) -> None:
     """A column `values` holds the values that `policy.score` returns for the sampled tokens, within 1e-4."""
     policy = make_policy(value_head=True)
     batch = draw(subject, policy, make_prompts(TEXTS))
@@ -135,30 +135,30 @@ def eos_ends_and_is_kept(subject: Subject) -> None:
     """
     for pad_is_eos in (False, True):
         batch = draw(subject, make_policy(pad_is_eos=pad_is_eos), make_prompts(TEXTS * 4), eos_token_ids=ENDING)
-        for i, chosen in enumerate(batch.action_tokens):
-            at = [place for place, token in enumerate(chosen) if token in ENDING]
+        for i, actions in enumerate(batch.action_tokens):
+            at = [position for position, token in enumerate(actions) if token in ENDING]
             require(
-                at in ([], [len(chosen) - 1]),
-                f"sequence {i} should end with its first EOS (any of {ENDING}); it continues: {chosen}; stop at EOS",
+                at in ([], [len(actions) - 1]),
+                f"sequence {i} should end with its first EOS (any of {ENDING}); it continues: {actions}; stop at EOS",
             )
             require(
                 bool(batch.ended[i]) == bool(at),
-                f"`ended` of sequence {i}, whose action tokens are {chosen}, should be {bool(at)} (EOS is any of "
+                f"`ended` of sequence {i}, whose action tokens are {actions}, should be {bool(at)} (EOS is any of "
                 f"{ENDING}); it is {bool(batch.ended[i])}; keep EOS as the last action token, and set `ended` for its "
                 "sequence",
             )
 
 
 @law(SAMPLERS)
-def the_policys_own_eos_counts(subject: Subject) -> None:
+def the_policys_eos_tokens_end(subject: Subject) -> None:
     """If `sampling.eos_token_ids` is None, each of the policy's `eos_token_ids` ends a sequence."""
     policy = make_policy()
     policy.eos_token_ids = ENDING
     batch = draw(subject, policy, make_prompts(TEXTS * 4))
-    for i, chosen in enumerate(batch.action_tokens):
+    for i, actions in enumerate(batch.action_tokens):
         require(
-            not set(chosen[:-1]) & set(ENDING),
-            f"sequence {i} should end with the first of policy.eos_token_ids = {ENDING}; it is {chosen}; stop at them "
+            not set(actions[:-1]) & set(ENDING),
+            f"sequence {i} should end with the first of policy.eos_token_ids = {ENDING}; it is {actions}; stop at them "
             "if sampling.eos_token_ids is None",
         )
 
@@ -172,12 +172,12 @@ def limits_are_honoured(subject: Subject) -> None:
     policy = make_policy()
     prompts = make_prompts(("a", "ab" * 30, "cat"))
     batch = draw(subject, policy, prompts, max_new_tokens=7, eos_token_ids=())
-    for i, (prompt, chosen) in enumerate(zip(prompts, batch.action_tokens, strict=True)):
-        wanted = min(7, policy.max_length - len(prompt.tokens))
+    for i, (prompt, actions) in enumerate(zip(prompts, batch.action_tokens, strict=True)):
+        expected = min(7, policy.max_length - len(prompt.tokens))
         require(
-            len(chosen) == wanted and not bool(batch.ended[i]),
-            f"a prompt of {len(prompt.tokens)} tokens in a context of {policy.max_length} should get {wanted} new ones "
-            f"with max_new_tokens = 7, and `ended` False; it got {len(chosen)}, `ended` "
+            len(actions) == expected and not bool(batch.ended[i]),
+            f"a prompt of {len(prompt.tokens)} tokens in a context of {policy.max_length} should get {expected} new "
+            f"ones with max_new_tokens = 7, and `ended` False; it got {len(actions)}, `ended` "
             f"{bool(batch.ended[i])}; stop at the limit",
         )
 
@@ -188,10 +188,10 @@ def eos_waits_for_min_new_tokens(subject: Subject) -> None:
     batch = draw(
         subject, make_policy(), make_prompts(TEXTS * 4), min_new_tokens=3, max_new_tokens=6, eos_token_ids=ENDING
     )
-    for i, chosen in enumerate(batch.action_tokens):
+    for i, actions in enumerate(batch.action_tokens):
         require(
-            len(chosen) >= 3 and not set(chosen[:3]) & set(ENDING),
-            f"the first 3 tokens of sequence {i} should contain no EOS (any of {ENDING}); it is {chosen}; mask EOS "
+            len(actions) >= 3 and not set(actions[:3]) & set(ENDING),
+            f"the first 3 tokens of sequence {i} should contain no EOS (any of {ENDING}); it is {actions}; mask EOS "
             "out until min_new_tokens",
         )
 
@@ -205,12 +205,12 @@ def stop_sequences_end(subject: Subject) -> None:
     stops, policy = ("e", "i", "ca", "o"), make_policy()
     prompts = make_prompts(("here we go", "a", "cat", "nice") * 6)
     batch = draw(subject, policy, prompts, stop_sequences=stops, eos_token_ids=(), max_new_tokens=12)
-    for i, chosen in enumerate(batch.action_tokens):
-        text = "".join(LETTERS[token] if token < len(LETTERS) else "_" for token in chosen)
+    for i, actions in enumerate(batch.action_tokens):
+        text = "".join(LETTERS[token] if token < len(LETTERS) else "_" for token in actions)
         before = [stop for stop in stops if stop in text[:-1]]
         ends = text.endswith(stops)
         require(
-            bool(chosen) and not before and bool(batch.ended[i]) == ends and (ends or len(chosen) == 12),
+            bool(actions) and not before and bool(batch.ended[i]) == ends and (ends or len(actions) == 12),
             f"with stop_sequences = {stops} the continuation {text!r} (`ended` {bool(batch.ended[i])}) of prompt {i} "
             "should end with the first of them that it completes, and `ended` should be True only then; search the "
             "continuation without the prompt, after every token",
@@ -218,7 +218,7 @@ def stop_sequences_end(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def the_policy_is_left_as_it_was(subject: Subject) -> None:
+def the_policy_is_not_changed(subject: Subject) -> None:
     """Sampling does not change any module's mode, any parameter, `requires_grad` or gradient, or torch's grad mode."""
     policy = make_policy(value_head=True)
     parts, parameters = list(policy.module.modules()), list(policy.module.parameters())

@@ -25,7 +25,7 @@ BEYOND = 5
 
 
 @law(SCHEDULERS)
-def every_group_has_the_rate_it_tells(subject: Subject) -> None:
+def every_group_has_the_reported_rate(subject: Subject) -> None:
     """At each step `get_last_lr()` equals the `lr` of every parameter group of the optimizer."""
     optimizer, schedule = _build(subject)
     for step in range(TOTAL):
@@ -47,7 +47,7 @@ def without_warm_up_it_begins_with_lr(subject: Subject) -> None:
 
 def _warms_up(subject: Subject) -> bool:
     """Return whether it takes `num_warmup_steps`."""
-    takes = parameters_of(_chosen(subject).scheduler)
+    takes = parameters_of(_optimization(subject).scheduler)
     return takes is None or WARMUP in takes
 
 
@@ -96,7 +96,7 @@ def a_state_continues(subject: Subject) -> None:
             _step(optimizer, schedule)
 
 
-def _chosen(subject: Subject, warmup_steps: int = 0) -> Optimization:
+def _optimization(subject: Subject, warmup_steps: int = 0) -> Optimization:
     return Optimizers().get(
         OptimizerConfig(
             name="rlcore:sgd",
@@ -110,9 +110,9 @@ def _chosen(subject: Subject, warmup_steps: int = 0) -> Optimization:
 
 def _build(subject: Subject, warmup_steps: int = 0) -> tuple[Optimizer, LRScheduler]:
     """Build an optimizer and, as a run does, the schedule under test for it."""
-    chosen = _chosen(subject, warmup_steps)
-    optimizer = chosen.build([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)])
-    return optimizer, chosen.schedule(optimizer, TOTAL)
+    optimization = _optimization(subject, warmup_steps)
+    optimizer = optimization.build([{"params": [torch.nn.Parameter(torch.ones(2))]} for _ in range(2)])
+    return optimizer, optimization.schedule(optimizer, TOTAL)
 
 
 def _rates(subject: Subject, count: int, warmup_steps: int = 0) -> list[float]:

@@ -32,7 +32,7 @@ TYPES = (
 
 
 @law(STORES)
-def what_was_appended_comes_back_in_order(subject: Subject) -> None:
+def batches_come_back_in_order(subject: Subject) -> None:
     """`take` returns all appended sequences as one batch, in the order of `append`."""
     store, batches = make_store(subject), [make_batch(seed) for seed in range(3)]
     _fill(store, batches)
@@ -49,7 +49,7 @@ def batches_of_different_widths_come_back_whole(subject: Subject) -> None:
 
 
 @law(STORES)
-def an_empty_store_says_so(subject: Subject) -> None:
+def an_empty_store_raises(subject: Subject) -> None:
     """`take` raises `rlcore.errors.EmptyStore` on a new store and after a previous `take`."""
     store = make_store(subject)
     _expect_empty(store, "a new store")
@@ -59,7 +59,7 @@ def an_empty_store_says_so(subject: Subject) -> None:
 
 
 @law(STORES)
-def taking_forgets(subject: Subject) -> None:
+def take_empties_the_store(subject: Subject) -> None:
     """A second `take` returns only the sequences appended since the first."""
     store, later = make_store(subject), make_batch(1)
     store.append(make_batch(0))
@@ -99,7 +99,7 @@ def types_are_kept(subject: Subject) -> None:
 
 
 @law(STORES)
-def numbers_that_are_none_are_kept(subject: Subject) -> None:
+def nan_and_infinity_are_kept(subject: Subject) -> None:
     """NaN and infinities in columns are kept."""
     store, batch = make_store(subject), make_batch(0)
     odd = torch.tensor([float("nan"), float("inf"), float("-inf")])
@@ -109,7 +109,7 @@ def numbers_that_are_none_are_kept(subject: Subject) -> None:
 
 
 @law(STORES)
-def hundreds_of_batches_are_held(subject: Subject) -> None:
+def hundreds_of_batches_are_kept(subject: Subject) -> None:
     """Two hundred batches can be appended before a `take`, and none is dropped."""
     store, batches = make_store(subject), [make_batch(seed, height=1) for seed in range(200)]
     _fill(store, batches)
@@ -117,7 +117,7 @@ def hundreds_of_batches_are_held(subject: Subject) -> None:
 
 
 @law(STORES)
-def what_was_taken_stays_as_it_was(subject: Subject) -> None:
+def taken_batches_are_not_changed(subject: Subject) -> None:
     """A taken batch does not change when the store is filled and emptied again."""
     store, batches = make_store(subject), [make_batch(seed) for seed in range(2)]
     _fill(store, batches)
@@ -128,7 +128,7 @@ def what_was_taken_stays_as_it_was(subject: Subject) -> None:
 
 
 @law(STORES)
-def what_is_appended_is_not_changed(subject: Subject) -> None:
+def appended_batches_are_not_changed(subject: Subject) -> None:
     """`append` and `take` do not change the caller's batch."""
     store, batch = make_store(subject), make_batch(0, left=True)
     before = batch.each(torch.clone)
@@ -169,7 +169,7 @@ def same_appends_same_take(subject: Subject) -> None:
 
 
 @law(STORES)
-def a_state_is_taken_without_a_trace(subject: Subject) -> None:
+def state_dict_does_not_change_the_store(subject: Subject) -> None:
     """`state_dict` does not change the store, and later appends do not change a returned state."""
     store, batches = make_store(subject), [make_batch(seed) for seed in range(3)]
     _fill(store, batches[:2])
@@ -183,7 +183,7 @@ def a_state_is_taken_without_a_trace(subject: Subject) -> None:
 
 
 @law(STORES)
-def a_state_replaces_what_was_held(subject: Subject) -> None:
+def a_loaded_state_replaces_the_sequences(subject: Subject) -> None:
     """`load_state_dict` replaces the store's sequences with those of the state; an empty state empties the store."""
     store, batch = make_store(subject), make_batch(0)
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
@@ -215,8 +215,11 @@ def a_state_continues_in_a_new_process(subject: Subject) -> None:
         )
         seen = Trajectories(**load_state(Path(folder) / "taken"))
     advice = "return all sequences from `state_dict`, or the path of permanent files, and restore them"
-    held = sum(map(len, batches[:2]))
-    require(length == held, f"len should be {held} after `load_state_dict` in a new process; it was {length}; {advice}")
+    expected = sum(map(len, batches[:2]))
+    require(
+        length == expected,
+        f"len should be {expected} after `load_state_dict` in a new process; it was {length}; {advice}",
+    )
     compare(batches, seen, advice, what="the batch taken in a new process")
 
 

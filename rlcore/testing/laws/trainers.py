@@ -95,7 +95,7 @@ def losses_are_finite(subject: Subject) -> None:
 
 
 @law("trainers")
-def every_parameter_meant_to_train_moves(subject: Subject) -> None:
+def every_trainable_parameter_changes(subject: Subject) -> None:
     """A few steps change every parameter of `policy().module` that requires a gradient."""
     with TemporaryDirectory() as root:
         ran = run(Tiny.of(subject, root))

@@ -62,8 +62,8 @@ def build(
     torch.manual_seed(3)
     target: Any = subject.it.target()
     config = subject.config(**(changes or {}))
-    chosen = make_tokenizer() if tokenizer is None else tokenizer
-    policy: Policy = target(spec, config, tokenizer=None if chosen is FOLDERS else chosen, **heads)
+    passed = make_tokenizer() if tokenizer is None else tokenizer
+    policy: Policy = target(spec, config, tokenizer=None if passed is FOLDERS else passed, **heads)
     return policy
 
 
@@ -75,9 +75,9 @@ def make_dialogues(side: str = "right", columns: int = 13) -> Trajectories:
         mask[i, start : start + length] = True
     tokens = torch.full(mask.shape, 7)
     tokens[mask] = torch.randint(0, 30, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
-    chosen = mask & (mask.cumsum(1) > 2)
-    chosen[1] &= tokens[1] % 3 != 0
-    return Trajectories(tokens, mask, chosen, torch.ones(len(LENGTHS), dtype=torch.bool))
+    actions = mask & (mask.cumsum(1) > 2)
+    actions[1] &= tokens[1] % 3 != 0
+    return Trajectories(tokens, mask, actions, torch.ones(len(LENGTHS), dtype=torch.bool))
 
 
 @torch.no_grad()

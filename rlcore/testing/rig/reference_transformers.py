@@ -43,10 +43,10 @@ def action_logprobs(model: PreTrainedModel, batch: Trajectories) -> Tensor:
     logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float64)
     for row, real in enumerate(batch.mask):
         at = real.nonzero()[:, 0]
-        tokens, chosen = batch.tokens[row, at], batch.action_mask[row, at]
-        if not chosen.any():
+        tokens, actions = batch.tokens[row, at], batch.action_mask[row, at]
+        if not actions.any():
             continue
-        first = int(chosen.nonzero()[0, 0])
+        first = int(actions.nonzero()[0, 0])
         each = logits_after(model, tokens[:first].tolist(), tokens[first:].tolist())[:-1].double().log_softmax(-1)
         logprobs[row, at[first:]] = each.gather(1, tokens[first:, None])[:, 0]
     return logprobs.masked_fill(~batch.action_mask, 0.0)

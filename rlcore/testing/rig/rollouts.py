@@ -40,7 +40,7 @@ class Scripted:
     def __init__(self, *, scored: bool, padded: bool) -> None:
         self.scored, self.padded = scored, padded
         self.ranks: Ranks | None = None
-        self._drawn: Counter[tuple[int, ...]] = Counter()
+        self._counts: Counter[tuple[int, ...]] = Counter()
 
     def __call__(
         self,
@@ -51,17 +51,17 @@ class Scripted:
         generator: torch.Generator | None = None,  # noqa: ARG002  a sampler's signature
     ) -> Trajectories:
         """Continue each prompt once."""
-        drawn = [
+        continuations = [
             _draw(prompt.tokens, number, sampling.max_new_tokens)
             for prompt, number in zip(prompts, self._numbers(prompts), strict=True)
         ]
         batch = _stack(
-            [[*prompt.tokens, *tokens] for prompt, tokens in zip(prompts, drawn, strict=True)],
+            [[*prompt.tokens, *tokens] for prompt, tokens in zip(prompts, continuations, strict=True)],
             [
                 [False] * len(prompt.tokens) + [True] * len(tokens)
-                for prompt, tokens in zip(prompts, drawn, strict=True)
+                for prompt, tokens in zip(prompts, continuations, strict=True)
             ],
-            ended=[tokens[-1] == EOS for tokens in drawn],
+            ended=[tokens[-1] == EOS for tokens in continuations],
         ).to(policy.device)
         if self.scored:
             with torch.no_grad(), eval_mode(policy.module):
@@ -75,10 +75,10 @@ class Scripted:
         rank = self.ranks.rank if self.ranks is not None else 0
         mine = [(at, rank, prompt.tokens) for at, prompt in enumerate(prompts)]
         numbers = []
-        for _, drawer, tokens in sorted(self.ranks.gather(mine) if self.ranks is not None else mine):
-            if drawer == rank:
-                numbers.append(self._drawn[tokens])
-            self._drawn[tokens] += 1
+        for _, owner, tokens in sorted(self.ranks.gather(mine) if self.ranks is not None else mine):
+            if owner == rank:
+                numbers.append(self._counts[tokens])
+            self._counts[tokens] += 1
         return numbers
 
 

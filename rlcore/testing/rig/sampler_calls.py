@@ -40,7 +40,7 @@ def draws_from_policy(subject: Subject) -> bool:
 def takes_logit_mask(subject: Subject) -> bool:
     """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
-        return takes(_made(subject))
+        return takes(_sampler(subject))
     except RLCoreError:  # other laws report the error
         return False
 
@@ -76,16 +76,16 @@ def draw(
     **options: Any,
 ) -> Trajectories:
     """Call the sampler under test with the given sampling options and a generator, or the seed of one."""
-    sampler = _made(subject)
+    sampler = _sampler(subject)
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
     masked = {} if logit_mask is None else {"logit_mask": logit_mask}
-    drawn: Trajectories = sampler(policy, prompts, sampling, generator=generator, **masked)
-    return drawn
+    batch: Trajectories = sampler(policy, prompts, sampling, generator=generator, **masked)
+    return batch
 
 
-def _made(subject: Subject) -> Any:
+def _sampler(subject: Subject) -> Any:
     target: Any = subject.it.target()
     config = subject.config()
     return target if config is None else target(config)
@@ -109,13 +109,13 @@ def check_frequencies(
     """Sample thousands of continuations and compare their frequencies with `weigh(model, prompt)`."""
     prompts = make_prompts(tuple(texts) * DRAWS)
     policy, plain = policy or make_policy(), make_gpt2()
-    drawn = draw(
+    continuations = draw(
         subject, policy, prompts, max_new_tokens=max_new_tokens, logit_mask=logit_mask, **options
     ).action_tokens
     for i, prompt in enumerate(prompts[: len(texts)]):
         weights = weigh(plain, prompt.tokens)
         size = len(policy.tokenizer)
-        outcomes = [(row + row[-1:] * max_new_tokens)[:max_new_tokens] for row in drawn[i :: len(texts)] if row]
+        outcomes = [(row + row[-1:] * max_new_tokens)[:max_new_tokens] for row in continuations[i :: len(texts)] if row]
         at = torch.tensor([sum(token * size**k for k, token in enumerate(reversed(row))) for row in outcomes])
         counts = torch.bincount(at, minlength=len(weights)).double()
         what = f"after the prompt {list(prompt.tokens)}, with {options or 'defaults'}"
@@ -155,11 +155,11 @@ def chi_square_probability(counts: Tensor, probabilities: Tensor) -> float:
 
 def check_column(batch: Trajectories, name: str, expected: Tensor, what: str) -> None:
     """Require a column to equal `expected`, float[B, T], at every action token."""
-    chosen = batch.action_mask
-    off = (batch[name][chosen].double() - expected[chosen].double()).abs()
+    actions = batch.action_mask
+    off = (batch[name][actions].double() - expected[actions].double()).abs()
     worst = int(off.nan_to_num(float("inf")).argmax())
     require(
         bool((off < TOLERANCE).all()),
-        f"{what}, '{name}' of an action token should be {float(expected[chosen][worst]):.5f}; it is "
-        f"{float(batch[name][chosen][worst]):.5f}; record the policy's output for the token, or omit the column",
+        f"{what}, '{name}' of an action token should be {float(expected[actions][worst]):.5f}; it is "
+        f"{float(batch[name][actions][worst]):.5f}; record the policy's output for the token, or omit the column",
     )
