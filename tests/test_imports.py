@@ -36,11 +36,11 @@ LIGHT_MODULES = (
     "rlcore",
     "rlcore.checkpoints.manifest",
     "rlcore.checkpoints.run_folder",
-    "rlcore.loggers.settings",
+    "rlcore.loggers.console_options",
     "rlcore.loggers.tables",
-    "rlcore.models.settings",
+    "rlcore.models.model_options",
     "rlcore.optim",
-    "rlcore.optim.options",
+    "rlcore.optim.optimizer_options",
     "rlcore.rewards",
     "rlcore.training",
     "rlcore.training.peak_memory",
@@ -144,3 +144,16 @@ def test_the_core_names_no_trainer_and_no_other_dist() -> None:
 )  # fmt: skip
 def test_a_name_of_a_plugin_would_be_found(text: str, names: list[str]) -> None:
     assert [match[0] for match in _names_of_plugins().finditer(text)] == names
+
+
+def test_the_name_of_a_module_or_class_occurs_once() -> None:
+    """A reader who meets a name can find it; `__init__`, `__main__`, `plugin` and `config` stand in every package."""
+    modules: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        if name.partition(".")[0] == "rlcore" and not within(name, ("rlcore.testing",)) and path.stem[0] != "_":
+            modules.setdefault(path.stem, []).append(name)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(name)
+    assert {name: places for name, places in {**modules, **classes}.items() if len(places) > 1} == {}

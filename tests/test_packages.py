@@ -19,10 +19,10 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.cli.machine",
         "rlcore.logging",
         "rlcore.models",
-        "rlcore.optim.choose",
+        "rlcore.optim.optimization",
         "rlcore.plugins",
         "rlcore.protocols",
-        "rlcore.sampling.inputs",
+        "rlcore.sampling.sampler_inputs",
         "rlcore.training",
     ),
 }

@@ -44,7 +44,7 @@ MODULES = [
     "rlcore.models.causal",
     "rlcore.models.policy",
     "rlcore.models.seq2seq",
-    "rlcore.models.settings",
+    "rlcore.models.model_options",
     "rlcore.models.tokenizers",
     "rlcore.ops",
     "rlcore.optim",

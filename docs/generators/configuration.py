@@ -10,7 +10,7 @@ import attrs
 
 from rlcore.components import KINDS
 from rlcore.config import Row, describe
-from rlcore.models.settings import TokenizerConfig
+from rlcore.models.model_options import TokenizerConfig
 from rlcore.plugins.registry import registries
 from rlcore.settings import TrainConfig
 

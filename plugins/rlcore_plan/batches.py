@@ -6,16 +6,16 @@ import torch
 
 from rlcore.training import Order, micro_batches, stack_samples
 from rlcore.types import Prompt, Trajectories
-from rlcore_plan.subject import Subject, vocabulary_of
+from rlcore_plan.planned_run import PlannedRun, vocabulary_of
 
 
-def pieces(subject: Subject, batch: Trajectories, size: int) -> list[Trajectories]:
+def pieces(subject: PlannedRun, batch: Trajectories, size: int) -> list[Trajectories]:
     """Cut a batch into micro-batches as the run does."""
     bound = subject.workload.micro_batch_tokens
     return [piece for piece, _ in micro_batches(batch, size, subject.ranks, tokens=bound)]
 
 
-def learned(subject: Subject) -> Trajectories:
+def learned(subject: PlannedRun) -> Trajectories:
     """Return one rank's batch of an optimizer step: rollouts of the maximum length, or samples."""
     if subject.workload.num_sampled:
         return rollouts(subject, subject.share(subject.workload.batch_size))
@@ -27,7 +27,7 @@ def learned(subject: Subject) -> Trajectories:
     return stack_samples(max(batches, key=lambda batch: sum(len(each.tokens) for each in batch)))
 
 
-def rollouts(subject: Subject, size: int) -> Trajectories:
+def rollouts(subject: PlannedRun, size: int) -> Trajectories:
     """Return different sequences of the maximum length, of as many different prompts as the run has."""
     new, base = subject.settings.gen.max_new_tokens, max(vocabulary_of(subject.policy), 2)
     drawn = torch.randint(base, (size, new), generator=torch.Generator().manual_seed(0)).tolist()
@@ -36,7 +36,7 @@ def rollouts(subject: Subject, size: int) -> Trajectories:
     return Trajectories.stack(tokens, [[False] * len(prompt.tokens) + [True] * new for prompt in made])
 
 
-def prompts(subject: Subject, size: int, length: int, different: int = 0) -> list[Prompt]:
+def prompts(subject: PlannedRun, size: int, length: int, different: int = 0) -> list[Prompt]:
     """Return `size` prompts of one length; `different` of them differ, or all."""
     base, made = max(vocabulary_of(subject.policy), 2), []
     for i in range(size):

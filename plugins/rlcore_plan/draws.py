@@ -10,7 +10,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings
 from rlcore_plan.batches import prompts
 from rlcore_plan.live import LiveBytes
-from rlcore_plan.subject import Subject
+from rlcore_plan.planned_run import PlannedRun
 from rlcore_plan.watched import Watched
 
 NUM_EARLY, NUM_LATE = 2, 3
@@ -53,7 +53,7 @@ class Draws:
         return {each.name: each.size for each in self.phases}
 
 
-def is_drawn_alike(one: Subject, other: Subject) -> bool:
+def is_drawn_alike(one: PlannedRun, other: PlannedRun) -> bool:
     """Tell whether two runs of the same prompts take the same memory for sampling."""
     (first, work), (second, task) = ((each.settings, each.workload) for each in (one, other))
     models = [{name: value for name, value in each.model.items() if name not in UNSEEN} for each in (first, second)]
@@ -63,7 +63,7 @@ def is_drawn_alike(one: Subject, other: Subject) -> bool:
     )
 
 
-def draw(subject: Subject, live: LiveBytes) -> Draws:
+def draw(subject: PlannedRun, live: LiveBytes) -> Draws:
     """Sample as in training, and as in evaluations; called inside `fake_tensors`."""
     settings, phases, began = subject.settings, [], live.now
     if subject.workload.num_sampled:
@@ -79,7 +79,7 @@ def draw(subject: Subject, live: LiveBytes) -> Draws:
 
 
 def _drawn(
-    subject: Subject, live: LiveBytes, name: str, gen: SamplingConfig, num_prompts: int, length: int, began: int
+    subject: PlannedRun, live: LiveBytes, name: str, gen: SamplingConfig, num_prompts: int, length: int, began: int
 ) -> Draw:
     """Sample the first tokens with a cache of its full size, then the last ones."""
     size = min(num_prompts, gen.batch_size or num_prompts)

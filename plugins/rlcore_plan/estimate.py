@@ -21,7 +21,7 @@ from rlcore_plan.draws import is_drawn_alike
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
 from rlcore_plan.phases import Measured, measure
-from rlcore_plan.subject import Subject, build_subject, read_inputs
+from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first
@@ -47,7 +47,7 @@ class Estimate:
     baseline: int
     device: str
     world: int
-    subject: Subject
+    subject: PlannedRun
     mode: FakeTensors
 
     @property
@@ -107,7 +107,7 @@ def estimate(
 
 def _measured(
     settings: TrainConfig, where: str, world: int, known: Estimate | None, heap: Heap | None
-) -> tuple[Measured, Subject, FakeTensors]:
+) -> tuple[Measured, PlannedRun, FakeTensors]:
     try:
         with fake_tensors(known.mode if known else _fake_tensors_with(heap)) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels warn about the layout of fake tensors

@@ -16,8 +16,8 @@ from rlcore.errors import ConfigError
 from rlcore.models.hub import is_hub_id
 from rlcore.models.tokenizers import load_tokenizer
 from rlcore.settings import TrainConfig
-from rlcore.training.choose import Chosen
 from rlcore.training.inputs import Inputs
+from rlcore.training.run_components import Chosen
 from rlcore.types import Sample
 
 UNREAD = "not read here"

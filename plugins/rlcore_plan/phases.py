@@ -14,7 +14,7 @@ from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
-from rlcore_plan.subject import Subject
+from rlcore_plan.planned_run import PlannedRun
 
 MANY = 10**6
 """Updates of a run for its schedule, which takes no memory."""
@@ -67,7 +67,7 @@ class Measured:
         return max(self.phases, key=lambda phase: phase.taken)
 
 
-def measure(subject: Subject, live: LiveBytes, draws: Draws | None = None) -> Measured:
+def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) -> Measured:
     """Run one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
@@ -118,7 +118,7 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int, int]:
+def _update(subject: PlannedRun, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int, int]:
     """Make one optimizer step, of two micro-batches where there are several.
 
     Returns:
@@ -149,7 +149,7 @@ def _update(subject: Subject, live: LiveBytes, updater: Updater) -> tuple[dict[s
     return parts, moments, live.holes
 
 
-def _passes(subject: Subject, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
+def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
     """Make forward and backward passes of micro-batches; return what one keeps in between."""
     kept = 0
     for batch in micro:
@@ -168,7 +168,7 @@ def _loss(outputs: PolicyOutputs) -> torch.Tensor:
     return torch.stack(terms).sum()
 
 
-def _remembered(subject: Subject, live: LiveBytes) -> int:
+def _remembered(subject: PlannedRun, live: LiveBytes) -> int:
     """Count the bytes of what a frozen trunk makes of a step's sequences, which is kept until the step is over."""
     room = getattr(subject.chosen.architecture.options, "trunk_cache_gb", 0.0)
     if not room or all(parameter.requires_grad for parameter in subject.policy.module.parameters()):
@@ -182,7 +182,7 @@ def _remembered(subject: Subject, live: LiveBytes) -> int:
     return min(kept, int(room * 1e9))
 
 
-def _scoring(subject: Subject, live: LiveBytes) -> list[tuple[int, int]]:
+def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
     """Score rollouts as the trainer does before it learns from them, where it does; return what that takes.
 
     Twice: the bytes of a pass, and those that malloc keeps of freed tensors.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rlcore.protocols import Decoder, DecodeStep, Policy, joins
-from rlcore.sampling.inputs import takes_waiting
+from rlcore.sampling.sampler_inputs import takes_waiting
 from rlcore_plan.live import LiveBytes, held
 
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
-from rlcore_profile.stretches import Event, Frame, Row, Stretch, Track
+from rlcore_profile.stretches import Event, Frame, PhaseRow, Stretch, Track
 
 NOTHING: AbstractContextManager[object] = nullcontext()
 TRACED = 6
@@ -144,7 +144,7 @@ class Profile:
         """Add what was awaited, from `begun` until now."""
         now = self.now()
         with self._lock:
-            self._open.beside.setdefault((name,), Row()).add(Row(now - begun, now - begun, 1))
+            self._open.beside.setdefault((name,), PhaseRow()).add(PhaseRow(now - begun, now - begun, 1))
             self._note(Event(name, None, begun, now))
 
     def _note(self, event: Event) -> None:
@@ -159,7 +159,7 @@ class Profile:
         with self._lock:
             rows, own = self._open.rows if track is self._main else self._open.beside, took - frame.inner
             total = own if frame.is_background else took
-            rows.setdefault(frame.path, Row()).add(Row(total, own, calls, frame.tokens))
+            rows.setdefault(frame.path, PhaseRow()).add(PhaseRow(total, own, calls, frame.tokens))
             self._note(Event(frame.path[-1], track.number, frame.begun, now))
         frame.begun, frame.inner, frame.tokens = now, 0, 0
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from rlcore_profile.recorder import TRACED, Profile
-from rlcore_profile.stretches import Event, Path, Row, Stretch
+from rlcore_profile.stretches import Event, Path, PhaseRow, Stretch
 
 SCHEMA = 1
 OTHER = "other"
@@ -77,13 +77,13 @@ def _passage(event: Event, number: int, pid: int, origin: int) -> list[dict[str,
 
 def _rows(stretch: Stretch) -> list[str]:
     head = f"{'phase':<30}{'s':>10}{'self s':>10}{'ms/step':>10}{'share':>9}{'calls':>8}{'tokens/s':>12}"
-    other = Row(stretch.other, stretch.other)
+    other = PhaseRow(stretch.other, stretch.other)
     rows = [_row(path, row, stretch) for path, row in _in_order(stretch.rows)]
-    whole = Row(stretch.wall, stretch.wall)
+    whole = PhaseRow(stretch.wall, stretch.wall)
     return [head, *rows, _row((OTHER,), other, stretch), _row(("all",), whole, stretch)]
 
 
-def _row(path: Path, row: Row, stretch: Stretch) -> str:
+def _row(path: Path, row: PhaseRow, stretch: Stretch) -> str:
     name = "  " * (len(path) - 1) + path[-1]
     each = row.total / 1e6 / max(stretch.num_steps, 1)
     share = 100 * row.total / max(stretch.wall, 1)
@@ -93,13 +93,13 @@ def _row(path: Path, row: Row, stretch: Stretch) -> str:
     return f"{name:<30}{times}{calls:>8}{speed:>12}".rstrip()
 
 
-def _in_order(rows: dict[Path, Row]) -> list[tuple[Path, Row]]:
+def _in_order(rows: dict[Path, PhaseRow]) -> list[tuple[Path, PhaseRow]]:
     """Put each phase under the one it lies in, the longest first."""
 
     def place(path: Path) -> tuple[tuple[int, str], ...]:
         outer = [path[: i + 1] for i in range(len(path))]
         # A phase that is still open around one that has ended may have no row yet.
-        return tuple((-rows.get(each, Row()).total, each[-1]) for each in outer)
+        return tuple((-rows.get(each, PhaseRow()).total, each[-1]) for each in outer)
 
     return sorted(rows.items(), key=lambda pair: place(pair[0]))
 
@@ -111,7 +111,7 @@ def _in_a_line(stretch: Stretch) -> str:
 
 
 def _plain(stretch: Stretch) -> dict[str, Any]:
-    def told(rows: dict[Path, Row]) -> list[dict[str, Any]]:
+    def told(rows: dict[Path, PhaseRow]) -> list[dict[str, Any]]:
         return [
             {
                 "path": list(path),

@@ -11,7 +11,7 @@ Path = tuple[str, ...]
 
 
 @attrs.define
-class Row:
+class PhaseRow:
     """Hold what one phase took, in nanoseconds, how often it was entered, and the tokens it was about."""
 
     total: int = 0
@@ -19,7 +19,7 @@ class Row:
     calls: int = 0
     tokens: int = 0
 
-    def add(self, more: Row) -> None:
+    def add(self, more: PhaseRow) -> None:
         """Add what another row holds."""
         self.total += more.total
         self.own += more.own
@@ -40,8 +40,8 @@ class Stretch:
     """
 
     wall: int = 0
-    rows: dict[Path, Row] = attrs.field(factory=dict)
-    beside: dict[Path, Row] = attrs.field(factory=dict)
+    rows: dict[Path, PhaseRow] = attrs.field(factory=dict)
+    beside: dict[Path, PhaseRow] = attrs.field(factory=dict)
     num_steps: int = 0
     first_step: int = 0
     last_step: int = 0
@@ -58,7 +58,7 @@ class Stretch:
         self.first_step, self.last_step = self.first_step or more.first_step, more.last_step or self.last_step
         for mine, theirs in ((self.rows, more.rows), (self.beside, more.beside)):
             for path, row in theirs.items():
-                mine.setdefault(path, Row()).add(row)
+                mine.setdefault(path, PhaseRow()).add(row)
 
 
 @attrs.frozen

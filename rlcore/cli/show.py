@@ -222,7 +222,7 @@ def _instead(component: Component[Any]) -> str:
 
 def _sections() -> dict[str, Options]:
     from rlcore.config.describe import fields, section_class
-    from rlcore.models.settings import TokenizerConfig
+    from rlcore.models.model_options import TokenizerConfig
     from rlcore.settings import TrainConfig
 
     sections = {

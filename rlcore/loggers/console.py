@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rlcore.loggers.settings import ConsoleConfig
+from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number, visible
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.protocols import RunView

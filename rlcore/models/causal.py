@@ -9,13 +9,13 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.build import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore.models.decoding.static import check_static_is_installed
 from rlcore.models.forward import looks_ahead
-from rlcore.models.inputs import CausalLayout
+from rlcore.models.input_layout import CausalLayout
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.frozen_trunk import make_trunk
 from rlcore.models.speed.packing import longest_packed
@@ -89,7 +89,7 @@ def _longest_packed(model: PreTrainedModel, critic: PreTrainedModel | None) -> i
     """Switch the model and its critic to packed attention; return the tokens of the longest sequence both may pack.
 
     Raises:
-        Refused: one of them does not allow packing.
+        TechniqueRefused: one of them does not allow packing.
     """
     longest = longest_packed(model)
     return longest if critic is None else min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))

@@ -17,7 +17,7 @@ from rlcore.models.dropout import eval_mode, is_stochastic
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
-from rlcore.models.inputs import InputLayout
+from rlcore.models.input_layout import InputLayout
 from rlcore.models.q_heads import QHeads, QScores
 from rlcore.models.speed.exactness import tolerance
 from rlcore.models.speed.frozen_trunk import FrozenTrunk

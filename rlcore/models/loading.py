@@ -28,7 +28,7 @@ from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.speed.activations import fuse_activations
 
 if TYPE_CHECKING:
-    from rlcore.models.settings import LanguageModelConfig
+    from rlcore.models.model_options import LanguageModelConfig
 
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 

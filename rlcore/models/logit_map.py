@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.models.forward import predict, run_model
-from rlcore.models.inputs import InputLayout
-from rlcore.models.speed import Refused
+from rlcore.models.input_layout import InputLayout
+from rlcore.models.speed import TechniqueRefused
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.logit_tiles import LogitMap
 
@@ -29,12 +29,12 @@ def find_logit_map(model: PreTrainedModel, layout: InputLayout) -> LogitMap:
     """Return what `model` does to every logit of its head.
 
     Raises:
-        Refused: the head is not a plain linear layer (an adapter in it, weights of 8 bits), the model does something
-            else to logits than `LogitMap` describes, or the log-probs of a small batch differ.
+        TechniqueRefused: the head is not a plain linear layer (an adapter in it, weights of 8 bits), the model does
+            something else to logits than `LogitMap` describes, or the log-probs of a small batch differ.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
-        raise Refused(f"its head is a {type(head).__name__}, not a plain linear layer")
+        raise TechniqueRefused(f"its head is a {type(head).__name__}, not a plain linear layer")
     with probing(model):
         found = _probed(model, layout, head)
         _compare(model, layout, found)
@@ -51,7 +51,7 @@ def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> Log
     """Replace the head's output by `PROBES`, each number in every column, and fit a `LogitMap` to the model's logits.
 
     Raises:
-        Refused: no `LogitMap` describes the logits.
+        TechniqueRefused: no `LogitMap` describes the logits.
     """
     values = torch.tensor(PROBES, device=model.device)
     order = torch.arange(len(PROBES))[:, None] + torch.arange(len(head.weight))
@@ -59,15 +59,15 @@ def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> Log
     with _answering(head, given[None]):
         got = predict(model, layout, *_batch(model))[0].double()
     if got.shape != given.shape:
-        raise Refused(UNKNOWN)
+        raise TechniqueRefused(UNKNOWN)
     one, far = float(got[0, 0]), float(got[1, 0])
     capped = abs(far) < 0.5 * abs(PROBES[1] * one)
     if capped and abs(one) >= abs(far):
-        raise Refused(UNKNOWN)
+        raise TechniqueRefused(UNKNOWN)
     scale = far * math.atanh(one / far) if capped else one
     found = LogitMap(1.0 if math.isclose(scale, 1.0, rel_tol=1e-6) else scale, far if capped else 0.0)
     if not torch.allclose(found.apply_(given.double()), got, rtol=1e-5, atol=1e-6):
-        raise Refused(UNKNOWN)
+        raise TechniqueRefused(UNKNOWN)
     return found
 
 
@@ -85,7 +85,7 @@ def _compare(model: PreTrainedModel, layout: InputLayout, logit_map: LogitMap) -
     """Compare log-probs and entropies computed without the head to those of its logits.
 
     Raises:
-        Refused: they differ.
+        TechniqueRefused: they differ.
     """
     expected, _ = run_model(model, layout, *_batch(model), entropy=True)
     seen, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, max_full_logits=0)

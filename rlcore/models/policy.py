@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model

@@ -12,12 +12,12 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rlcore.data.tokens import closing_tokens, opening_tokens
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.build import add_heads, check_vocabulary, load_critic, make_value, prepare
 from rlcore.models.kind import ENCODER_DECODER
+from rlcore.models.model_options import Seq2SeqLMConfig
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.seq2seq_inputs import Seq2SeqLayout
-from rlcore.models.settings import Seq2SeqLMConfig
+from rlcore.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
+from rlcore.models.seq2seq_layout import Seq2SeqLayout
 from rlcore.models.speed import SpeedReport
 from rlcore.models.tokenizers import load_tokenizer
 

@@ -14,7 +14,7 @@ from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import base_of, first_line, quiet_transformers
-from rlcore.models.settings import LanguageModelConfig, TokenizerConfig
+from rlcore.models.model_options import LanguageModelConfig, TokenizerConfig
 
 log = get_logger("models")
 
@@ -31,7 +31,7 @@ def load_tokenizer(
     Args:
         spec: the model, in any form.
         given: a tokenizer, its hub id or folder, or a mapping with `path` (either of these) and other options of
-            `rlcore.models.settings.TokenizerConfig`.
+            `rlcore.models.model_options.TokenizerConfig`.
         config: the model's options.
 
     Raises:

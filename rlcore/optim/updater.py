@@ -14,8 +14,8 @@ from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.optim.batches import micro_batches
-from rlcore.optim.choose import Optimization, Optimizers
 from rlcore.optim.meter import Meter
+from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.profiling import phase, timed
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks

@@ -6,20 +6,20 @@ from rlcore.hookspecs import Register, hookimpl
 
 _TORCH, _SCHEDULES, _TRANSFORMERS = "torch.optim", "torch.optim.lr_scheduler", "transformers.optimization"
 _OPTIMIZERS = (
-    ("adamw", "rlcore.optim.builtin:build_adamw", "AMSGrad", "Adam with decoupled weight decay"),
-    ("adam", "rlcore.optim.builtin:build_adam", "AMSGrad", "Adam; weight decay is added to the gradient"),
+    ("adamw", "rlcore.optim.builtin_optimizers:build_adamw", "AMSGrad", "Adam with decoupled weight decay"),
+    ("adam", "rlcore.optim.builtin_optimizers:build_adam", "AMSGrad", "Adam; weight decay is added to the gradient"),
     ("nadam", f"{_TORCH}:NAdam", "NAdam", "Adam with Nesterov's momentum"),
     ("radam", f"{_TORCH}:RAdam", "RAdam", "Adam with a rectified variance"),
     ("adamax", f"{_TORCH}:Adamax", None, "Adam with the maximum norm instead of the second moment"),
     (
         "adafactor",
-        "rlcore.optim.builtin:build_adafactor",
+        "rlcore.optim.builtin_optimizers:build_adafactor",
         "Adafactor",
         "factored second moments, which need little memory",
     ),
     (
         "adamw_8bit",
-        "rlcore.optim.builtin:build_adamw_8bit",
+        "rlcore.optim.builtin_optimizers:build_adamw_8bit",
         "EightBit",
         "AdamW with 8-bit moments, by bitsandbytes",
     ),
@@ -28,7 +28,7 @@ _OPTIMIZERS = (
     ("adagrad", f"{_TORCH}:Adagrad", "Adagrad", "gradients divided by the root of the sum of their squares"),
     ("adadelta", f"{_TORCH}:Adadelta", "Adadelta", "steps scaled by the size of earlier steps; lr multiplies them"),
 )
-"""The built-in optimizers: name, target, prefix of the class in `rlcore.optim.options`, summary."""
+"""The built-in optimizers: name, target, prefix of the class in `rlcore.optim.optimizer_options`, summary."""
 _SCHEDULERS = (
     ("constant", f"{_TRANSFORMERS}:get_constant_schedule_with_warmup", None, "constant lr"),
     ("linear", f"{_TRANSFORMERS}:get_linear_schedule_with_warmup", None, "linear decay to 0 at the last step"),
@@ -41,11 +41,16 @@ _SCHEDULERS = (
     ),
     (
         "cosine_with_min_lr",
-        "rlcore.optim.builtin:build_cosine_with_min_lr",
+        "rlcore.optim.builtin_optimizers:build_cosine_with_min_lr",
         "MinLR",
         "cosine decay to a rate above 0 at the last step",
     ),
-    ("polynomial", "rlcore.optim.builtin:build_polynomial", "Polynomial", "decay with a power of the remaining steps"),
+    (
+        "polynomial",
+        "rlcore.optim.builtin_optimizers:build_polynomial",
+        "Polynomial",
+        "decay with a power of the remaining steps",
+    ),
     (
         "inverse_sqrt",
         f"{_TRANSFORMERS}:get_inverse_sqrt_schedule",
@@ -54,7 +59,7 @@ _SCHEDULERS = (
     ),
     (
         "warmup_stable_decay",
-        "rlcore.optim.builtin:build_warmup_stable_decay",
+        "rlcore.optim.builtin_optimizers:build_warmup_stable_decay",
         "StableDecay",
         "constant lr, with a decay over the last steps",
     ),
@@ -95,13 +100,13 @@ def register_architectures(register: Register) -> None:
     register(
         "causal_lm",
         "rlcore.models.causal:build_causal_lm",
-        config="rlcore.models.settings:CausalLMConfig",
+        config="rlcore.models.model_options:CausalLMConfig",
         summary="any AutoModelForCausalLM, with the heads and reference that the algorithm requests",
     )
     register(
         "seq2seq_lm",
         "rlcore.models.seq2seq:build_seq2seq_lm",
-        config="rlcore.models.settings:Seq2SeqLMConfig",
+        config="rlcore.models.model_options:Seq2SeqLMConfig",
         summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
     )
 
@@ -118,7 +123,7 @@ def register_loggers(register: Register) -> None:
     register(
         "console",
         "rlcore.loggers.console:ConsoleLogger",
-        config="rlcore.loggers.settings:ConsoleConfig",
+        config="rlcore.loggers.console_options:ConsoleConfig",
         summary="one line per step, with a progress bar on a terminal",
     )
     register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always enabled")
@@ -129,8 +134,8 @@ def register_samplers(register: Register) -> None:
     """Register the built-in sampler."""
     register(
         "default",
-        "rlcore.sampling.loop:build_sampler",
-        config="rlcore.sampling.settings:SamplerConfig",
+        "rlcore.sampling.sampler:build_sampler",
+        config="rlcore.sampling.sampler_options:SamplerConfig",
         summary="decodes token by token with any policy; finished sequences leave the batch",
     )
 
@@ -139,7 +144,7 @@ def register_samplers(register: Register) -> None:
 def register_optimizers(register: Register) -> None:
     """Register optimizers of torch, transformers and bitsandbytes."""
     for name, target, options, summary in _OPTIMIZERS:
-        config = options and f"rlcore.optim.options:{options}Options"
+        config = options and f"rlcore.optim.optimizer_options:{options}Options"
         register(name, target, config=config, summary=summary)
 
 
@@ -147,7 +152,7 @@ def register_optimizers(register: Register) -> None:
 def register_schedulers(register: Register) -> None:
     """Register learning-rate schedules of transformers and torch."""
     for name, target, options, summary in _SCHEDULERS:
-        config = options and f"rlcore.optim.options:{options}Options"
+        config = options and f"rlcore.optim.optimizer_options:{options}Options"
         register(name, target, config=config, summary=summary)
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from rlcore.profiling import timed
 from rlcore.rewards.calls import Call, CallInputs, UserFunction
-from rlcore.rewards.choose import ChosenReward, choose_rewards
+from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve
 from rlcore.rewards.values import read_metrics, read_rewards
 from rlcore.types import Prompt

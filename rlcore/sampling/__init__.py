@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rlcore.sampling.loop import sample
+from rlcore.sampling.sampler import sample
 
 __all__ = ["sample"]

@@ -22,9 +22,9 @@ from rlcore.loggers import Loggers
 from rlcore.models.peft.inject import unwrap
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
-from rlcore.optim.choose import Optimizers
+from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
-from rlcore.plugins.choose import Chooser
+from rlcore.plugins.choice import Chooser
 from rlcore.plugins.observers import Observers
 from rlcore.plugins.registry import all_registries, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
@@ -33,12 +33,12 @@ from rlcore.ranks import Ranks
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
-from rlcore.training.choose import Chosen, choose
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver, save_beside
 from rlcore.training.run import Run
+from rlcore.training.run_components import Chosen, choose
 
 
 @attrs.frozen(eq=False)

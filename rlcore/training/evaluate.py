@@ -11,7 +11,7 @@ from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
 from rlcore.models.dropout import eval_mode
 from rlcore.rewards.combine import call_metric
-from rlcore.sampling.inputs import check_options, check_vocabulary, takes_logit_mask
+from rlcore.sampling.sampler_inputs import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.run import Run

@@ -14,7 +14,7 @@ import torch
 
 from rlcore.components import Dropped
 from rlcore.loggers import Loggers
-from rlcore.optim.choose import Optimizers
+from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.profiling import count_tokens, note_sampled, timed

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.speed.fused_logprobs import score_tokens
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks

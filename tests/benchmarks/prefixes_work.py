@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
 

@@ -30,9 +30,9 @@ from transformers import PreTrainedTokenizerFast as FastTokenizer
 
 from rlcore.config import structure
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
-from rlcore.sampling.loop import build_sampler
-from rlcore.sampling.settings import SamplerConfig
+from rlcore.models.model_options import CausalLMConfig
+from rlcore.sampling.sampler import build_sampler
+from rlcore.sampling.sampler_options import SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
 

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.models.decoding import block_cache, packed
-from rlcore.models.settings import CausalLMConfig
-from rlcore.sampling import loop
+from rlcore.models.decoding import block_cache, packed_decoder
+from rlcore.models.model_options import CausalLMConfig
+from rlcore.sampling import sampler
 from rlcore_profile import recorder
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAID = {
     "performance.md": [
         f"| `model.trunk_cache_gb` | {CausalLMConfig().trunk_cache_gb:g} GB |",
-        f"{packed.MIN_ROWS} sequences or more, and {packed.MIN_JOINED_ROWS} or more if at least",
-        f"as soon as one in {loop.LEAVE_SHARE} has",
+        f"{packed_decoder.MIN_ROWS} sequences or more, and {packed_decoder.MIN_JOINED_ROWS} or more if at least",
+        f"as soon as one in {sampler.LEAVE_SHARE} has",
         f"blocks of {block_cache.WIDTH} columns",
-        f"have {packed.MAX_SHORT} tokens at most",
-        f"a prompt of {packed.MIN_SHARED_PROMPT} tokens or more",
-        f"read back only after every {loop.READ_EVERY['cuda']} tokens",
-        f"as soon as one in {loop.JOIN_SHARE} is free",
+        f"have {packed_decoder.MAX_SHORT} tokens at most",
+        f"a prompt of {packed_decoder.MIN_SHARED_PROMPT} tokens or more",
+        f"read back only after every {sampler.READ_EVERY['cuda']} tokens",
+        f"as soon as one in {sampler.JOIN_SHARE} is free",
     ],
     "gpus.md": [
-        f"read back after every {loop.READ_EVERY['cuda']} tokens",
+        f"read back after every {sampler.READ_EVERY['cuda']} tokens",
     ],
     "profiling.md": [f"in the first {recorder.TRACED} steps"],
 }

@@ -12,7 +12,7 @@ from console_screens import ESCAPE, PPO, SomeRun, make_screen
 from rich.console import Console
 
 from rlcore.loggers.console import ConsoleLogger
-from rlcore.loggers.settings import ConsoleConfig
+from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.settings import EvalConfig, TrainConfig
 
 

@@ -11,7 +11,7 @@ import pytest
 from console_screens import ESCAPE, PPO, make_screen
 
 from rlcore import logging
-from rlcore.loggers.settings import ConsoleConfig
+from rlcore.loggers.console_options import ConsoleConfig
 
 
 def test_a_step_is_one_line_with_the_numbers_that_matter(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_no_color_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -> None:
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
-        "from rlcore.loggers.console import ConsoleLogger; from rlcore.loggers.settings import ConsoleConfig\n"
+        "from rlcore.loggers.console import ConsoleLogger; from rlcore.loggers.console_options import ConsoleConfig\n"
         "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None, take_unreported=list)\n"
         "logger = ConsoleLogger(ConsoleConfig(), run)\n"
         "logger.metrics(1, {'reward/mean': .5}); logger.close(None)\n"

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models.forward import predict
 from rlcore.models.freezing import decoder_blocks, freeze_below, frozen_copy, runs_before
-from rlcore.models.inputs import CausalLayout
+from rlcore.models.input_layout import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 
 CONFIGS = {

@@ -17,7 +17,7 @@ from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.hub import WEIGHTS, check_reach
 from rlcore.models.loading import load_critic
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 
 NAME = "nobody/nothing"
 

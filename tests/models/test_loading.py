@@ -25,7 +25,7 @@ from rlcore.models.loading import (
     eos_token_ids,
     load_model,
 )
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.models.tokenizers import load_tokenizer
 

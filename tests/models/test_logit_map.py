@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.inputs import CausalLayout
+from rlcore.models.input_layout import CausalLayout
 from rlcore.models.logit_map import find_logit_map
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
-from rlcore.models.speed import Refused, fused_logprobs
+from rlcore.models.speed import TechniqueRefused, fused_logprobs
 from rlcore.models.speed.logit_tiles import LogitMap
 from rlcore.models.speed.small_logprobs import whole_scores
 from rlcore.types import PolicyOutputs, Trajectories
@@ -218,7 +218,7 @@ ELSE = {
 @pytest.mark.parametrize("name", ELSE)
 def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
     model = ELSE[name]()
-    with pytest.raises(Refused):
+    with pytest.raises(TechniqueRefused):
         find_logit_map(model, CausalLayout())
     if name in ("columns left out", "numbers that are not given"):
         return

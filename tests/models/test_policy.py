@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories

@@ -14,8 +14,8 @@ from transformers import GPT2Config
 
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.types import Trajectories
 
 ROWS = ([3, 5, 7, 9, 11], [4, 6, 8])

@@ -19,8 +19,8 @@ from warm_python import WarmPython
 
 from rlcore.errors import CheckpointError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.types import Trajectories
 
 HEADS: dict[str, dict[str, Any]] = {

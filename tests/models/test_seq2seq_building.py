@@ -12,8 +12,8 @@ from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.kind import fitting_architecture
+from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import make_bart, make_gpt2, make_t5, make_tokenizer

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError, ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig, TokenizerConfig
+from rlcore.models.model_options import CausalLMConfig, TokenizerConfig
 from rlcore.models.tokenizers import load_tokenizer
 from rlcore.testing.small import EOS, LETTERS, PAD, make_gpt2, make_tokenizer
 

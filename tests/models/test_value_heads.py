@@ -12,7 +12,7 @@ from value_making import CONFIGS, build, by_hand, make, trajectories, values
 from rlcore.errors import ModelError
 from rlcore.models.freezing import decoder_blocks
 from rlcore.models.heads import BranchValue, TrunkValue, ValueHead
-from rlcore.models.settings import SpeedConfig
+from rlcore.models.model_options import SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt

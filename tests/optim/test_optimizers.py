@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from rlcore.components import Component
 from rlcore.config import config, option
 from rlcore.errors import ConfigError, PluginError, UnknownOptimizer, UnknownScheduler
-from rlcore.optim import choose as optimizer_choice
-from rlcore.optim.choose import Optimizers, sections
+from rlcore.optim import optimization as optimizer_choice
+from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins import registry
-from rlcore.plugins.choose import Chooser
+from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.small import make_gpt2

@@ -11,7 +11,7 @@ from rlcore.components import Component
 from rlcore.config import config, option
 from rlcore.errors import ConfigError, PluginError, UnknownReward
 from rlcore.plugins import registry
-from rlcore.rewards import choose
+from rlcore.rewards import chosen_rewards
 from rlcore.rewards.combine import Rewards
 
 
@@ -42,7 +42,7 @@ def registered(monkeypatch):
         Component("rewards", "clashing", "acme", "0.1", "", make_lengths, ClashingConfig),
     ]
     found = types.SimpleNamespace(rewards=registry.Registry("rewards", rewards, []))
-    monkeypatch.setattr(choose, "registries", lambda: found)
+    monkeypatch.setattr(chosen_rewards, "registries", lambda: found)
 
 
 @pytest.mark.usefixtures("registered")

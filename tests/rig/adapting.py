@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import Trajectories
 

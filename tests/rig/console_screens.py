@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rlcore.components import Dropped
 from rlcore.loggers.console import ConsoleLogger
-from rlcore.loggers.settings import ConsoleConfig
+from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.plugins.fence import Fence
 from rlcore.settings import TrainConfig
 

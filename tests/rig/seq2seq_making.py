@@ -11,9 +11,9 @@ from tiny import spread_out
 from tokenizers import processors
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from rlcore.models.model_options import Seq2SeqLMConfig
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import Seq2SeqLMConfig
 from rlcore.testing.small import EOS, PAD, make_tokenizer
 from rlcore.types import Trajectories
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.types import Trajectories
 
 CONFIGS = {

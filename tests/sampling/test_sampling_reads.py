@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config
 
-from rlcore.models.decoding.causal import CausalDecoder
+from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore.protocols import Decoder, DecodeStep
-from rlcore.sampling import loop, sample
+from rlcore.sampling import sample, sampler
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
@@ -125,12 +125,12 @@ def added(policy: SmallPolicy, **options: Any) -> Counter[str]:
 def test_a_device_is_asked_once_in_so_many_tokens(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_policy()
     assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
-    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
 
 
 def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
-    assert loop.READ_EVERY["cpu"] == 1 < loop.READ_EVERY["cuda"]
+    assert sampler.READ_EVERY["cpu"] == 1 < sampler.READ_EVERY["cuda"]
 
 
 @pytest.mark.parametrize("grows", [False, True], ids=["table", "growing"])
@@ -140,7 +140,7 @@ def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
 def test_asking_seldom_changes_nothing(options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
     often = continued(make_policy(grows=grows), **options)
-    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     seldom = continued(make_policy(grows=grows), **options)
     assert len(set(often.num_actions.tolist())) > 2
     assert seldom.tokens.tolist() == often.tokens.tolist()
@@ -152,7 +152,7 @@ def test_asking_seldom_changes_nothing(options: dict[str, Any], grows: bool, mon
 
 
 def test_no_sequence_is_read_beyond_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     policy, read = make_policy(grows=True), []
     policy.max_length = 12  # so that one of 20 prompts may be continued by 8 tokens, and 19 by 11
     policy.module.transformer.wpe.register_forward_hook(lambda module, args, out: read.append(int(args[0].max())))

@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import DataError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding import block_cache, packed
-from rlcore.models.decoding.packed import PackedDecoder
+from rlcore.models.decoding import block_cache, packed_decoder
+from rlcore.models.decoding.packed_decoder import PackedDecoder
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.protocols import Decoder, DecodeStep, joins
-from rlcore.sampling import loop, sample
+from rlcore.sampling import sample, sampler
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import EOS, make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt, Trajectories
@@ -83,9 +83,9 @@ class _Asked(SimpleNamespace):
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small batches of short sequences run as large ones of longer sequences do."""
-    monkeypatch.setattr(loop, "JOIN_SHARE", 8)
+    monkeypatch.setattr(sampler, "JOIN_SHARE", 8)
     for name, number in {"MIN_JOINED_ROWS": 1, "MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
-        monkeypatch.setattr(packed, name, number)
+        monkeypatch.setattr(packed_decoder, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 
 
@@ -110,7 +110,7 @@ def draw(policy: Any, prompts: Sequence[Prompt] | None = None, **options: Any) -
 def padded(policy: ModelPolicy, prompts: Sequence[Prompt] | None = None, **options: Any) -> Trajectories:
     """Draw with the decoder that knows padding, all at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlcore.models.inputs.pays", lambda *_, **__: False)
+        patch.setattr("rlcore.models.input_layout.pays", lambda *_, **__: False)
         return draw(policy, prompts, **{**options, "batch_size": 0})
 
 
@@ -158,7 +158,7 @@ def test_joining_changes_nothing(family: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("share", [2, 4, 100])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_it_matters_to_no_batch_size(size: int, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "JOIN_SHARE", share)
+    monkeypatch.setattr(sampler, "JOIN_SHARE", share)
     policy = make_policy()
     watched = Watched(policy)
     assert_same(draw(watched, batch_size=size), padded(policy))
@@ -170,7 +170,7 @@ def test_it_matters_to_no_batch_size(size: int, share: int, monkeypatch: pytest.
 @pytest.mark.parametrize("leave_share", [3, 8])
 def test_it_matters_to_no_width_of_blocks(width: int, leave_share: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_cache, "WIDTH", width)
-    monkeypatch.setattr(loop, "LEAVE_SHARE", leave_share)
+    monkeypatch.setattr(sampler, "LEAVE_SHARE", leave_share)
     policy = make_policy(make_llama())
     watched = Watched(policy)
     assert_same(draw(watched), padded(policy))
@@ -185,7 +185,7 @@ def test_freed_rows_are_filled_while_prompts_wait() -> None:
 
 
 def test_a_batch_waits_until_enough_may_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "JOIN_SHARE", 2)
+    monkeypatch.setattr(sampler, "JOIN_SHARE", 2)
     watched = Watched(make_policy())
     draw(watched, make_prompts([4] * 40), batch_size=8)
     assert len(watched.joined) > 2
@@ -232,7 +232,7 @@ def test_prompts_do_not_join_what_is_laid_out_otherwise(
     changed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in changed.items():
-        monkeypatch.setattr(packed, name, number)
+        monkeypatch.setattr(packed_decoder, name, number)
     policy, prompts = make_policy(), [prompt for prompt in make_prompts([4] * 6) for _ in range(2)]
     watched = Watched(policy)
     assert_same(draw(watched, prompts), padded(policy, prompts))

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.protocols import DecodeStep
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
@@ -231,7 +231,7 @@ def test_a_mask_follows_sequences_that_change_places(
     mask = torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) < 0.4
     options = {"max_new_tokens": 30, "eos_token_ids": (1, 5, EOS), "batch_size": 7}
     usual = continued(q_policy, mask, **options)
-    monkeypatch.setattr("rlcore.sampling.loop.LEAVE_SHARE", share)
+    monkeypatch.setattr("rlcore.sampling.sampler.LEAVE_SHARE", share)
     other = continued(q_policy, mask, **options)
     assert len(set(usual.num_actions.tolist())) > 4
     assert usual.action_tokens == other.action_tokens

@@ -8,7 +8,7 @@ def register_architectures(register):
     register(
         "fixed_words",
         "register_architectures:build",
-        config="rlcore.models.settings:CausalLMConfig",
+        config="rlcore.models.model_options:CausalLMConfig",
         summary="causal_lm with frozen embeddings",
     )
 

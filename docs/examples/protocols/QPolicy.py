@@ -3,7 +3,7 @@
 import torch
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.types import Trajectories
 
 policy = build_causal_lm("gpt2", CausalLMConfig(), value_head=True, q_heads=2)

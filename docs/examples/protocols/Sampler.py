@@ -3,7 +3,7 @@
 import torch
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories

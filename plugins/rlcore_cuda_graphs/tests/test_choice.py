@@ -31,8 +31,8 @@ import rlcore
 from rlcore.errors import ConfigError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.decoding import static as seam
-from rlcore.models.decoding.causal import CausalDecoder
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.plugins.registry import all_registries
 from rlcore.testing.small import make_tokenizer, toy_reward
 from rlcore_cuda_graphs.cache import bucket_size

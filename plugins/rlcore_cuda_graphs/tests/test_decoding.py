@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import make_tokenizer

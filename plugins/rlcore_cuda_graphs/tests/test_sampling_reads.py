@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from rlcore.protocols import Decoder
-from rlcore.sampling import loop, sample
+from rlcore.sampling import sample, sampler
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_cuda_graphs.graphs import HostReads
@@ -81,7 +81,7 @@ def test_a_device_is_asked_once_in_so_many_tokens(
 ) -> None:
     policy = make_policy(family)
     assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
-    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
 
 
@@ -91,7 +91,7 @@ def test_a_device_is_asked_once_in_so_many_tokens(
 def test_asking_seldom_changes_nothing(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
     often = continued(make_policy(), **options)
-    monkeypatch.setitem(loop.READ_EVERY, "cpu", 8)
+    monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     seldom = continued(make_policy(), **options)
     assert len(set(often.num_actions.tolist())) > 2
     assert seldom.tokens.tolist() == often.tokens.tolist()

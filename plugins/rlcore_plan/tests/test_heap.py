@@ -16,7 +16,7 @@ from planning_making import imitation as small_imitation
 from transformers import GPT2Config
 
 from rlcore.ranks import Ranks
-from rlcore_plan import estimate, heap, subject
+from rlcore_plan import estimate, heap, planned_run
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Block, Heap
 from rlcore_plan.live import LiveBytes
@@ -137,7 +137,7 @@ def test_malloc_lays_out_nothing_of_what_a_gpu_will_hold(
 ) -> None:
     if device == "cuda":
         monkeypatch.setattr(estimate, "Ranks", OnCuda)
-        monkeypatch.setattr(subject, "Ranks", OnCuda)
+        monkeypatch.setattr(planned_run, "Ranks", OnCuda)
     values, counting = small_imitation(save(tmp_path, GPT2Config(**GPT)), "sft"), Counting()
     assert estimate.estimate(values, "test", heap=counting).device == device
     assert (counting.asked > 0) == (device == "cpu")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.plugins.published import published
 from rlcore.plugins.registry import all_registries
 from rlcore.protocols import Decoder

@@ -19,7 +19,7 @@ from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.forward import predict
 from rlcore.models.freezing import frozen_copy, vocabulary_size
 from rlcore.models.hub import WEIGHTS_FILE
-from rlcore.models.inputs import InputLayout
+from rlcore.models.input_layout import InputLayout
 from rlcore.models.peft.layers import adapter_layers
 from rlcore.models.speed.exactness import probe_tokens
 from rlcore.models.weights import check_same_form

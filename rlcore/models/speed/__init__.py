@@ -12,13 +12,13 @@ from typing import TypeVar
 import attrs
 
 from rlcore.logging import get_logger
-from rlcore.models.settings import SpeedConfig
+from rlcore.models.model_options import SpeedConfig
 
 T = TypeVar("T")
 NOT_MEASURED = "not measured"
 
 
-class Refused(Exception):
+class TechniqueRefused(Exception):
     """A technique cannot be used with a model. The text is the reason that the log gives."""
 
 
@@ -74,7 +74,7 @@ TECHNIQUES = (
         ".89 (.84 to 1.06) of the CPU seconds of the random walks",
     ),
     Technique(
-        "packed_decoding", "model.speed.packed_decoding", "rlcore.models.decoding.packed",
+        "packed_decoding", "model.speed.packed_decoding", "rlcore.models.decoding.packed_decoder",
         "1.07 (1.03 to 1.14) times the tokens of a CPU second in sampling",
     ),
     Technique(
@@ -86,7 +86,7 @@ TECHNIQUES = (
         "1.30 (1.27 to 1.51) times the tokens of a CPU second, 16 prompts of 1 to 256 tokens",
     ),
     Technique(
-        "early_leaving", "sampler.early_leaving", "rlcore.sampling.loop",
+        "early_leaving", "sampler.early_leaving", "rlcore.sampling.sampler",
         "1.80 (1.53 to 1.90) times the tokens of a CPU second in sampling",
     ),
     Technique(
@@ -98,7 +98,7 @@ TECHNIQUES = (
         ".85 (.80 to 1.13) of the CPU seconds of the random walks",
     ),
     Technique(
-        "fused_optimizer", "trainer.optimizer.options.fused", "rlcore.optim.builtin",
+        "fused_optimizer", "trainer.optimizer.options.fused", "rlcore.optim.builtin_optimizers",
         ".98 (.95 to 1.12) of the CPU seconds of the random walks",
     ),
 )  # fmt: skip
@@ -126,7 +126,7 @@ class SpeedReport:
             return without
         try:
             found = find()
-        except Refused as refusal:
+        except TechniqueRefused as refusal:
             self.reasons[name] = str(refusal)
             return without
         self.reasons[name] = ""

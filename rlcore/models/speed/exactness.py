@@ -13,7 +13,7 @@ from rlcore.errors import ModelError
 from rlcore.models.dropout import eval_mode
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import first_line
-from rlcore.models.speed import Refused
+from rlcore.models.speed import TechniqueRefused
 
 FAILURES = (ModelError, TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError)
 """What models raise at a batch laid out in a way that they do not support."""
@@ -21,16 +21,16 @@ FAILURES = (ModelError, TypeError, ValueError, RuntimeError, AttributeError, Key
 
 @contextmanager
 def probing(model: PreTrainedModel) -> Iterator[None]:
-    """Run a probe: in evaluation mode, without gradients, and with every failure of the model turned into `Refused`.
+    """Run a probe: in evaluation mode, without gradients, every failure of the model turned into `TechniqueRefused`.
 
     Raises:
-        Refused: the model failed inside the context, or the probe refused it.
+        TechniqueRefused: the model failed inside the context, or the probe refused it.
     """
     with torch.no_grad(), eval_mode(model):
         try:
             yield
         except FAILURES as error:
-            raise Refused(f"{type(error).__name__}: {first_line(error)}") from error
+            raise TechniqueRefused(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def probe_tokens(model: PreTrainedModel, columns: int) -> Tensor:
@@ -54,8 +54,8 @@ def require_same(model: PreTrainedModel, what: str, seen: Tensor, expected: Tens
         offset: added to the largest expected number, by which differences are divided.
 
     Raises:
-        Refused: they differ.
+        TechniqueRefused: they differ.
     """
     error, largest = float((seen - expected).abs().max()), float(expected.abs().max())
     if not error <= tolerance(model) * (offset + largest):
-        raise Refused(f"{what} differ by {error:.2g} of {largest:.2g}")
+        raise TechniqueRefused(f"{what} differ by {error:.2g} of {largest:.2g}")

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models.freezing import decoder_blocks, runs_before
-from rlcore.models.speed import Refused
+from rlcore.models.speed import TechniqueRefused
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
@@ -177,24 +177,24 @@ def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float, 
         share: compute equal prefixes of several sequences once.
 
     Raises:
-        Refused: the model has no frozen trunk, or replaying its outputs is not exact.
+        TechniqueRefused: the model has no frozen trunk, or replaying its outputs is not exact.
     """
     if not room:
-        raise Refused("trunk_cache_gb is 0")
+        raise TechniqueRefused("trunk_cache_gb is 0")
     if all(parameter.requires_grad for parameter in model.parameters()):
-        raise Refused("nothing is frozen")
+        raise TechniqueRefused("nothing is frozen")
     try:
         blocks = decoder_blocks(model)
     except ModelError:
-        raise Refused("no list of blocks was found") from None
+        raise TechniqueRefused("no list of blocks was found") from None
     trains = [any(parameter.requires_grad for parameter in block.parameters()) for block in blocks]
     depth = min([*trains, True].index(True), len(blocks) - above)
     if depth <= 0:
-        raise Refused("the bottom block trains")
+        raise TechniqueRefused("the bottom block trains")
     below = [*runs_before(model, blocks[min(depth, len(blocks) - 1)]), *blocks[:depth].parameters()]
     trunk = FrozenTrunk(depth, below, room, share=share)
     if any(parameter.requires_grad for parameter in below):
-        raise Refused("embeddings or other parameters below the blocks train")
+        raise TechniqueRefused("embeddings or other parameters below the blocks train")
     with probing(model):
         _replay(trunk, model, packs=packs)
     return trunk
@@ -204,7 +204,7 @@ def _replay(trunk: FrozenTrunk, model: PreTrainedModel, *, packs: bool) -> None:
     """Compare logits with the trunk replayed to the model's own, in each layout: of two rows, after one of them.
 
     Raises:
-        Refused: they differ.
+        TechniqueRefused: they differ.
     """
     tokens = probe_tokens(model, 5)
     mask = torch.tensor([[True] * 4 + [False], [False, True, True, False, False]], device=model.device)

@@ -21,8 +21,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.models.hub import quiet_transformers
-from rlcore.models.settings import ALL_ON, SpeedConfig
-from rlcore.models.speed import Refused
+from rlcore.models.model_options import ALL_ON, SpeedConfig
+from rlcore.models.speed import TechniqueRefused
 from rlcore.models.speed.attention_groups import CALL, AttentionGroups
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.prefixes import NOTHING, distinct_prefixes, every_prefix
@@ -121,7 +121,7 @@ def packed_attention(
     """Attend within each sequence of a packed batch; without `packing`, run plain scaled-dot-product attention.
 
     Raises:
-        Refused: the family passes arguments that plain attention does not support, or its window is too short.
+        TechniqueRefused: the family passes arguments that plain attention does not support, or its window is too short.
     """
     if packing is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -130,10 +130,10 @@ def packed_attention(
         return out
     unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in IGNORABLE)
     if unknown:
-        raise Refused(f"its attention takes {', '.join(unknown)}")
+        raise TechniqueRefused(f"its attention takes {', '.join(unknown)}")
     window = kwargs.get("sliding_window")
     if window is not None and window < packing.columns:
-        raise Refused(f"its attention window of {window} tokens is shorter than the longest sequence")
+        raise TechniqueRefused(f"its attention window of {window} tokens is shorter than the longest sequence")
     packing.calls[0] += 1
     return packing.attend(query, key, value, dropout=dropout, scaling=scaling), None
 
@@ -234,18 +234,18 @@ def longest_packed(model: PreTrainedModel) -> int:
         Tokens of the longest sequence that may be packed.
 
     Raises:
-        Refused: the family does not allow packing; the model is left as it was.
+        TechniqueRefused: the family does not allow packing; the model is left as it was.
     """
     before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
     limit = min(_windows(model), default=2**31)
     if before not in ("sdpa", PACKED):
-        raise Refused(f"its attention is {before!r}, not 'sdpa'")
+        raise TechniqueRefused(f"its attention is {before!r}, not 'sdpa'")
     if limit < 3:
-        raise Refused(f"its attention window is of {limit} tokens")
+        raise TechniqueRefused(f"its attention window is of {limit} tokens")
     try:
         with probing(model):
             _run_packed(model)
-    except Refused:
+    except TechniqueRefused:
         _attend_with(model, before)
         raise
     return limit
@@ -255,7 +255,7 @@ def _run_packed(model: PreTrainedModel) -> None:
     """Switch `model` to packed attention.
 
     Raises:
-        Refused: its outputs then differ.
+        TechniqueRefused: its outputs then differ.
     """
     tokens = probe_tokens(model, 4)
     mask = torch.tensor([[True, True, True, False], [True, True, False, False]], device=model.device)
@@ -265,7 +265,7 @@ def _run_packed(model: PreTrainedModel) -> None:
     got = model(**inputs)[0][0].float()
     calls, layers = inputs["packing"].calls[0], model.config.get_text_config().num_hidden_layers
     if calls != layers:
-        raise Refused(f"{calls} of its {layers} layers use the attention interface")
+        raise TechniqueRefused(f"{calls} of its {layers} layers use the attention interface")
     require_same(model, "outputs of packed tokens", got, expected)
 
 

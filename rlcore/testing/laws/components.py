@@ -17,13 +17,13 @@ from rlcore.components import KINDS
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError, PluginError
-from rlcore.optim.options import BESIDE_OPTIONS, TOTAL, WARMUP
+from rlcore.optim.optimizer_options import BESIDE_OPTIONS, TOTAL, WARMUP
 from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
 from rlcore.rewards.forms import OWN_KEYS
 from rlcore.testing.law import EVERY, LawBroken, Subject, is_not_the_core, law, require
 from rlcore.testing.rig.isolate import call_in_new_process
-from rlcore.training.choose import MODEL_KEYS
+from rlcore.training.run_components import MODEL_KEYS
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
 MAX_NAME, MAX_SUMMARY = 30, 100

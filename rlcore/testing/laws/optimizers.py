@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.optim.choose import Optimizers, parameters_of
+from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.optim.updater import load_optimizer
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import Subject, law, require

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.optim.choose import Optimization, Optimizers, parameters_of
-from rlcore.optim.options import WARMUP
+from rlcore.optim.optimization import Optimization, Optimizers, parameters_of
+from rlcore.optim.optimizer_options import WARMUP
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import Subject, law, require
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
-from rlcore.models.settings import Seq2SeqLMConfig
+from rlcore.models.model_options import Seq2SeqLMConfig
 from rlcore.protocols import Policy
 from rlcore.testing.law import Subject, require
 from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer

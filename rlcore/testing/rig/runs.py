@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from rlcore.config import merge, unstructure
-from rlcore.optim.choose import Optimizers, parameters_of
+from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import LawBroken, Subject
 from rlcore.testing.rig.isolate import call_in_new_process, call_on_two_ranks

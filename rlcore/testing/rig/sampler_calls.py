@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError, RLCoreError
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
-from rlcore.sampling.inputs import takes_logit_mask as takes
+from rlcore.sampling.sampler_inputs import takes_logit_mask as takes
 from rlcore.settings import SamplingConfig
 from rlcore.testing.law import Subject, require
 from rlcore.testing.rig.reference_transformers import next_logprobs

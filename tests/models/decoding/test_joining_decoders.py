@@ -10,11 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding import block_cache, packed
-from rlcore.models.decoding.causal import CausalDecoder
-from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.decoding import block_cache, packed_decoder
+from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.protocols import DecodeStep, joins
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 
@@ -23,7 +23,7 @@ from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small batches of short sequences run as large ones of longer sequences do."""
     for name, number in {"MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
-        monkeypatch.setattr(packed, name, number)
+        monkeypatch.setattr(packed_decoder, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 
 

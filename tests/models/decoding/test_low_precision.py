@@ -10,8 +10,8 @@ from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFa
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.decoding.low_precision import LowPrecisionCopy
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import make_gpt2

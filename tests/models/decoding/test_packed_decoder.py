@@ -12,13 +12,13 @@ from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.decoding import packed as packed_decoding
+from rlcore.models.decoding import packed_decoder as packed_decoding
 from rlcore.models.decoding.block_cache import BlockCache
-from rlcore.models.decoding.causal import CausalDecoder
-from rlcore.models.decoding.packed import PackedDecoder, pays
+from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
-from rlcore.models.inputs import CausalLayout
+from rlcore.models.input_layout import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 from rlcore.protocols import Decoder, DecodeStep
 

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import vocabulary_size
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.peft.adapters import Adapters
 from rlcore.models.save_load import load_start
-from rlcore.models.settings import CausalLMConfig
 from rlcore.testing.small import make_llama, make_tokenizer
 
 IA3 = {"type": "ia3", "target_modules": ["q_proj", "down_proj"], "feedforward_modules": ["down_proj"]}

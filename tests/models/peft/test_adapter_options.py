@@ -18,7 +18,7 @@ from adapting import MODELS, batch, build, lora, step
 from rlcore.config import dump_yaml, load_yaml, structure, unstructure
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 
 
@@ -153,7 +153,7 @@ def test_nothing_imports_peft_that_is_not_asked_for_it(python: Callable[..., sub
     program = (
         "import sys, torch\n"
         "from rlcore.models.causal import build_causal_lm\n"
-        "from rlcore.models.settings import CausalLMConfig\n"
+        "from rlcore.models.model_options import CausalLMConfig\n"
         "from rlcore.testing.small import make_gpt2, make_tokenizer\n"
         "policy = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer(), reference=True)\n"
         "print('peft' in sys.modules)"

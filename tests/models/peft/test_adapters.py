@@ -13,8 +13,8 @@ from torch import nn
 
 from rlcore.errors import ModelError
 from rlcore.models.loading import disable_dropout
+from rlcore.models.model_options import SpeedConfig
 from rlcore.models.peft.adapters import Adapters
-from rlcore.models.settings import SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.speed import attention_groups, packing
 from rlcore.models.speed.attention_groups import AttentionGroups
 from rlcore.models.speed.packing import Packing, pack

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
 from rlcore.testing.small import make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
 
@@ -258,8 +258,8 @@ def test_a_model_that_passes_more_than_hidden_states_upwards_is_found_out() -> N
 
 
 def test_encoder_decoders_and_strangers_are_left_alone() -> None:
+    from rlcore.models.model_options import Seq2SeqLMConfig
     from rlcore.models.seq2seq import build_seq2seq_lm
-    from rlcore.models.settings import Seq2SeqLMConfig
 
     config = Seq2SeqLMConfig(unfrozen_layers=1)
     policy, batch = build_seq2seq_lm(make_t5(), config, tokenizer=make_tokenizer()), trajectories("right")

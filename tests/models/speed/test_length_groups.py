@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import BloomConfig, GPTJConfig, PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore.models.speed import length_groups
 from rlcore.models.speed.length_groups import cut
 from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer

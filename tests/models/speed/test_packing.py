@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.forward import predict
-from rlcore.models.inputs import CausalLayout
-from rlcore.models.settings import CausalLMConfig, SpeedConfig
-from rlcore.models.speed import Refused
+from rlcore.models.input_layout import CausalLayout
+from rlcore.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore.models.speed import TechniqueRefused
 from rlcore.models.speed.packing import PACKED, Packing, longest_packed, pack, packed_attention
 
 SIZES: dict[str, Any] = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -123,7 +123,7 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
 def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -> None:
     model = make_causal(DOES_NOT_PACK[name])
     before = model.config._attn_implementation
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(TechniqueRefused) as refused:
         longest_packed(model)
     assert ("'eager', not 'sdpa'" in str(refused.value)) == (before == "eager")
     assert model.config._attn_implementation == before

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlcore.models.dropout import disable_dropout
 from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
-from rlcore.models.inputs import CausalLayout
+from rlcore.models.input_layout import CausalLayout
 from rlcore.models.speed.packing import longest_packed
 from rlcore.models.speed.prefixes import NOTHING, Prefixes, distinct_prefixes
 

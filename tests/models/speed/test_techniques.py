@@ -15,11 +15,11 @@ from rlcore.config import structure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.settings import CausalLMConfig, LanguageModelConfig, SpeedConfig
-from rlcore.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, Refused, SpeedReport, Technique
-from rlcore.optim.options import AMSGradOptions
+from rlcore.models.model_options import CausalLMConfig, LanguageModelConfig, SpeedConfig
+from rlcore.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, SpeedReport, Technique, TechniqueRefused
+from rlcore.optim.optimizer_options import AMSGradOptions
 from rlcore.sampling import sample
-from rlcore.sampling.settings import SamplerConfig
+from rlcore.sampling.sampler_options import SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.testing.rig.policies import make_dialogues
 from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer
@@ -99,8 +99,8 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
 
 
 def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    from rlcore.models.model_options import Seq2SeqLMConfig
     from rlcore.models.seq2seq import build_seq2seq_lm
-    from rlcore.models.settings import Seq2SeqLMConfig
 
     config = CausalLMConfig(attention="eager", speed=SpeedConfig(fused_logprobs=False))
     build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())
@@ -121,7 +121,7 @@ def test_a_refusal_is_a_reason() -> None:
     report = SpeedReport(SpeedConfig(prefixes=False))
 
     def refuse() -> int:
-        raise Refused("its head is odd")
+        raise TechniqueRefused("its head is odd")
 
     assert report.find("fused_logprobs", refuse, 7) == 7
     assert report.find("prefixes", refuse, 5) == 5

@@ -10,7 +10,7 @@ NAMES = (
     "OtherTokenizer", "ReferenceLeft", "ModuleLeft",
 )  # fmt: skip
 COMPONENTS = [
-    ("architectures", name, f"wrong_architectures:{name}.build", "rlcore.models.settings:CausalLMConfig")
+    ("architectures", name, f"wrong_architectures:{name}.build", "rlcore.models.model_options:CausalLMConfig")
     for name in NAMES
 ] + [
     ("architectures", "mistral", "wrong_architectures:build_mistral", None),

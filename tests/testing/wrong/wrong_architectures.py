@@ -11,11 +11,11 @@ from transformers import AutoConfig, MistralConfig, MistralForCausalLM, T5Config
 
 from rlcore.config import evolve
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.causal import CausalDecoder
+from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import HEADS_FILE
 from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.settings import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.testing.small import make_tokenizer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from rlcore.errors import DataError
-from rlcore.plugins.choose import Choice, Chooser, check_keys
+from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.forms import OWN_KEYS, RewardForm, read_forms, resolve

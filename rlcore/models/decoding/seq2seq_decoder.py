@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from rlcore.models.decoding.cache import make_cache
-from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.models.head_input import head_reads
-from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.model_options import ALL_ON, SpeedConfig
 from rlcore.protocols import DecodeStep
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError, DataError
-from rlcore.models.decoding.causal import ReadHeads
-from rlcore.models.decoding.seq2seq import Seq2SeqDecoder
-from rlcore.models.inputs import ModelInputs
-from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.decoding.causal_decoder import ReadHeads
+from rlcore.models.decoding.seq2seq_decoder import Seq2SeqDecoder
+from rlcore.models.input_layout import ModelInputs
+from rlcore.models.model_options import ALL_ON, SpeedConfig
 from rlcore.protocols import Decoder
 from rlcore.types import Trajectories
 
@@ -52,7 +52,7 @@ class Seq2SeqLayout:
         *,
         share: bool = False,  # noqa: ARG002  an encoder attends to later tokens too
     ) -> ModelInputs:
-        """Build inputs as documented in `rlcore.models.inputs.InputLayout.lay_out`.
+        """Build inputs as documented in `rlcore.models.input_layout.InputLayout.lay_out`.
 
         Raises:
             DataError: a sequence is longer than the encoder's or the decoder's maximum.

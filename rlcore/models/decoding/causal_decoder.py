@@ -15,7 +15,7 @@ from transformers.cache_utils import CacheLayerMixin
 from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
 from rlcore.models.decoding.prompt_states import Prefill
 from rlcore.models.head_input import head_reads
-from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.model_options import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 

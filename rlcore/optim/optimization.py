@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rlcore.errors import ConfigError, PluginError
-from rlcore.optim.options import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
-from rlcore.plugins.choose import Choice, Chooser, check_keys
+from rlcore.optim.optimizer_options import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
+from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import OptimizerConfig

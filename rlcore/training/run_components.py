@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from rlcore.plugins.choose import Choice, Chooser
+from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
-from rlcore.rewards.choose import ChosenReward, choose_rewards
+from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.default_trainer import default_trainer
 from rlcore.training.inputs import Inputs, refuse_descriptions

@@ -17,23 +17,23 @@ from rlcore.models.hub import check_reach
 from rlcore.models.kind import declared
 from rlcore.models.loading import ConfigOnly
 from rlcore.models.peft.inject import unwrap
-from rlcore.optim.choose import Optimizers, sections
-from rlcore.plugins.choose import Chooser
+from rlcore.optim.optimization import Optimizers, sections
+from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training import disable_dropout
 from rlcore.training.check_trainer import check_declared
-from rlcore.training.choose import Chosen, choose
 from rlcore.training.inputs import DATA_INPUTS, Inputs
+from rlcore.training.run_components import Chosen, choose
 from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
 
 @attrs.frozen(eq=False)
-class Subject:
+class PlannedRun:
     """The run that is planned.
 
     Attributes:
@@ -74,8 +74,8 @@ def read_inputs(settings: TrainConfig) -> Inputs:
 
 
 def build_subject(
-    settings: TrainConfig, inputs: Inputs, where: str, world: int, known: Subject | None = None
-) -> Subject:
+    settings: TrainConfig, inputs: Inputs, where: str, world: int, known: PlannedRun | None = None
+) -> PlannedRun:
     """Build the run that is planned; called inside `fake_tensors`.
 
     Args:
@@ -111,14 +111,14 @@ def build_subject(
         notes += (
             f"{component} has {len(found)} optimizers: the estimate counts {'the first' if found else 'adamw'} only",
         )
-    return Subject(
+    return PlannedRun(
         settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
         notes=(*notes, *lengths.notes),
     )  # fmt: skip
 
 
-def _is_policy_of(known: Subject, settings: TrainConfig, workload: Workload) -> bool:
+def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) -> bool:
     """Tell whether a configuration would build the policy that another one has built."""
     asked, given = (
         (each.value_head, each.reference, each.q_heads, each.dropout) for each in (workload, known.workload)

@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore import ops
-from rlcore.models.decoding.causal import CausalDecoder, ReadHeads
-from rlcore.models.decoding.packed import PackedDecoder, pays
-from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.decoding.causal_decoder import CausalDecoder, ReadHeads
+from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
+from rlcore.models.model_options import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.protocols import Decoder
 from rlcore.types import to_device

@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.models.decoding.block_cache import BlockCache
-from rlcore.models.decoding.causal import ReadHeads
+from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.models.decoding.prompt_states import Prefill, PromptStates
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.head_input import head_reads
-from rlcore.models.settings import ALL_ON, SpeedConfig
+from rlcore.models.model_options import ALL_ON, SpeedConfig
 from rlcore.models.speed.packing import pack
 from rlcore.protocols import DecodeStep
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler, joins
+from rlcore.sampling.active_rows import Running
 from rlcore.sampling.draw import draw, draw_multinomial
-from rlcore.sampling.inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
 from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
-from rlcore.sampling.running import Running
-from rlcore.sampling.settings import ALL_ON, SamplerConfig
+from rlcore.sampling.sampler_inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
+from rlcore.sampling.sampler_options import ALL_ON, SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device
 

@@ -20,14 +20,14 @@ from rlcore.models.freezing import (
     vocabulary_size,
 )
 from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue, ValueHead, ValueSource, hidden_width
-from rlcore.models.inputs import InputLayout
+from rlcore.models.input_layout import InputLayout
 from rlcore.models.kind import kind_of
 from rlcore.models.logit_map import find_logit_map
+from rlcore.models.model_options import LanguageModelConfig
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import attach
 from rlcore.models.q_heads import QHeads
 from rlcore.models.save_load import load_heads
-from rlcore.models.settings import LanguageModelConfig
 from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.activations import checkpoint_activations, has_fused_activations
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
