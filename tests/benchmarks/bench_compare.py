@@ -1,10 +1,10 @@
-"""Hold two sittings of suite.py against each other, written as JSON.
+"""Compare two JSON result files of suite.py.
 
     python bench_compare.py A.json B.json
 
-What is compared is the ratio ours / theirs, which a slower machine does not change; where ours stands alone, its
-figure, which it does. A duel is marked where its median moved by more than the wider of the two spreads (greatest less
-least of the repeats).
+The compared figure is the ratio ours / theirs, which does not depend on the machine's speed; without `theirs`, it is
+our own figure, which does. A duel is marked if its median moved by more than the wider of the two spreads (maximum minus
+minimum of the repeats).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tables import number, ranged
 
 
 def rows(first: Figures, second: Figures) -> Iterator[tuple[str, str, Figures | None, Figures | None]]:
-    """Yield case, duel and what either sitting has of it, in the first's order and then what only the second has."""
+    """Yield case, duel and both results, in the first file's order, then the duels that only the second file has."""
     for case in dict.fromkeys([*first["cases"], *second["cases"]]):
         ours, other = (sitting["cases"].get(case, {}).get("duels", {}) for sitting in (first, second))
         for duel in dict.fromkeys([*ours, *other]):
@@ -29,7 +29,7 @@ def rows(first: Figures, second: Figures) -> Iterator[tuple[str, str, Figures | 
 
 
 def compared(row: Figures | None) -> Figures | None:
-    """Return the spread that is compared: the ratio's, or that of our figure where it stands alone."""
+    """Return the spread to compare: that of the ratio, or of our figure if there is no `theirs`."""
     if row is None or "failure" in row:
         return None
     spread: Figures | None = row["ratio"] if "theirs" in row else row["ours"]
@@ -37,9 +37,9 @@ def compared(row: Figures | None) -> Figures | None:
 
 
 def verdict(first: Figures, second: Figures, better: str) -> tuple[float, str]:
-    """Return the second median as a multiple of the first, and what to say of it.
+    """Return the second median divided by the first, and a verdict.
 
-    Without repeats there is no spread, and nothing can be said.
+    Without repeats there is no spread and the verdict is empty.
     """
     change, widths = second["median"] / first["median"], [spread["max"] - spread["min"] for spread in (first, second)]
     if max(widths) == 0:
@@ -50,7 +50,7 @@ def verdict(first: Figures, second: Figures, better: str) -> tuple[float, str]:
 
 
 def comparison(first: Figures, second: Figures) -> Table:
-    """Return the table of all duels of two sittings."""
+    """Return the table of all duels of two result files."""
     table = Table("case", "duel", "A", "B", "B / A", "")
     for case, duel, one, other in rows(first, second):
         before, after = compared(one), compared(other)
@@ -64,11 +64,11 @@ def comparison(first: Figures, second: Figures) -> Table:
 
 
 def read(path: Path) -> Figures:
-    """Read what suite.py wrote.
+    """Read a result file of suite.py.
 
     Raises:
-        OSError: there is no such file.
-        ValueError: it is not what suite.py writes.
+        OSError: the file does not exist.
+        ValueError: the file was not written by suite.py.
     """
     try:
         sitting: Figures = json.loads(path.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def read(path: Path) -> Figures:
 
 
 def main() -> None:
-    """Read the command line and print."""
+    """Parse the command line and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)

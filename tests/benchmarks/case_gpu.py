@@ -1,4 +1,4 @@
-"""What a GPU makes of sampling and of a training step; there must be one."""
+"""Benchmark case: sampling and training steps on a GPU, which must be present."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ WORKS = {"batch 16": ["--batch", "16"], "batch 128": ["--batch", "128"], "batch 
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List them.
+    """List the duels.
 
     Raises:
         Unavailable: torch finds no CUDA device.
     """
-    import torch  # only a sitting that has come to this case pays for it
+    import torch  # imported here, so that only this case pays for it
 
     if not torch.cuda.is_available():
         raise Unavailable("no CUDA device here")

@@ -1,4 +1,4 @@
-"""How long PPO through rlcore takes to learn the random walks, beside the loop by hand: one seed a repeat."""
+"""Benchmark case: time until PPO solves random walks, rlcore against the hand-written loop, one seed per repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TITLE = "PPO on random walks, until the mean optimality of three rounds reaches 
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List CPU seconds; the iterations are in the JSON."""
+    """List the duel in CPU seconds; the JSON contains the iterations."""
     base = str(folder / "base")
     work = [base, "--iterations", "25" if quick else "40", "--seed", "{repeat}"]
     return [

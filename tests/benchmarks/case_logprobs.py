@@ -1,4 +1,4 @@
-"""Log-probs at a vocabulary of 50,000: time and memory of PPO's score and update, and of the head alone."""
+"""Benchmark case: log-probs with a vocabulary of 50,000; time and memory of PPO's score and update, and of the head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TITLE = "log-probs at vocabulary 50,000, GPT-2 of 4 layers, 128 wide, 32 x 256 t
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the update and the head alone, each by time and by memory, without an entropy bonus and with one."""
+    """List the update and the head alone, each by time and by memory, with and without an entropy bonus."""
     size = ["--repeats", "1", "--batch", "16"] if quick else ["--repeats", "2"]
     found = []
     for what, name, memory_goal, time_goal in (

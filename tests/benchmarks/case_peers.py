@@ -1,4 +1,4 @@
-"""PPO through rlcore beside TRL's RLOO, on random walks and on film reviews."""
+"""Benchmark case: PPO through rlcore against TRL's RLOO, on random walks and on film reviews."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = "seconds per iteration, PPO through rlcore against TRL's RLOO (which has
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the walks, also with a model so small that only overhead is left, and the reviews where they are."""
+    """List the random walks, also with a tiny model where only overhead counts, and the reviews if available."""
     python = peers_python()
     walks, tiny, reviews = (str(folder / name) for name in ("walks", "tiny", "reviews"))
     works = [

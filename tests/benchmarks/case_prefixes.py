@@ -1,4 +1,4 @@
-"""Eight samples of a prompt scored with gradients: what they share is read once."""
+"""Benchmark case: scoring eight samples per prompt with gradients, with the shared prefix computed once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TITLE = "score and backward pass of 8 samples of each of 4 prompts of 160 tokens
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List it against the same samples one of a prompt at a time, and against transformers on its own."""
+    """List the duels against scoring one sample per prompt at a time, and against plain transformers."""
     size = ["--repeats", "2" if quick else "5"]
     return [
         Duel(

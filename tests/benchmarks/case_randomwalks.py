@@ -1,4 +1,4 @@
-"""PPO on random walks through rlcore beside the same work written by hand for one model and one task."""
+"""Benchmark case: PPO on random walks through rlcore against a loop written by hand for one model and one task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the model of the task, one so small that only overhead is left, and what modules alone add to that."""
+    """List the task's model, a tiny model where only overhead counts, and the overhead of modules alone."""
     found = []
     for name, tiny, iterations, goal, own_goal in (
         ("6 layers, 144 wide", [], 12, 1.08, None),

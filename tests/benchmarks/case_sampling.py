@@ -1,4 +1,4 @@
-"""Sampling through rlcore beside `generate` of transformers, the same model and prompts, real tokens by CPU second."""
+"""Benchmark case: sampling through rlcore against transformers' `generate`, in real tokens per CPU second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS: dict[int, tuple[Any, ...]] = {
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the two shapes with goals; and unless in a hurry, the first with one thing changed at a time."""
+    """List the two workloads with goals; unless `quick`, also the first one with one parameter changed at a time."""
     shapes: list[Any] = [MIDDLE, GROUPS]
     repeats = 1 if quick else 3
     if not quick:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning through rlcore beside `transformers.Trainer`, in tokens a second."""
+"""Benchmark case: supervised fine-tuning through rlcore against `transformers.Trainer`, in tokens per second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = {"reviews": "film reviews", "gsm8k": "GSM8K"}
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List both kinds of texts, packed and padded, against random batches and batches of like length."""
+    """List both datasets, packed and padded, against random batches and batches grouped by length."""
     data, model = str(data_folder()), str(folder / "model")
     found = []
     for kind, goal in (("reviews", 2.5), ("gsm8k", None)):

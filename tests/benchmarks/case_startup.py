@@ -1,4 +1,4 @@
-"""How long commands take to answer, beside TRL's where it is installed."""
+"""Benchmark case: start-up time of the commands, against TRL's if it is installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = (
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List the commands; without TRL ours are timed alone."""
+    """List the commands; without TRL, only our times are measured."""
     try:
         python = peers_python()
     except Unavailable:

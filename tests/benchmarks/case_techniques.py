@@ -1,4 +1,4 @@
-"""What single techniques bring: a program as it is, and with one of them taken away."""
+"""Benchmark case: the gain of single techniques; a program as it is, and with one technique disabled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS: dict[str, Any] = {"figure": "tokens_per_s", "better": "more"}
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List what makes learning on the random walks fast, then what makes sampling fast."""
+    """List the techniques that speed up learning on random walks, then those that speed up sampling."""
     base = str(folder / "base")
     walks = ["door_ppo.py", base, "--iterations", "3" if quick else "12"]
     making = [["hand_ppo.py", "base", base]]

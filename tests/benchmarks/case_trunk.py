@@ -1,4 +1,4 @@
-"""PPO with the top two layers unfrozen: the frozen ones run once a round for each sequence, or in every pass."""
+"""Benchmark case: PPO with two unfrozen layers; frozen layers run once per round and sequence, or in every pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
-    """List random walks on 6 layers, with a KL penalty and without, and sequences of 64 words on 8 layers."""
+    """List random walks on 6 layers, with and without a KL penalty, and sequences of 64 words on 8 layers."""
     walks, words = str(folder / "base"), str(folder / "words")
     base, iterations = ["hand_ppo.py", "base", walks], "3" if quick else "12"
     work = {

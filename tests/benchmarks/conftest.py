@@ -1,4 +1,4 @@
-"""Let the tests import the benchmarks and the task they are about, which are scripts and no packages."""
+"""Make the benchmark scripts and the task of the examples importable."""
 
 from __future__ import annotations
 

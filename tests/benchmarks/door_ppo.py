@@ -1,9 +1,9 @@
-"""The work of hand_ppo.py done through `rlcore.train`, with nothing but what is public.
+"""The workload of hand_ppo.py through `rlcore.train`, with the public API only.
 
     OMP_NUM_THREADS=1 python door_ppo.py FOLDER [--iterations 12] [--seed 0]     prints one line of JSON
     OMP_NUM_THREADS=1 python door_ppo.py FOLDER --task reviews --data DATA       the same on another task (tasks.py)
 
-An iteration is what lies between two calls of the reward function: learning from one round and sampling the next. The
+An iteration is the time between two calls of the reward function: learning from one round and sampling the next. The
 run therefore takes one step more than it reports.
 """
 
@@ -46,7 +46,7 @@ def train(
     kl_coef: float = 0.0,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Run PPO from the model in `folder`, with `options` changed, and report as hand_ppo.py does."""
+    """Run PPO on the model in `folder`, with `options` merged in, and return the same report as hand_ppo.py."""
     clock = Clock()
     scores: list[float] = []
 
@@ -77,7 +77,7 @@ def train(
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="where the starting model is")
     parser.add_argument("--task", default="walks", choices=["walks", "reviews"])

@@ -1,4 +1,4 @@
-"""Fine-tune through `rlcore.train`, with nothing but what is public; prints one line of JSON (sft_work.py)."""
+"""Fine-tune through `rlcore.train`, with the public API only; prints one line of JSON (sft_work.py)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rlcore.plugins.registry import registries
 
 
 class StepMarks(Marks):
-    """Note the time at each step's end, when observers hear of it."""
+    """Observer that records the time at the end of each step."""
 
     @hookimpl
     def on_step(self, run: Any, metrics: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.mark()
 
 
 def main() -> None:
-    """Read the command line, train, and print."""
+    """Parse the command line, train, and print."""
     arguments = parser(__doc__)
     arguments.add_argument("--padded", action="store_true", help="let padding run through the model")
     options = arguments.parse_args()

@@ -1,16 +1,16 @@
-"""Hold two programs against each other: run them in turn, and take the ratio pair by pair.
+"""Compare two programs: run them alternately and take the ratio of each pair.
 
 A case is a module `case_<name>.py` beside this one with `TITLE: str` and
 
     def duels(folder: Path, quick: bool) -> list[Duel]
 
-`folder` is scratch that lives for the whole sitting, `quick` asks for less work; listing duels must cost nothing, so
-what has to be made first (a model, a tokenizer) is a `prepare` script. A case that lacks something raises
-`Unavailable`. Each run is a process of its own with one thread, which prints one line of JSON, its last: names to
-figures, `cpu_s`, `wall_s` and `peak_rss_mb` among them where they make sense (`figures.usage()`). A figure that does
-not exist, as the time to a level that was never reached, is null.
+`folder` is a scratch folder for the whole benchmark run, `quick` requests less work. Listing duels must be cheap, so
+anything that has to be made first (a model, a tokenizer) is a `prepare` script. A case that lacks a requirement raises
+`Unavailable`. Each program runs in its own process with one thread and prints one line of JSON last: a mapping of names
+to figures, with `cpu_s`, `wall_s` and `peak_rss_mb` where they make sense (`figures.usage()`). A missing figure, for
+example the time to a level that was never reached, is null.
 
-Figures of different machines, and of one machine at different times, are not comparable; the ratio of two programs
+Figures from different machines, or from one machine at different times, are not comparable; the ratio of two programs
 that alternate is.
 """
 
@@ -36,29 +36,29 @@ Figures = dict[str, Any]
 
 
 class Unavailable(Exception):
-    """Say what a case lacks, and how to get it."""
+    """Error: a requirement of a case is missing. The message names it and how to get it."""
 
 
 class RunFailed(Exception):
-    """Say which program failed, and show the end of what it wrote on stderr."""
+    """Error: a program failed. The message names it and shows the end of its stderr."""
 
 
 @dataclass(frozen=True)
 class Duel:
-    """Name two programs that do the same work, and the figure they are compared by.
+    """Two programs that do the same work, and the figure by which they are compared.
 
     Attributes:
-        name: unlike that of any other duel of the case.
-        ours: a script of this folder and its arguments; `{repeat}` in one is the number of the pair, from 0.
-        theirs: the same of the other program; None where ours stands alone.
-        figure: the key of the figure in what the scripts print.
+        name: name of the duel, unique within the case.
+        ours: a script of this folder and its arguments; `{repeat}` is replaced by the index of the pair, from 0.
+        theirs: the same for the other program; None if ours is measured alone.
+        figure: key of the compared figure in the scripts' output.
         better: whether more or less of it is better.
-        goal: bound of the ratio ours / theirs: a lower one where more is better, else an upper one.
-        own_goal: bound of our figure itself, where there is one.
-        cpu_figure: the same figure by CPU seconds, shown beside it: the one to trust while others compute.
-        environment: variables both run with.
-        theirs_python: the interpreter of `theirs`, if it needs an environment of its own.
-        prepare: scripts with arguments to run before; each only once in a sitting, however many duels name it.
+        goal: bound of the ratio ours / theirs: a lower bound where more is better, else an upper bound.
+        own_goal: bound of our figure itself, if any.
+        cpu_figure: the same figure in CPU seconds, shown beside it; reliable even if the machine is busy.
+        environment: environment variables of both programs.
+        theirs_python: interpreter of `theirs`, if it needs a separate environment.
+        prepare: scripts with arguments to run first; each runs only once per benchmark run.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Duel:
 def run_python(
     *arguments: str, python: str | None = None, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> str:
-    """Run a script of this folder in a process of its own with one thread, and return its last line.
+    """Run a script of this folder in its own process with one thread, and return its last output line.
 
     Raises:
-        RunFailed: it exits with an error, or does not end.
+        RunFailed: the script exits with an error or times out.
     """
     script, *rest = arguments
     command = [python or sys.executable, str(HERE / script), *rest]
@@ -97,13 +97,13 @@ def run_python(
 
 
 def measure(duel: Duel, folder: Path, *, repeats: int, told: Callable[[str], None] = lambda _: None) -> Figures:
-    """Run both programs `repeats` times in turn, and sum up.
+    """Run both programs `repeats` times alternately, and summarise the figures.
 
     Args:
-        duel: what to run.
-        folder: where the programs run.
-        repeats: pairs; every second one begins with the other program, so that a drift of the machine hits both.
-        told: called with what is about to run.
+        duel: the programs to run.
+        folder: working directory of the programs.
+        repeats: pairs; every second pair starts with the other program, so that drift of the machine affects both.
+        told: called with a description of the next run.
 
     Raises:
         RunFailed: a program failed, or printed no line of figures.
@@ -134,9 +134,9 @@ def _read(line: str, script: str, figure: str) -> Figures:
 
 
 def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
-    """Give each program's median and range, the ratio's, and whether the goals are reached.
+    """Return the median and range of each program and of the ratio, and whether the goals are reached.
 
-    A figure that does not exist counts as the worst there can be; its pair has no ratio.
+    A missing figure counts as the worst possible value; its pair has no ratio.
     """
     summary: Figures = {"figure": duel.figure, "better": duel.better, "goal": duel.goal, "own_goal": duel.own_goal}
     summary |= _spreads(pairs, duel.figure, duel.better)
@@ -154,7 +154,7 @@ def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
 
 
 def _spreads(pairs: Sequence[Mapping[str, Figures]], figure: str, better: str) -> Figures:
-    """Sum up one figure: of each side, and the ratio ours / theirs pair by pair."""
+    """Summarise one figure: each program's, and the ratio ours / theirs of each pair."""
     worst = 0.0 if better == "more" else math.inf
     sides = {side: [worst if (f := pair[side].get(figure)) is None else f for pair in pairs] for side in pairs[0]}
     spreads: Figures = {side: spread(column) for side, column in sides.items()}
@@ -166,7 +166,7 @@ def _spreads(pairs: Sequence[Mapping[str, Figures]], figure: str, better: str) -
 
 
 def spread(numbers: Sequence[float]) -> dict[str, float | None]:
-    """Return median, least and greatest; None for what is not finite, which JSON cannot say."""
+    """Return median, minimum and maximum; None for values that are not finite, which JSON cannot represent."""
     three = {"median": median(numbers), "min": min(numbers), "max": max(numbers)}
     return {name: float(f"{number:.5g}") if math.isfinite(number) else None for name, number in three.items()}
 

@@ -1,4 +1,4 @@
-"""The figures that benchmark programs report, so that programs are compared by one measure."""
+"""Figures that the benchmark programs report, measured the same way in each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Clock:
-    """Note the end of each iteration in wall and in CPU seconds, and add up the seconds of its phases."""
+    """Record the wall and CPU time at the end of each iteration, and the total seconds of its phases."""
 
     phases: dict[str, float] = field(default_factory=dict)
     wall: list[float] = field(default_factory=list)
@@ -24,21 +24,21 @@ class Clock:
     _last: float = 0.0
 
     def end_phase(self, name: str) -> None:
-        """Put the time since the last call of any kind down to `name`."""
+        """Add the time since the last call of any method to phase `name`."""
         now = time.perf_counter()
         self.phases[name] = self.phases.get(name, 0.0) + now - self._last
         self._last = now
 
     def mark(self) -> None:
-        """Note the time: once before the first iteration and once after each."""
+        """Record the time: once before the first iteration and once after each."""
         self._last = time.perf_counter()
         self.wall.append(self._last)
         self.cpu.append(time.process_time())
 
 
 def usage() -> dict[str, float]:
-    """Return what this process has taken so far: CPU seconds, seconds since it began, the most memory it held."""
-    # Python's own start is in the first, so it belongs into the second: /proc tells when the process began.
+    """Return the resources used by this process: CPU seconds, seconds since its start, peak resident memory."""
+    # wall time includes the start of Python, as CPU time does: /proc contains the start time of the process
     begun = float(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]) / TICKS
     return {
         "cpu_s": round(time.process_time(), 4),
@@ -48,11 +48,11 @@ def usage() -> dict[str, float]:
 
 
 def first_reached(scores: list[float], cpu: list[float], level: float) -> dict[str, float] | None:
-    """Tell at which iteration and CPU second the mean score of 3 iterations first reached `level`.
+    """Return the iteration and CPU second at which the mean score of 3 iterations first reached `level`.
 
     Args:
-        scores: of each iteration.
-        cpu: one more than scores: CPU seconds at the start, then after each iteration.
+        scores: one score per iteration.
+        cpu: CPU seconds at the start and after each iteration, one more than `scores`.
     """
     for i in range(3, len(scores) + 1):
         if sum(scores[i - 3 : i]) / 3 >= level:
@@ -61,9 +61,9 @@ def first_reached(scores: list[float], cpu: list[float], level: float) -> dict[s
 
 
 def report(scores: list[float], clock: Clock) -> dict[str, Any]:
-    """Sum up a run: wall seconds (the median and the tenth percentile), mean CPU seconds, phases, when .95 was reached.
+    """Summarise a run: wall seconds (median and tenth percentile), mean CPU seconds, phases, and when .95 was reached.
 
-    While others compute, it is the quick iterations that are alike from run to run.
+    On a busy machine, the fastest iterations are the most reproducible.
     """
     took = sorted(after - before for before, after in pairwise(clock.wall))
     reached = first_reached(scores, clock.cpu, 0.95) or {"iteration": None, "cpu_s": None}

@@ -1,13 +1,12 @@
-"""Sample, or make training steps, on one device: through rlcore, or with transformers alone.
+"""Sample, or run training steps, on one device: through rlcore, or with transformers alone.
 
     python gpu_work.py sample static|dynamic|generate [--batch 128] [--samples 1] [--layers 12] [--dtype bfloat16] ...
     python gpu_work.py step rlcore|transformers ...
 
-The model is a Llama of width 768 and vocabulary 32,000 with weights drawn at random; prompts have 16 to 128 tokens, and
-EOS is never drawn, so that every side makes as many tokens. A step is log-probs of the continuations, their mean's
-gradient and fused AdamW. `tokens_per_s` is by wall seconds, for the device's work is no time of the process; what
-happens once (choosing kernels, recording) has happened before, in a round that is not counted, and `first_s` is that
-round's time.
+The model is a Llama of width 768 and vocabulary 32,000 with random weights; prompts have 16 to 128 tokens. EOS is never
+sampled, so that every program generates the same number of tokens. A step is log-probs of the continuations, the
+gradient of their mean, and fused AdamW. `tokens_per_s` is in wall seconds, because the device's work is not CPU time of
+the process. One-time work (kernel selection, graph capture) happens in an untimed warm-up round, which takes `first_s`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Rows = list[tuple[int, ...]]
 
 
 def make_model(arguments: argparse.Namespace) -> PreTrainedModel:
-    """Make the model on its device."""
+    """Create the model on its device."""
     torch.manual_seed(0)
     width = arguments.width
     config = LlamaConfig(
@@ -48,7 +47,7 @@ def make_model(arguments: argparse.Namespace) -> PreTrainedModel:
 
 
 def make_policy(model: PreTrainedModel, arguments: argparse.Namespace, decoding: Any) -> Any:
-    """Give the model a tokenizer, which nothing here asks for more than its ids."""
+    """Wrap the model in a policy, with a tokenizer that is used only for its ids."""
     words = {f"w{i}": i for i in range(arguments.vocabulary)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
     tokenizer = FastTokenizer(tokenizer_object=backend, eos_token="w1", pad_token="w0")
@@ -57,7 +56,7 @@ def make_policy(model: PreTrainedModel, arguments: argparse.Namespace, decoding:
 
 
 def make_prompts(arguments: argparse.Namespace) -> Rows:
-    """Draw prompts of 16 to 128 tokens, and repeat each `--samples` times."""
+    """Sample prompts of 16 to 128 tokens, and repeat each `--samples` times."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.linspace(16, 128, arguments.batch // arguments.samples).round().long().tolist()
     rows = [tuple(torch.randint(2, arguments.vocabulary, (n,), generator=generator).tolist()) for n in lengths]
@@ -65,7 +64,7 @@ def make_prompts(arguments: argparse.Namespace) -> Rows:
 
 
 def sampling(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
-    """Return a function that samples a round and counts its tokens."""
+    """Return a function that samples a round and returns its number of tokens."""
     model, rows, count = make_model(arguments), make_prompts(arguments), arguments.new_tokens
     if side != "generate":
         policy = make_policy(model, arguments, side)
@@ -88,7 +87,7 @@ def sampling(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def training(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
-    """Return a function that makes a training step and counts the tokens it read."""
+    """Return a function that runs a training step and returns its number of tokens."""
     policy = make_policy(make_model(arguments), arguments, "auto")
     prompts = make_prompts(arguments)
     generator = torch.Generator().manual_seed(2)
@@ -116,7 +115,7 @@ def training(side: str, arguments: argparse.Namespace) -> Callable[[], int]:
 
 
 def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
-    """Return the wall seconds `work` takes, the device's included, and what it counted."""
+    """Return the wall seconds of `work`, device included, and its token count."""
     begun = time.perf_counter()
     counted = work()
     if device == "cuda":
@@ -125,7 +124,7 @@ def timed(work: Callable[[], int], device: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Do the work a few times and print one line of figures."""
+    """Run the work several times and print one line of figures."""
     parser = argparse.ArgumentParser(description="Sample, or make training steps, on one device.")
     parser.add_argument("work", choices=("sample", "step"))
     parser.add_argument("side", choices=("static", "dynamic", "generate", "rlcore", "transformers"))

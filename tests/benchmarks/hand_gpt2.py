@@ -1,9 +1,9 @@
-"""A GPT-2 with a value head, run by hand: scoring of whole walks, and sampling with a cache allocated once.
+"""GPT-2 with a value head in plain PyTorch: scoring of whole walks, and sampling with a preallocated cache.
 
-While scoring, hidden states carry chosen positions only (packed); attention alone sees the padded rectangle.
+While scoring, hidden states contain only the selected positions (packed); only attention uses the padded rectangle.
 
-Shapes: B rollouts, T moves, N chosen tokens, H hidden, V vocabulary. Column t of every [B, T] array is about move t,
-token t + 1 of a row that begins with the start.
+Shapes: B rollouts, T moves, N chosen tokens, H hidden, V vocabulary. Column t of every [B, T] array refers to move t,
+which is token t + 1 of a row that begins with the start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Mix = Callable[[int, Tensor], Tensor]
 
 
 class Network:
-    """Run a GPT-2's weights, with a value head on its last hidden state, without the modules around them."""
+    """GPT-2's weights, with a value head on the last hidden state, run without modules."""
 
     def __init__(self, folder: str) -> None:
         self.gpt2 = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -87,10 +87,10 @@ class Network:
 
 
 class ModuleNetwork(Network):
-    """Run the same model through the modules of transformers, with nothing of ours around them but attention.
+    """The same model run through transformers' modules, with only attention replaced.
 
-    GELU is the fused one in both. What this takes more than `Network` is the price of the modules alone: queries, keys
-    and values are taken as the layer before attention gives them, so that nothing is copied for attention's sake.
+    Both use the fused GELU. The extra time over `Network` is the cost of the modules alone: queries, keys and values
+    are used in the layout of the preceding projection, so that attention copies nothing.
     """
 
     def __init__(self, folder: str) -> None:
@@ -121,18 +121,18 @@ class ModuleNetwork(Network):
 def attention(
     module: Any, query: Tensor, _key: Tensor, _value: Tensor, _mask: Tensor | None, *, mix: Any, **_unused: Any
 ) -> tuple[Tensor, None]:
-    """Have `mix` attend in the place of transformers' functions; return float[1, N, heads, width]."""
+    """Replace transformers' attention function with `mix`; return float[1, N, heads, width]."""
     return mix(module.layer_idx).view(1, query.shape[2], query.shape[1], -1), None
 
 
 @dataclass
 class Rollouts:
-    """Hold a round of walks as they were sampled; entries beyond a walk's end are zero (PAD_ID in `tokens`).
+    """A round of sampled walks; entries beyond the end of a walk are zero (PAD_ID in `tokens`).
 
     Attributes:
         tokens: long[B, T + 1].
         mask: bool[B, T], True where the policy chose the move (the end token included).
-        logprobs, values: float[B, T], as the sampling policy had them.
+        logprobs, values: float[B, T], from the sampling policy.
     """
 
     tokens: Tensor
@@ -141,13 +141,13 @@ class Rollouts:
     values: Tensor
 
     def texts(self) -> list[str]:
-        """Spell the walks, end token left off; a pad the policy chose is spelt as a letter outside the alphabet."""
+        """Decode the walks without the end token; a sampled pad token is decoded to a letter outside the alphabet."""
         rows = [row[: row.index(END_ID)] if END_ID in row else row for row in self.tokens.tolist()]
         return ["".join(map(letter, row)) for row in rows]
 
 
 class Sampler:
-    """Continue a fixed number of starts, with a cache of keys and values allocated once."""
+    """Sampler of continuations for a fixed number of starts, with a preallocated cache of keys and values."""
 
     def __init__(self, network: Network, num_rows: int) -> None:
         self.network, self.num_rows = network, num_rows
@@ -156,7 +156,7 @@ class Sampler:
         self.values = [torch.empty(shape) for _ in network.blocks]
 
     def _mix(self, t: int) -> Mix:
-        """Return attention from position t to the positions up to it, which writes the cache."""
+        """Return attention from position t to the positions up to t, and update the cache."""
 
         def mix(i: int, qkv: Tensor) -> Tensor:
             q, k, v = qkv.view(self.num_rows, 3, self.network.heads, 1, -1).unbind(1)

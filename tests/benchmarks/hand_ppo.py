@@ -1,9 +1,9 @@
-"""PPO on random walks, written by hand for one model and one task: the speed to measure rlcore against.
+"""PPO on random walks, written by hand for one model and one task: the speed baseline for rlcore.
 
 No framework, no checkpoints, no logger and no option that costs time: plain PyTorch over the weights of a
 GPT2LMHeadModel. One iteration is 140 rollouts of at most 9 tokens (20 starts x 7), then 4 epochs of minibatches of 100
 and 40, which makes 8 optimizer steps. KL coefficient 0, fused AdamW at 3e-4, GAE(1, .95), clips .2, value coefficient
-1.2. The model is in hand_gpt2.py; `--modules` runs it through those of transformers.
+1.2. The model is in hand_gpt2.py; `--modules` runs it through the modules of transformers.
 
     OMP_NUM_THREADS=1 python hand_ppo.py base FOLDER [--tiny]                              make the starting model
     OMP_NUM_THREADS=1 python hand_ppo.py ppo FOLDER [--iterations 12] [--seed 0] [--modules]    train it, print JSON
@@ -46,7 +46,7 @@ def generalised_advantages(rewards: Tensor, values: Tensor, *, lam: float) -> Te
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """Give the entries that `mask` selects mean 0 and population standard deviation 1, and the others zero."""
+    """Normalise the entries selected by `mask` to mean 0 and population standard deviation 1; zero the others."""
     chosen = advantages[mask]
     return (advantages - chosen.mean()) / (chosen.std(correction=0) + 1e-8) * mask
 
@@ -67,7 +67,7 @@ def ppo_loss(
 
 
 class HandPPO:
-    """Train on the walks of one graph, one call an iteration."""
+    """PPO trainer for the walks of one graph, one call per iteration."""
 
     def __init__(self, folder: str, *, graph_seed: int = 1000, network: type[Network] = Network) -> None:
         self.task = RandomWalks(graph_seed)
@@ -101,7 +101,7 @@ class HandPPO:
 
 
 def make_base(folder: str, *, tiny: bool = False, graph_seed: int = 1000) -> None:
-    """Train the starting model on the 1000 walks, 15 epochs of batches of 100, and save it with its tokenizer."""
+    """Train the initial model on the 1000 walks, 15 epochs of batches of 100, and save it with its tokenizer."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(model_config(tiny=tiny))
     walks = [[ord(name) - ord("a") for name in walk] + [END_ID] for walk in RandomWalks(graph_seed).walks]
@@ -118,7 +118,7 @@ def make_base(folder: str, *, tiny: bool = False, graph_seed: int = 1000) -> Non
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["base", "ppo"])
     parser.add_argument("folder", help="where the starting model is, or goes")

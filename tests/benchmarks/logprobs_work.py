@@ -1,16 +1,16 @@
-"""Score tokens of a vocabulary of 50,000 and learn from them, through rlcore or by log-softmax over all logits.
+"""Score tokens of a vocabulary of 50,000 and train on them, through rlcore or with log-softmax over all logits.
 
     OMP_NUM_THREADS=1 python logprobs_work.py update rlcore|log_softmax [--entropy]    PPO's score and update
     OMP_NUM_THREADS=1 python logprobs_work.py head rlcore|log_softmax [--entropy]      the output embedding alone
 
 prints one line of JSON. `update` is a GPT-2 of 4 layers, 128 wide, with a value head; a batch is 32 sequences of 32
-tokens of prompt and 224 of response, all of one length, so that no padding is there to be saved. It is scored without
-gradients, then learned from: forward and backward pass, one step of AdamW. Both sides recompute activations in the
-backward pass and have the head read nothing but what predicts a response. `head` is forward and backward pass of 4096
-rows of 256 numbers.
+prompt tokens and 224 response tokens, all of one length, so that there is no padding to save. It is scored without
+gradients, then trained on: forward and backward pass, one step of AdamW. Both programs recompute activations in the
+backward pass and apply the head only to positions that predict a response. `head` is the forward and backward pass of
+4096 rows of 256 numbers.
 
-Peak extra memory is the largest resident set during one repetition less what was resident before it, when weights and
-moments were there already and free memory had been handed back to the system.
+Peak extra memory is the maximum resident set during one repetition minus the resident set before it, measured after
+weights and optimizer state were allocated and free memory was returned to the system.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Scored = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Theirs(nn.Module):
-    """A language model of transformers with a value head, scored by log-softmax and gather."""
+    """Transformers language model with a value head, scored with log-softmax and gather."""
 
     def __init__(self, model: GPT2LMHeadModel) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Theirs(nn.Module):
         self.value = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, 1))
 
     def forward(self, tokens: Tensor, prompt: int, *, entropy: bool) -> Scored:
-        """Score everything behind the prompts, each of `prompt` tokens."""
+        """Score all tokens after the prompts, which have `prompt` tokens each."""
         hidden = self.model.transformer(tokens, use_cache=False).last_hidden_state[:, prompt - 1 : -1]
         logprobs = F.log_softmax(self.model.lm_head(hidden), -1)
         chosen = logprobs.gather(-1, tokens[:, prompt:, None])[..., 0]
@@ -73,7 +73,7 @@ def ppo_loss(now: Scored, old: Scored, advantages: Tensor, chosen: Tensor) -> Te
 
 
 def make_update(side: str, options: argparse.Namespace) -> Callable[[], None]:
-    """Return a function that scores a batch and learns from it."""
+    """Return a function that scores a batch and trains on it."""
     torch.manual_seed(0)
     size, prompt, length, entropy = options.batch, 32, 256, options.entropy
     config = GPT2Config(
@@ -120,7 +120,7 @@ def make_update(side: str, options: argparse.Namespace) -> Callable[[], None]:
 
 
 def make_head(side: str, options: argparse.Namespace) -> Callable[[], None]:
-    """Return a function that runs the output embedding alone, forward and backward."""
+    """Return a function that runs the forward and backward pass of the output embedding alone."""
     torch.manual_seed(0)
     rows, width = 4096, 256
     hidden, weight = torch.randn(rows, width, requires_grad=True), nn.Parameter(torch.randn(VOCABULARY, width) / 16)
@@ -141,7 +141,7 @@ def make_head(side: str, options: argparse.Namespace) -> Callable[[], None]:
 
 
 def measure(work: Callable[[], None], repeats: int) -> dict[str, Any]:
-    """Do the work once unmeasured, then `repeats` times; report seconds of each and the most memory one took."""
+    """Run the work once as a warm-up, then `repeats` times; report the seconds of each and the peak memory of one."""
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
     def resident(name: str) -> float:
@@ -152,7 +152,7 @@ def measure(work: Callable[[], None], repeats: int) -> dict[str, Any]:
     wall, cpu, extra = [], [], []
     for _ in range(repeats):
         ctypes.CDLL(None).malloc_trim(0)
-        reset.write_text("5", encoding="utf-8")  # forgets the peak so far
+        reset.write_text("5", encoding="utf-8")  # reset the peak
         before, begun, spent = resident("VmRSS"), time.perf_counter(), time.process_time()
         work()
         cpu.append(time.process_time() - spent)
@@ -167,7 +167,7 @@ def measure(work: Callable[[], None], repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["update", "head"])
     parser.add_argument("side", choices=["rlcore", "log_softmax"])

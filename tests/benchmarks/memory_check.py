@@ -1,10 +1,10 @@
-"""Hold what `rlcore plan` foresees against what processes then take.
+"""Compare the memory that `rlcore plan` predicts with the memory that processes use.
 
     python tests/benchmarks/memory_check.py [--quick] [NAME ...]
 
-Each case is planned and trains for two steps, each in a process of its own, once as glibc's malloc is and once with a
-fixed threshold, with which it gives back what is freed. Peaks are `perf/peak_memory_gb`; ratios are plan ÷ measured, of
-the whole process and of what lies above the plan's baseline. `in_use` is a plan without what malloc keeps.
+Each case is planned and trains for two steps, each in its own process, once with glibc's default malloc and once with a
+fixed threshold, with which freed memory is returned. Peaks are `perf/peak_memory_gb`; ratios are plan ÷ measured, of
+the whole process and of the part above the plan's baseline. `in_use` is a plan without memory that malloc retains.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ print(train_from_config(json.load(open(sys.argv[1])), "memory_check").metrics["p
 
 
 def reward(outputs: list[str], **_: Any) -> list[float]:
-    """Score responses in some way."""
+    """Return an arbitrary score for each response."""
     return [float(len(output) % 7) for output in outputs]
 
 
 def make_model(folder: Path, config: dict[str, Any]) -> None:
-    """Write a model with random weights, and a tokenizer whose words are w0, w1, ..."""
+    """Save a model with random weights and a tokenizer with the words w0, w1, ..."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -95,7 +95,7 @@ def make_model(folder: Path, config: dict[str, Any]) -> None:
 
 
 def check(folder: Path, name: str) -> dict[str, float]:
-    """Return what was planned and what was measured of one case, in MB, and the ratios."""
+    """Return the planned and the measured memory of one case, in MB, and their ratios."""
     config, options = CASES[name]
     model = folder / name.replace(" ", "-")
     make_model(model, config)
@@ -140,7 +140,7 @@ def _said(*words: str, **environment: str) -> str:
 
 
 def main() -> None:
-    """Print a line of JSON for each case, and a table of all."""
+    """Print a line of JSON for each case, and a table of all cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME")

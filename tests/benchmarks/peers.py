@@ -1,4 +1,4 @@
-"""Where the libraries live that rlcore is measured beside: an environment of their own, made by `make bench-peers`."""
+"""Location of the compared libraries: a separate environment, created by `make bench-peers`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEFAULT = HERE.parents[1] / ".venv-peers" / "bin" / "python"
 
 
 def peers_python() -> str:
-    """Return the interpreter of that environment; the variable PEERS_PYTHON names another.
+    """Return the interpreter of that environment; the variable PEERS_PYTHON overrides it.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: the environment does not exist.
     """
     python = Path(os.environ.get("PEERS_PYTHON", DEFAULT))
     if not python.exists():

@@ -1,11 +1,11 @@
-"""Measure what plugins cost: the command line among many dists, a hook call, and one PPO iteration with observers.
+"""Measure the cost of plugins: the command line among many dists, a hook call, and a PPO iteration with observers.
 
     python plugin_machinery.py [--repeats 9] [--json FILE]
 
-1. `rlcore list-plugins` with 100 made-up dists on the path, 10 of them plugins, each time in a fresh process.
-2. One call of an observer hook that five plugins implement, through the fence of a run and through pluggy alone.
-3. The share of a PPO iteration (rlcore-ppo on the random walks) that is spent between the trainer's work and five
-   observers of every hook: all time inside `rlcore.plugins.observers.Observers`, by a clock around each of its methods.
+1. `rlcore list-plugins` with 100 generated dists on the path, 10 of them plugins, each time in a fresh process.
+2. One call of an observer hook that five plugins implement, through the run's error isolation and through pluggy alone.
+3. The share of a PPO iteration (rlcore-ppo on the random walks) spent in five observers of every hook: all time inside
+   `rlcore.plugins.observers.Observers`, measured by a timer around each of its methods.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EVENTS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint
 
 
 def fill(site: Path) -> None:
-    """Lay out the metadata of NUM_DISTS dists; the first NUM_PLUGINS of them have an entry point of rlcore."""
+    """Write the metadata of NUM_DISTS dists; the first NUM_PLUGINS of them have an rlcore entry point."""
     for i in range(NUM_DISTS):
         name = f"made_up_{i:03d}"
         info = site / f"{name}-1.0.dist-info"
@@ -56,7 +56,7 @@ def fill(site: Path) -> None:
 
 
 def time_listing(site: Path | None) -> float:
-    """Return the wall seconds of one `rlcore list-plugins` in a fresh process, `site` being on its path."""
+    """Return the wall seconds of one `rlcore list-plugins` in a fresh process with `site` on its path."""
     environment = {**os.environ, "PYTHONPATH": str(site) if site else ""}
     begun = time.perf_counter()
     done = subprocess.run(
@@ -69,7 +69,7 @@ def time_listing(site: Path | None) -> float:
 
 
 def observing() -> pluggy.PluginManager:
-    """Return hooks that IMPLEMENTERS plugins listen to, each doing next to nothing."""
+    """Return hooks with IMPLEMENTERS observer plugins, each of which does almost nothing."""
     hooks = pluggy.PluginManager(hookspecs.PROJECT)
     hooks.add_hookspecs(hookspecs)
     for i in range(IMPLEMENTERS):
@@ -78,29 +78,29 @@ def observing() -> pluggy.PluginManager:
 
 
 class Listener:
-    """Count what is heard, as the least an observer does."""
+    """Minimal observer that counts its calls."""
 
     def __init__(self) -> None:
         self.heard = 0
 
     @hookspecs.hookimpl
     def on_run_start(self, run: Any) -> None:
-        """Count."""
+        """Count the call."""
         self.heard += 1
 
     @hookspecs.hookimpl
     def on_rollout(self, run: Any, batch: Any) -> None:
-        """Count."""
+        """Count the call."""
         self.heard += 1
 
     @hookspecs.hookimpl
     def on_step(self, run: Any, metrics: Any) -> None:
-        """Count."""
+        """Count the call."""
         self.heard += 1
 
 
 def time_call(call: Callable[[], Any], *, number: int = 5000) -> float:
-    """Return the seconds of one call, the best of five goes of `number`."""
+    """Return the seconds of one call, the best of five runs of `number` calls."""
     goes = []
     for _ in range(5):
         begun = time.perf_counter()
@@ -121,13 +121,13 @@ def time_hook_calls() -> dict[str, float]:
 
 
 class Clock:
-    """Add up the time inside the methods of `Observers`."""
+    """Timer of all methods of `Observers`."""
 
     def __init__(self) -> None:
         self.spent = 0.0
 
     def watch(self) -> None:
-        """Put the clock around every method; for this process's whole life."""
+        """Wrap every method with the timer, for the lifetime of this process."""
         for event in EVENTS:
             setattr(Observers, event, self._timed(getattr(Observers, event)))
 
@@ -141,7 +141,7 @@ class Clock:
 
 
 def measure_iteration(base: str, iterations: int) -> dict[str, float]:
-    """Train by PPO with IMPLEMENTERS observers; return seconds an iteration, those spent on observers, their share."""
+    """Train by PPO with IMPLEMENTERS observers; return seconds per iteration, seconds in observers, and their share."""
     from door_ppo import train
     from tasks import load_task
 
@@ -157,7 +157,7 @@ def measure_iteration(base: str, iterations: int) -> dict[str, float]:
 
 
 def run_iteration(*, tiny: bool, iterations: int) -> dict[str, float]:
-    """Call `measure_iteration` in a process of its own, on the benchmark's model or on one that is all overhead."""
+    """Call `measure_iteration` in its own process, on the benchmark's model or on a tiny model."""
     with TemporaryDirectory() as folder:
         run_python(str(HERE / "hand_ppo.py"), "base", f"{folder}/base", *(["--tiny"] if tiny else []))
         measured: dict[str, float] = json.loads(
@@ -167,7 +167,7 @@ def run_iteration(*, tiny: bool, iterations: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Read the command line, measure, and print."""
+    """Parse the command line, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--iteration", nargs=2, metavar=("FOLDER", "N"), help="only train, and print one line of JSON")

@@ -1,11 +1,11 @@
-"""Score several samples of each prompt with gradients: together, each by itself, or through transformers alone.
+"""Score several samples of each prompt with gradients: together, one at a time, or through transformers alone.
 
     OMP_NUM_THREADS=1 python prefixes_work.py together|apart|transformers [--repeats 5]
 
 prints one line of JSON. The model is a GPT-2 of 4 layers, 256 wide, with 5,000 tokens; a batch is 8 samples of 1 to 64
-tokens (evenly spread) of each of 4 prompts of 160. `together` hands all 32 sequences to `policy.score` at once,
-where what the samples of a prompt share is read once; `apart` hands it one sample of every prompt at a time, 8 times.
-`transformers` pads the batch on the right and takes log-softmax and gather of the logits behind the prompts.
+tokens (evenly spread) of each of 4 prompts of 160. `together` passes all 32 sequences to `policy.score` at once, where
+the prefix shared by the samples of a prompt is computed once; `apart` passes one sample of every prompt at a time, 8
+times. `transformers` pads the batch on the right and applies log-softmax and gather to the logits after the prompts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VOCABULARY, PROMPTS, SAMPLES, PROMPT, LONGEST = 5_000, 4, 8, 160, 64
 
 
 def make_batch() -> Trajectories:
-    """Make the sequences, the samples of a prompt side by side."""
+    """Return the sequences, with the samples of a prompt adjacent."""
     random = torch.Generator().manual_seed(0)
     rows, chosen = [], []
     for _ in range(PROMPTS):
@@ -51,7 +51,7 @@ def by_transformers(model: GPT2LMHeadModel, batch: Trajectories) -> Tensor:
 
 
 def work(what: str) -> Callable[[], float]:
-    """Return what is measured: forward and backward pass; it returns the sum of the log-probs."""
+    """Return the measured function: forward and backward pass; it returns the sum of the log-probs."""
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=256, n_embd=256, n_layer=4, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
@@ -74,7 +74,7 @@ def work(what: str) -> Callable[[], float]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["together", "apart", "transformers"])
     parser.add_argument("--repeats", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Options of a run, given to a benchmark's program as `--set section.option=value`."""
+"""Run options passed to a benchmark program as `--set section.option=value`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nested(options: Sequence[str]) -> dict[str, Any]:
 
 
 def merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` with `changes`, section by section."""
+    """Return `options` merged with `changes`, section by section."""
     return {
         name: merged(options.get(name) or {}, changes[name])
         if isinstance(changes.get(name), Mapping)

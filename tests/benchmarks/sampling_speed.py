@@ -1,15 +1,14 @@
-"""Measure how fast continuations are sampled: through rlcore, or with `generate` of transformers.
+"""Measure the speed of sampling: through rlcore, or with transformers' `generate`.
 
     python sampling_speed.py rlcore|generate [--family gpt2|llama] [--vocabulary 5000] [--batch 128]
         [--prompts 1 64] [--samples 1] [--lengths natural|fixed] [--new-tokens 64] [--repeats 3] ...
 
-Both have the same model, 4 layers of width 256 with weights drawn at random. With natural lengths its output layer has
-a bias that gives EOS a probability of 1/32 at every token, so that EOS is really drawn and lengths are geometric, cut
-at the limit; with fixed lengths the bias forbids EOS. Tokens are drawn from the model's own distribution, the batch
-counts sequences, `--samples` of them for each prompt, and `tokens_per_s` is real tokens (EOS included, what follows it
-not) by CPU second of sampling. `generate` is called as its documentation asks: padded on the left, with a mask, EOS and
-padding named; a prompt's samples are repeated rows, or with --return-sequences what `num_return_sequences` makes of one
-row.
+Both use the same model, 4 layers of width 256 with random weights. With natural lengths, its output layer has a bias
+that gives EOS a probability of 1/32 at every token, so that lengths are geometric, truncated at the limit; with fixed
+lengths the bias forbids EOS. Tokens are sampled from the model's own distribution. The batch counts sequences, `--samples` of
+them for each prompt, and `tokens_per_s` is real tokens (including EOS, without the padding after it) per CPU second of
+sampling. `generate` is called as documented: padded on the left, with a mask, EOS and padding ids; the samples of a
+prompt are repeated rows, or with --return-sequences `num_return_sequences` of one row.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Rows = list[tuple[int, ...]]
 
 
 def make_model(family: str, vocabulary: int, *, natural: bool) -> PreTrainedModel:
-    """Make a model whose predictions are near uniform but for EOS."""
+    """Create a model with near-uniform predictions apart from EOS."""
     torch.manual_seed(0)
     if family == "gpt2":
         model: Any = GPT2LMHeadModel(
@@ -66,7 +65,7 @@ def make_model(family: str, vocabulary: int, *, natural: bool) -> PreTrainedMode
 
 
 def make_prompts(arguments: argparse.Namespace) -> Rows:
-    """Draw distinct prompts of lengths spread evenly over the range, and repeat each `--samples` times."""
+    """Sample distinct prompts of lengths spread evenly over the range, and repeat each `--samples` times."""
     generator = torch.Generator().manual_seed(1)
     shortest, longest = arguments.prompts
     count = arguments.batch // arguments.samples
@@ -90,7 +89,7 @@ def through_rlcore(model: PreTrainedModel, rows: Rows, arguments: argparse.Names
 
 
 def with_generate(model: PreTrainedModel, rows: Rows, arguments: argparse.Namespace) -> Callable[[], int]:
-    """Return a function that generates once, so many at once as rlcore may, and counts the tokens."""
+    """Return a function that generates once, with the same batch size as rlcore, and counts the tokens."""
     copies = arguments.samples if arguments.return_sequences else 1
     rows, size = rows[::copies], arguments.at_once // copies or len(rows)
     groups = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -110,7 +109,7 @@ def with_generate(model: PreTrainedModel, rows: Rows, arguments: argparse.Namesp
 
 
 def main() -> None:
-    """Sample a few times and print one line of figures."""
+    """Sample several times and print one line of figures."""
     parser = argparse.ArgumentParser(description="Measure how fast continuations are sampled.")
     parser.add_argument("side", choices=("rlcore", "generate"))
     parser.add_argument("--family", choices=("gpt2", "llama"), default="gpt2")

@@ -1,9 +1,9 @@
-"""Run the benchmark cases beside this file, print what came of them, and write it down.
+"""Run the benchmark cases of this folder, print the results, and write them to a file.
 
     python suite.py [--case NAME ...] [--only TEXT] [--quick] [--repeats 5] [--json FILE] [--list]
 
-What a case and a duel are is said in duel.py. A program that fails is reported, and the others go on; the exit code
-tells in the end. Whether a goal is reached is a figure like the others: it fails nothing.
+duel.py defines cases and duels. A failing program is reported and the others continue; the exit code is then 1. A
+missed goal is reported like any other figure and does not affect the exit code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_case(name: str) -> ModuleType:
 
 
 def surroundings() -> Figures:
-    """Say when, on what machine and with which versions the figures are taken."""
+    """Return the date, the machine and the versions of the measurement."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -68,7 +68,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit with `+` behind it where files differ from it; None without git."""
+    """Return the commit, followed by `+` if the working tree differs from it; None without git."""
     try:
         told = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
@@ -80,13 +80,13 @@ def _commit() -> str | None:
 
 
 class Sitting:
-    """Run duels one after another, and keep what was measured on the disk from the first on.
+    """Run of several duels; each result is written to the file as soon as it is measured.
 
     Args:
-        console: where progress and tables go.
+        console: console for progress and tables.
         path: the JSON file.
-        repeats: pairs of runs a duel.
-        quick: ask the cases for less work.
+        repeats: pairs of runs per duel.
+        quick: request less work from the cases.
     """
 
     def __init__(self, console: Console, path: Path, *, repeats: int, quick: bool) -> None:
@@ -96,7 +96,7 @@ class Sitting:
         self._prepared: set[tuple[str, ...]] = set()
 
     def run(self, name: str, folder: Path, *, only: str = "") -> None:
-        """Run the duels of a case whose names hold `only`, print their table, and write it down."""
+        """Run the duels of a case whose names contain `only`, print their table, and write the results."""
         case = load_case(name)
         result: Figures = {"title": case.TITLE, "duels": {}}
         self.results["cases"][name] = result
@@ -131,12 +131,12 @@ class Sitting:
         self.console.print(f"  {what}", style="dim", markup=False)
 
     def write(self) -> None:
-        """Write everything measured so far."""
+        """Write all results so far."""
         self.path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, run, and return the exit code: 1 if a program failed."""
+    """Parse the command line, run, and return the exit code: 1 if a program failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", choices=case_names(), help="a case to run; all when left out")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the duels whose names hold this")

@@ -1,4 +1,4 @@
-"""Show what was measured: one table a case, one row a duel."""
+"""Result tables: one table per case, one row per duel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cells(row: Figures) -> list[str]:
 
 
 def ranged(spread: Mapping[str, float | None] | None) -> str:
-    """Write a median with its range: `1.08 (1.06 .. 1.12)`."""
+    """Format a median with its range: `1.08 (1.06 .. 1.12)`."""
     if spread is None:
         return "-"
     middle, least, most = (number(spread[key]) for key in ("median", "min", "max"))
@@ -43,14 +43,14 @@ def ranged(spread: Mapping[str, float | None] | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a number with three figures, thousands in full."""
+    """Format a number with three significant figures, thousands in full."""
     if value is None:
         return NEVER
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def goals(row: Figures) -> str:
-    """Write the bounds of the ratio and of our own figure."""
+    """Format the bounds of the ratio and of our own figure."""
     sign = ">=" if row["better"] == "more" else "<="
     bounds = [("x ", row["goal"]), ("", row["own_goal"])]
     return ", ".join(f"{sign} {number(bound)}{unit.strip()}" for unit, bound in bounds if bound is not None)

@@ -1,9 +1,10 @@
-"""The tasks on which libraries are compared: prompts, how many samples of each make a round, what a text is worth.
+"""The tasks on which libraries are compared: prompts, samples per prompt and round, and the score of a text.
 
-    python tasks.py FOLDER DATA         make the starting model of `reviews`: texts.py's, after 150 steps on the reviews
+    python tasks.py FOLDER DATA         make the initial model of `reviews`: texts.py's, after 150 steps on reviews
 
-`walks`: 140 walks a round, 7 from each of 20 starts. `reviews`: 128 film reviews a round, 8 from each of 16 beginnings
-of four words, up to 48 tokens; one with a favourable word in it is worth 1. A round is learned from four times over.
+`walks`: 140 walks per round, 7 from each of 20 starts. `reviews`: 128 film reviews per round, 8 from each of 16
+beginnings of four words, up to 48 tokens; a review with a favourable word scores 1. Each round is trained on for four
+epochs.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ TRAINING_ROWS, LR = 4800, 1e-3
 
 @dataclass(frozen=True)
 class Task:
-    """Say what a round is.
+    """Description of a round.
 
     Attributes:
-        prompts: each is continued `samples` times a round.
-        samples: continuations of a prompt.
-        max_new_tokens: of a continuation.
-        score: what a whole text, prompt included, is worth.
+        prompts: each is continued `samples` times per round.
+        samples: continuations per prompt.
+        max_new_tokens: maximum length of a continuation.
+        score: function that scores a whole text, prompt included.
     """
 
     prompts: list[str]
@@ -40,12 +41,12 @@ class Task:
 
     @property
     def rollouts(self) -> int:
-        """Count the texts of a round."""
+        """Return the number of texts per round."""
         return len(self.prompts) * self.samples
 
 
 def load_task(name: str, data: Path | None = None, *, graph_seed: int = 1000) -> Task:
-    """Return the task called `name`; `reviews` lie in the folder `data`."""
+    """Return the task called `name`; the data of `reviews` are in the folder `data`."""
     if name == "walks":
         from walks import RandomWalks
 
@@ -58,12 +59,12 @@ def load_task(name: str, data: Path | None = None, *, graph_seed: int = 1000) ->
 
 
 def favour(text: str) -> float:
-    """Return 1 where a favourable word occurs, else 0."""
+    """Return 1 if the text contains a favourable word, else 0."""
     return float(not FAVOURABLE.isdisjoint(text.split()))
 
 
 def make_reviewer(folder: str, data: Path) -> None:
-    """Train a model to write something like film reviews, which end of themselves."""
+    """Train a model to write texts similar to film reviews, which end with EOS."""
     import rlcore
 
     texts = [text for _, text in read_pairs("reviews", data, TRAINING_ROWS)]

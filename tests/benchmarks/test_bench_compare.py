@@ -1,4 +1,4 @@
-"""Two sittings are held against each other duel by duel; what moved by more than the spread is marked."""
+"""Tests of bench_compare.py: results are compared duel by duel, and changes larger than the spread are marked."""
 
 from __future__ import annotations
 

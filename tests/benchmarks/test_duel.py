@@ -1,4 +1,4 @@
-"""The frame takes its ratios pair by pair, and says what it saw; numbers are worked by hand."""
+"""Tests of duel.py: ratios are taken per pair and reported; expected numbers are computed by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(json.dumps({"speed": speed * (repeat + 1), "threads": os.environ["OMP_NUM_
 
 @pytest.fixture
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have scripts looked for in a folder of the test's own."""
+    """Look up scripts in a temporary folder."""
     monkeypatch.setattr(duel, "HERE", tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("import sys; sys.exit('no such thing as a snark')")
@@ -36,7 +36,7 @@ def pairs_of(figure: str, ours: list[Any], theirs: list[Any]) -> list[dict[str, 
 
 
 def test_the_ratio_is_taken_pair_by_pair() -> None:
-    # the machine is twice as slow in the second pair: ratios 2, 2, 4, their median 2, not 8 / 3
+    # the machine is half as fast in the second pair: ratios 2, 2, 4, their median 2, not 8 / 3
     summary = summarise(Duel("d", ["a"], ["b"]), pairs_of("wall_s", [2.0, 8.0, 12.0], [1.0, 4.0, 3.0]))
     assert summary["ratio"] == {"median": 2.0, "min": 2.0, "max": 4.0}
     assert summary["ours"] == {"median": 8.0, "min": 2.0, "max": 12.0}

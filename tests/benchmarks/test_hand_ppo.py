@@ -1,4 +1,4 @@
-"""The hand-written loop does the work it claims: a fast benchmark of something else would prove nothing."""
+"""Tests that the hand-written loop computes PPO correctly, so that it is a valid baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of the plugin machinery measures what it says."""
+"""Tests of plugin_machinery.py: it measures what its docstring describes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walks import model_config, tokenizer
 def test_the_made_up_dists_are_listed_and_the_plugins_among_them_loaded(tmp_path: Path) -> None:
     plugin_machinery.fill(tmp_path)
     assert len(list(tmp_path.glob("*.dist-info"))) == 100
-    assert plugin_machinery.time_listing(tmp_path) > 0  # it checks itself that the last plugin is listed
+    assert plugin_machinery.time_listing(tmp_path) > 0  # it checks that the last plugin is listed
 
 
 def test_every_listener_hears_every_call() -> None:

@@ -1,4 +1,4 @@
-"""A sitting runs every case it finds, and one that fails stops no other."""
+"""Tests of suite.py: every case runs, and a failing case does not stop the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_listing_a_case_runs_nothing_and_needs_nothing(name: str, tmp_path: Path
 
 @pytest.fixture
 def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
-    """Replace the cases by three of the test's own."""
+    """Replace the cases with three cases of the test."""
     monkeypatch.setattr(duel, "HERE", tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)

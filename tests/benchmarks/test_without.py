@@ -1,4 +1,4 @@
-"""Every technique that is measured alone is switched off by an option that the measured program takes."""
+"""Tests of without.py: every measured technique is disabled by an option that the measured program accepts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The texts that fine-tuning is measured on, and a GPT-2 of 4 layers, 256 wide, that reads them.
+"""The texts of the fine-tuning benchmark, and a GPT-2 of 4 layers, 256 wide, for them.
 
     python texts.py FOLDER DATA         make the model, with random weights, and its tokenizer (5,000 byte-level pieces)
 
 DATA is a folder with rt_polarity.jsonl (`text`: a sentence of a film review) and gsm8k_train.jsonl (`question`,
-`answer`). The model drops nothing out, as the configurations of most current families say.
+`answer`). The model has no dropout, like the configurations of most current families.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ VOCABULARY, LONGEST = 5000, 1024
 
 
 def data_folder() -> Path:
-    """Return the folder that holds the texts.
+    """Return the folder that contains the texts.
 
     Raises:
-        Unavailable: it does not.
+        Unavailable: the folder or a file is missing.
     """
     missing = [str(DATA / name) for name in FILES.values() if not (DATA / name).is_file()]
     if missing:

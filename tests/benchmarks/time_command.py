@@ -2,7 +2,7 @@
 
     python time_command.py COMMAND [ARGUMENT ...]       COMMAND is `python`, or a program installed beside it
 
-It runs once before it is timed, so that what it reads lies in the machine's cache.
+The command runs once before it is timed, so that its files are in the page cache.
 """
 
 from __future__ import annotations

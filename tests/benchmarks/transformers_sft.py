@@ -1,8 +1,8 @@
-"""Fine-tune with `transformers.Trainer`, set up with care; prints one line of JSON (sft_work.py).
+"""Fine-tune with a tuned `transformers.Trainer`; prints one line of JSON (sft_work.py).
 
-Texts are tokenised before, and padded batch by batch to their longest. `--by-length` draws texts of like length into a
-batch, which wastes less padding and mixes them less. AdamW is the fused one, attention scaled-dot-product attention;
-nothing is logged, saved or evaluated.
+Texts are tokenised beforehand, and each batch is padded to its longest text. `--by-length` batches texts of similar
+length, which reduces padding and shuffling. AdamW is fused and attention is scaled-dot-product attention; nothing is
+logged, saved or evaluated.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from transformers.utils import logging
 
 
 class StepMarks(TrainerCallback, Marks):
-    """Note the time at each step's end."""
+    """Callback that records the time at the end of each step."""
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Note it."""
+        """Record the time."""
         self.mark()
 
 
 def tokenise(tokenizer: Any, prompt: str, output: str) -> dict[str, list[int]]:
-    """Return ids, and labels of the output alone; both end with the token that ends a text."""
+    """Return ids, and labels of the output alone; both end with EOS."""
     before, after = tokenizer(prompt)["input_ids"], [*tokenizer(output)["input_ids"], tokenizer.eos_token_id]
     ids = before + after
     return {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [-100] * len(before) + after}
 
 
 def main() -> None:
-    """Read the command line, train, and print."""
+    """Parse the command line, train, and print."""
     arguments = parser(__doc__)
     arguments.add_argument("--by-length", action="store_true", help="put texts of like length into a batch")
     options = arguments.parse_args()

@@ -1,8 +1,8 @@
-"""The work of door_ppo.py as near as TRL comes to it: RLOO, for TRL has no PPO; prints one line of JSON.
+"""The closest TRL equivalent of door_ppo.py: RLOO, because TRL has no PPO; prints one line of JSON.
 
-A round is as many completions, learned from four times over in eight optimizer steps, of two halves a pass instead of
-100 and 40. RLOO has no value function and no advantages a token, so it does less than PPO; the KL coefficient is 0,
-which keeps no reference. Runs in an environment that has TRL and need not have rlcore.
+A round has the same number of completions, trained on for four epochs in eight optimizer steps, of two equal halves per
+epoch instead of 100 and 40. RLOO has no value function and no per-token advantages, so it does less work than PPO; the
+KL coefficient is 0, so no reference model is loaded. Runs in an environment that has TRL and does not need rlcore.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EPOCHS, HALVES = 4, 2
 
 
 def main() -> None:
-    """Read the command line, train, and print."""
+    """Parse the command line, train, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="where the starting model is")
     parser.add_argument("--task", default="walks", choices=["walks", "reviews"])

@@ -1,11 +1,11 @@
-"""PPO with the bottom of a GPT-2 frozen, which rlcore runs once a round for each sequence, or in every pass.
+"""PPO with the lower layers of a GPT-2 frozen, which rlcore runs once per round and sequence, or in every pass.
 
-    python trunk_ppo.py make FOLDER LAYERS WIDTH                        a GPT-2 of random weights that knows 5,000 words
+    python trunk_ppo.py make FOLDER LAYERS WIDTH                        a GPT-2 with random weights and 5,000 words
     python trunk_ppo.py run FOLDER [--again] [--unfrozen 2] [--iterations 4] [--kl-coef 0.05] [--walks]
 
-`--again` has frozen layers run in every pass. A round is 32 prompts of 32 words with 32 more drawn for each, learned
-from in 4 epochs of 2 minibatches; with `--walks` the folder holds the model of random walks, and the round is that of
-door_ppo.py. Printed is one line of JSON, in seconds an iteration: all, and what scoring and learning take.
+`--again` runs frozen layers in every pass. A round is 32 prompts of 32 words with 32 sampled words each, trained on in
+4 epochs of 2 minibatches; with `--walks` the folder contains the model of random walks, and the round is that of
+door_ppo.py. The output is one line of JSON, in seconds per iteration: total, scoring and learning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS = {True: {"rollouts": 140, "batch_size": 100}, False: {"rollouts": 32, "b
 
 
 def make(folder: str, layers: int, width: int) -> None:
-    """Save a model whose words mean nothing, and its tokenizer."""
+    """Save a model with random weights, and its tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -50,7 +50,7 @@ def make(folder: str, layers: int, width: int) -> None:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Run PPO, and report as door_ppo.py does."""
+    """Run PPO and return the same report as door_ppo.py."""
     clock, task, words = Clock(), RandomWalks(1000), random.Random(0)
     scores: list[float] = []
 
@@ -83,7 +83,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     work = parser.add_subparsers(dest="work", required=True)
     making = work.add_parser("make")

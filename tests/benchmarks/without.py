@@ -1,8 +1,8 @@
-"""Run another program of this folder with one technique switched off, to see what the technique brings.
+"""Run another program of this folder with one technique disabled, to measure its gain.
 
     python without.py TECHNIQUE SCRIPT [ARGUMENT ...]
 
-The technique's option in `rlcore.models.speed.TECHNIQUES` is set to false; the program must take `--set`.
+The technique's option in `rlcore.models.speed.TECHNIQUES` is set to false; the program must accept `--set`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rlcore.models.speed import BY_NAME
 
 
 def arguments_without(technique: str) -> list[str]:
-    """Return the arguments that switch a technique off."""
+    """Return the arguments that disable a technique."""
     return ["--set", f"{BY_NAME[technique].option}=false"]
 
 
 def main() -> None:
-    """Switch the technique off and become the other program."""
+    """Disable the technique and exec the other program."""
     technique, script, *arguments = sys.argv[1:]
     program = str(Path(__file__).resolve().parent / script)
     sys.argv = [program, *arguments, *arguments_without(technique)]

@@ -1,4 +1,4 @@
-"""The tests of this folder share `static_making`."""
+"""Make `static_making` importable for the tests of this folder."""
 
 from __future__ import annotations
 

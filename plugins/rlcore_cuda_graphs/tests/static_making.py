@@ -48,7 +48,7 @@ def make_causal(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 class Tape(TorchDispatchMode):
-    """A CUDA graph on the CPU: Python numbers are constants, tensors keep their addresses, no Python runs again."""
+    """CPU stand-in for a CUDA graph: numbers are constants, tensors keep their addresses, replay runs no Python."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Tape(TorchDispatchMode):
 
 
 class Recorder:
-    """A factory of tapes that keeps a list of them."""
+    """Factory of tapes that records each tape in a list."""
 
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
@@ -100,7 +100,7 @@ class Recorder:
 
 
 def plain(model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, waiting: int = 0, **options: Any) -> Any:
-    """Make the core's decoder with a growing cache; it is the ordinary one of these tests."""
+    """Return the core's decoder with a growing cache, the reference in these tests."""
     return CausalDecoder(model, prompts, pad_id=PAD, **options)
 
 
@@ -109,7 +109,7 @@ def ordinary(model: PreTrainedModel, prompts: Sequence[Sequence[int]], num_token
 
 
 def make_static(recorder: Any = None) -> StaticDecoding:
-    """Make static decoding, with graphs that `recorder` makes if there is one."""
+    """Return a static decoder, with CUDA graphs from `recorder` if one is passed."""
     return StaticDecoding(plain, pad_id=PAD, make_graphs=recorder)
 
 
@@ -120,7 +120,7 @@ def static(
 
 
 def run(make: Callable[..., Any], model: PreTrainedModel, **options: Any) -> list[Tensor]:
-    """Return the logits of 12 steps from which sequences leave one by one; tokens depend on the logits."""
+    """Return the logits of 12 decoding steps during which sequences finish one by one; tokens depend on the logits."""
     decoder = make(model, RAGGED, 12, **options)
     said, logits = decoder.start(), []
     for at in range(12):

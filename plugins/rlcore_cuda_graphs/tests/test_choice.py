@@ -1,4 +1,4 @@
-"""Laws of the choice between decoders: static where it is exact, ordinary elsewhere, and the log gives the reason."""
+"""Tests of decoder selection: static decoding where it is exact, ordinary decoding elsewhere, the reason logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of decoding in static tensors: it is ordinary decoding to the last token, run as it is or replayed."""
+"""Tests of static decoding: it equals ordinary decoding token for token, run eagerly or replayed from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_nothing_leaks_from_call_to_call(recorded: bool) -> None:
     expected = run(ordinary, model)
     assert_same(run(make, model), expected)
     recordings = len(recorder.tapes)
-    with torch.no_grad():  # weights that are no numbers leave a cache of no numbers behind
+    with torch.no_grad():  # NaN weights leave NaNs in the cache
         weight = model.model.layers[0].self_attn.v_proj.weight
         good = weight.clone()
         weight.fill_(torch.nan)
@@ -99,7 +99,7 @@ def test_rows_without_a_sequence_stay_within_what_the_model_knows() -> None:
     model = make_causal(FAMILIES["gpt2"])
     make = partial(static, make_static(), model)
     ten, nine = [[1] * 21] * 9 + [[3]], [[i, i + 1] for i in range(9)]
-    for prompts in (ten, nine):  # the tenth row of the second call is nobody's
+    for prompts in (ten, nine):  # the tenth row of the second call is unused
         decoder, expected = make(prompts, 2), ordinary(model, prompts, 2)
         decoder.start(), expected.start()
         tokens = torch.arange(len(prompts))

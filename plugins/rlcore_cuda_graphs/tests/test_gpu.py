@@ -1,4 +1,4 @@
-"""Laws that need a CUDA device; skipped elsewhere."""
+"""Tests that need a CUDA device; skipped elsewhere."""
 
 from __future__ import annotations
 

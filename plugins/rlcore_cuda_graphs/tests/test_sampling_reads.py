@@ -1,4 +1,4 @@
-"""Sampling with static decoders waits for the device as seldom as the sampling loop alone."""
+"""Tests of device synchronisation: static decoders add no host reads to the sampling loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6,
 
 
 class Questions(TorchFunctionMode):
-    """Note what reaches no kernel on a processor: lists made of tensors, and tensors made of lists on a device."""
+    """Count operations that launch no kernel on a CPU but synchronise a GPU: tensors to lists and lists to tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Questions(TorchFunctionMode):
 
 
 class StaticPolicy:
-    """Show sampling as much of a policy as it needs, one that decodes as it would on an accelerator."""
+    """Minimal policy for sampling, with the decoder it would use on an accelerator."""
 
     def __init__(self, model: PreTrainedModel, make: Callable[..., Decoder]) -> None:
         self.module, self.tokenizer, self._make = model, type("Padded", (), {"pad_token_id": 31}), make
@@ -65,8 +65,8 @@ def waits(policy: StaticPolicy, **options: Any) -> list[str]:
 
 
 def added(policy: StaticPolicy, **options: Any) -> Counter[str]:
-    """Count what sampling 41 tokens of every prompt asks for and sampling 9 does not."""
-    continued(policy, max_new_tokens=41)  # what a model is asked once, when it is first decoded with, comes here
+    """Count the host reads of sampling 41 tokens per prompt minus those of sampling 9."""
+    continued(policy, max_new_tokens=41)  # warm-up: reads that happen once, on the first decoding, are counted here
     few, many = (Counter(waits(policy, eos_token_ids=(), max_new_tokens=number, **options)) for number in (9, 41))
     return many - few
 
@@ -80,9 +80,9 @@ def test_a_device_is_asked_once_in_so_many_tokens(
     family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = make_policy(family)
-    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
+    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of 40 tokens, minus after each of 8
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
-    assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
+    assert added(policy, **options) == {"tolist": 5 - 1}  # after tokens 8, 16, 24, 32 and 40, minus after token 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each store has a folder of its own, and nothing stays behind that was not meant to."""
+"""Tests of the store's folders: each store has its own, and closing it removes temporary files."""
 
 from __future__ import annotations
 

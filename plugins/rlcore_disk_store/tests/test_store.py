@@ -1,4 +1,4 @@
-"""What goes into the store on disk comes out as it was."""
+"""Tests of the disk store: every item is read back exactly as it was written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_same(one: Trajectories, other: Trajectories) -> None:
 
 
 def bits(array: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of what is a number, in which -0.0 differs from 0.0."""
+    """Return the bytes of a number, so that -0.0 differs from 0.0."""
     return array[~array.isnan()].view(torch.uint8)
 
 
@@ -189,7 +189,7 @@ def test_datasets_opens_what_waits_in_the_store(tmp_path: Path) -> None:
 
 
 def test_what_was_taken_is_mapped_and_not_read_into_memory(tmp_path: Path) -> None:
-    store, height, width = make_store(tmp_path), 2048, 1024  # 3 x 2 M entries: tokens, and two columns
+    store, height, width = make_store(tmp_path), 2048, 1024  # 3 x 2 M entries: tokens and two columns
     for seed in range(3):
         batch = Trajectories(
             tokens=torch.full((height, width), seed), mask=torch.ones(height, width, dtype=torch.bool),
@@ -207,11 +207,11 @@ def test_what_was_taken_is_mapped_and_not_read_into_memory(tmp_path: Path) -> No
     assert grown < 0.2 * size
     copied = in_memory(taken, taken)
     assert len(copied) == 6 * height
-    assert private_memory() - before > size  # so this measures what it says
+    assert private_memory() - before > size  # guard: this confirms that the measurement above is valid
 
 
 def private_memory() -> int:
-    """Return the bytes of this process that no file holds."""
+    """Return the number of private bytes of this process, without file-backed memory."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
 

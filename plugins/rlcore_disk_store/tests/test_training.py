@@ -1,4 +1,4 @@
-"""Where rollouts wait changes nothing of what is learned."""
+"""Tests that training with the disk store gives the same metrics and weights as with the memory store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(folder: Path, name: str, store: Any, **run: Any) -> Path:
 
 
 def left_by(run: Path) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
-    """Return the metrics of a run, clocks aside, and its weights."""
+    """Return the metrics of a run, without timings, and its final weights."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     metrics = [{key: value for key, value in row.items() if not key.startswith(MEASURED)} for row in rows]
     return metrics, load_file(run / "model/model.safetensors")
@@ -57,7 +57,7 @@ def test_ppo_learns_the_same_from_disk_and_resumes_to_the_same(tmp_path: Path) -
 def test_rollouts_that_wait_through_a_checkpoint_are_learned_from_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Train with rounds that pile up, so that a checkpoint finds some in the store."""
+    """Train with rounds that accumulate, so that a checkpoint is written while the store contains rollouts."""
     state_dict, load_state_dict = PPOTrainer.state_dict, PPOTrainer.load_state_dict
     waited = []
 

@@ -1,4 +1,4 @@
-"""Small models in folders, and configurations of runs of them."""
+"""Small model folders and run configurations for the tests of `rlcore plan`."""
 
 from __future__ import annotations
 

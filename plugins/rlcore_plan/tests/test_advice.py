@@ -1,4 +1,4 @@
-"""The changes that `rlcore plan` lists save what it says, and change no more than they have to."""
+"""Tests of the changes that `rlcore plan` suggests: each saves the stated memory and changes only the named options."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_what_to_turn_down_saves_what_it_says(folders: dict[str, Path], capfd: p
     found = estimate(values, "test")
     capfd.readouterr()
     advice = advise(values, "test", found, 0)
-    assert capfd.readouterr() == ("", "")  # what a change would be warned of is not what the run is
+    assert capfd.readouterr() == ("", "")  # the warnings of a suggested change are not warnings of the run
     assert {each.change for each in advice} >= TRIED
     for each in (each for each in advice if each.change in AGAIN):
         changed = merge(values, parse_overrides(each.change.split()))
-        less = estimate(changed, "test").measured.worst.peak  # with nothing known of the other
+        less = estimate(changed, "test").measured.worst.peak  # each change estimated alone
         assert each.saving == found.measured.worst.peak - less > 0
         assert each.peak == found.peak - each.saving
 

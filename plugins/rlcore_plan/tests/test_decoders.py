@@ -1,4 +1,4 @@
-"""A plan samples with the decoders that the run will have, though it samples fewer prompts."""
+"""Tests that a plan uses the decoders that the run will use, although it samples fewer prompts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reward(outputs: list[str], **_: Any) -> list[float]:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """List the decoders that policies make."""
+    """List the decoders that policies create."""
     made: list[str] = []
     make = ModelPolicy.decoder
 
@@ -55,9 +55,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("num_prompts", "num_sampled", "size", "expected"),
     [
         (64, 64, 64, "PackedDecoder"),
-        (64, 64, 16, "PackedDecoder"),  # 48 wait for places
-        (24, 24, 16, "CausalDecoder"),  # too few wait
-        (4, 64, 16, "CausalDecoder"),  # a cache of shared prompts takes none in
+        (64, 64, 16, "PackedDecoder"),  # 48 prompts wait for free rows
+        (24, 24, 16, "CausalDecoder"),  # too few prompts wait
+        (4, 64, 16, "CausalDecoder"),  # a cache of shared prompts accepts no joining prompts
     ],
 )
 def test_a_plan_samples_with_the_decoder_that_the_run_has(

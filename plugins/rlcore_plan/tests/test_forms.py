@@ -1,4 +1,4 @@
-"""Laws of fake tensors that are made as before: they are what a tensor would be, and cost little to find."""
+"""Tests of cached fake tensors: they equal newly made ones, and lookups are cheap."""
 
 from __future__ import annotations
 

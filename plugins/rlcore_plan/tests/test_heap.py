@@ -1,4 +1,4 @@
-"""Laws of the heap that a plan lays out: what malloc keeps of freed blocks is what a process then holds."""
+"""Tests of the simulated heap: freed blocks that malloc retains are counted in the planned memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_holes_that_nothing_fits_are_counted_and_take_no_memory_to_find() -> Non
     (peak, taken), (_, held) = laid_out("planned"), laid_out("written")
     assert peak == pytest.approx(176 * MB, rel=0.05)
     assert peak == pytest.approx(held, rel=0.05)
-    assert taken < 3 * MB  # a page for the head of each block
+    assert taken < 3 * MB  # one page for the header of each block
 
 
 @glibc
@@ -81,7 +81,7 @@ def test_with_a_fixed_threshold_there_are_no_holes() -> None:
     fixed = {"MALLOC_MMAP_THRESHOLD_": "65536"}
     (peak, _), (_, held) = laid_out("planned", **fixed), laid_out("written", **fixed)
     assert held < 80 * MB
-    assert peak == pytest.approx(101 * MB, rel=0.02)  # what was in use at most
+    assert peak == pytest.approx(101 * MB, rel=0.02)  # peak memory in use
 
 
 @glibc
@@ -114,7 +114,7 @@ def test_where_the_heap_is_not_known_there_are_no_holes(monkeypatch: pytest.Monk
 
 
 class Counting(Heap):
-    """Count the blocks that are asked for."""
+    """Count allocated blocks."""
 
     asked = 0
 
@@ -124,7 +124,7 @@ class Counting(Heap):
 
 
 class OnCuda(Ranks):
-    """Be on a machine with a GPU."""
+    """Pretend that the machine has a GPU."""
 
     def __init__(self, mixed_precision: str | None = None) -> None:
         super().__init__(mixed_precision)
@@ -156,7 +156,7 @@ def vocabulary(size: int) -> dict[str, int]:
 
 
 def imitation(folder: Path) -> dict[str, Any]:
-    """Make a run whose largest tensors are just small enough that glibc comes to keep them: 30.7 MB of 32 MiB."""
+    """Configure a run whose largest tensors (30.7 MB) stay below glibc's mmap limit (32 MiB), in the heap."""
     save(folder / "model", GPT2Config(n_embd=384, n_layer=6, n_head=6, **vocabulary(20_000)))
     return {
         "trainer": {"name": "sft", "batch_size": 8, "optimizer": {"name": "adafactor", "betas": None}},
@@ -165,7 +165,7 @@ def imitation(folder: Path) -> dict[str, Any]:
 
 
 def practice(folder: Path) -> dict[str, Any]:
-    """Make a run whose evaluations take the most, with caches that grow while nothing but they is held."""
+    """Configure a run whose peak is in evaluation, while the growing caches are the only live tensors."""
     save(folder / "model", GPT2Config(n_embd=256, n_layer=4, n_head=4, **vocabulary(1000)))
     return {
         "trainer": {"name": "ppo", "rollouts": 8, "batch_size": 8, "epochs": 1},
@@ -179,7 +179,7 @@ REWARDING = "def reward(outputs, **_):\n    return [float(len(output) % 7) for o
 
 
 def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -> tuple[dict[str, Any], float]:
-    """Plan a run and make it, each in a process with malloc as it is, or as the environment has it."""
+    """Plan a run and execute it, each in its own process, with default malloc settings or those of the environment."""
     file = folder / "run.yaml"
     once = {"run": {"steps": 2, "name": "run", "root": str(folder)}, "loggers": [], "checkpoint": {"at_end": False}}
     file.write_text(json.dumps({"model": {"path": str(folder / "model")}, **values, **once}))
@@ -203,14 +203,14 @@ def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Pa
     assert planned["peak"] == pytest.approx(seen, rel=0.15)
     worst = max(planned["phases"], key=lambda phase: phase["peak"])
     assert (planned["peak"], planned["kept_by_malloc"]) == (worst["peak"], worst["kept_by_malloc"])
-    assert planned["peak"] - planned["kept_by_malloc"] < 0.85 * seen  # what tensors take is not enough
+    assert planned["peak"] - planned["kept_by_malloc"] < 0.85 * seen  # tensor memory alone is not enough
 
 
 @glibc
 def test_what_a_plan_tries_and_no_run_does_is_not_counted(tmp_path: Path) -> None:
-    """The last tokens of an evaluation are drawn behind prompts as long as no run reads them at once.
+    """In evaluation, the last tokens are sampled behind prompts longer than any that the run processes at once.
 
-    With a fixed threshold a process holds the same each time.
+    With a fixed threshold the process uses the same memory each time.
     """
     planned, seen = planned_and_seen(tmp_path, practice(tmp_path), MALLOC_MMAP_THRESHOLD_="65536")
     assert max(planned["phases"], key=lambda phase: phase["peak"])["name"] == "evaluation"

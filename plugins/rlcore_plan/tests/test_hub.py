@@ -1,4 +1,4 @@
-"""A plan asks a hub that cannot be reached once, and says so."""
+"""Tests that a plan contacts an unreachable hub only once and reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlcore plan` foresees what a run then takes, and says why where it cannot."""
+"""Tests of `rlcore plan`: the estimate matches the memory a run uses, and unsupported cases are explained."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["folders"]  # a fixture
 
 @pytest.fixture(scope="module")
 def plain(folders: dict[str, Path]) -> Measured:
-    """What `ppo` takes as it is."""
+    """Estimate of `ppo` with unchanged options."""
     return estimate(ppo(folders["gpt"]), "test").measured
 
 
 def live_peak(values: dict[str, Any], root: Path) -> int:
-    """Train for two steps with real tensors and return the most bytes that they held."""
+    """Train for two steps with real tensors and return the peak number of live tensor bytes."""
     short = {"run": {"steps": 2, "name": "run", "root": str(root)}, "loggers": [], "checkpoint": {"at_end": False}}
     with LiveBytes() as live:
         train_from_config(merge(values, short), "test")
@@ -88,7 +88,7 @@ def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
         imitation(save(tmp_path / "wide", wide), "sft"),
         {"run": {"steps": 2, "name": "run", "root": str(tmp_path)}, "loggers": [], "checkpoint": {"at_end": False}},
     )
-    # With a fixed threshold, malloc gives back what is freed, so that only what tensors take is compared.
+    # With a fixed threshold, malloc returns freed memory, so that only tensor memory is compared.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
     def said(*words: str) -> str:
@@ -106,7 +106,7 @@ def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
 
 def write(folder: Path, values: dict[str, Any]) -> Path:
     file = folder / "run.yaml"
-    file.write_text(json.dumps(values))  # which is YAML too
+    file.write_text(json.dumps(values))  # JSON is also YAML
     return file
 
 

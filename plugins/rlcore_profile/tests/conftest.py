@@ -1,4 +1,4 @@
-"""Let the tests of this folder import what stands beside them."""
+"""Make the helper modules of this folder importable."""
 
 from __future__ import annotations
 

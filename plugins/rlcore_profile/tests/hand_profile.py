@@ -1,4 +1,4 @@
-"""A clock fed by hand, a profile by it, steps of known lengths, and what every trace keeps to."""
+"""A manual clock, a profile that uses it, steps of known durations, and checks that hold for every trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Tell the milliseconds that a test lets pass, as nanoseconds."""
+    """Clock that a test advances in milliseconds and that returns nanoseconds."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -38,17 +38,17 @@ def profile(clock: Clock) -> Profile:
 
 
 def in_ms(rows: dict[Any, Row]) -> dict[Any, tuple[float, float, int]]:
-    """Show rows as (total, self, calls)."""
+    """Return rows as (total, self, calls) in milliseconds."""
     return {path: (row.total / MS, row.own / MS, row.calls) for path, row in rows.items()}
 
 
 def add_up(stretch: Stretch) -> int:
-    """Add what phases that lie in no other took to what none took."""
+    """Return the sum of all top-level phases and the time outside any phase."""
     return sum(row.total for path, row in stretch.rows.items() if len(path) == 1) + stretch.other
 
 
 def take_turns(one: AbstractContextManager, other: AbstractContextManager, clock: Clock) -> None:
-    """Let pass, as coroutines may: 1 in the first, 2 in both, 4 in the second alone."""
+    """Advance the clock from two interleaved coroutines: 1 ms in the first, 2 ms in both, 4 ms in the second alone."""
     one.__enter__()
     clock.spend(1)
     other.__enter__()
@@ -59,7 +59,7 @@ def take_turns(one: AbstractContextManager, other: AbstractContextManager, clock
 
 
 def one_step(profile: Profile, clock: Clock) -> None:
-    """Let pass: generate 10 (score 3 of them), nothing 2, evaluate 20 (generate 5 + 4, of which score 1), nothing 1."""
+    """Spend a step: generate 10 (score 3 of them), none 2, evaluate 20 (generate 5 + 4, of which score 1), none 1."""
     with profile.phase("generate"):
         clock.spend(6)
         with profile.phase("score"):
@@ -79,7 +79,7 @@ def one_step(profile: Profile, clock: Clock) -> None:
 
 
 def assert_nested(trace: dict[str, Any]) -> None:
-    """Check what viewers ask for: of two events on a track one lies within the other, or they do not meet."""
+    """Check that of two events on a track, one contains the other or they do not overlap, as trace viewers require."""
     tracks: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "X":

@@ -1,4 +1,4 @@
-"""A profile says of answers that are awaited both what the run waited and how long they took, once each."""
+"""Tests of profiling asynchronous rewards: waiting time and reward duration are each recorded once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH = Trajectories.stack([[1, 3], [2, 4]], [[False, True]] * 2)
 
 
 class Watched(Profile):
-    """Tell when the driving thread waits for answers, by way of `waits`."""
+    """Manual clock that reports, through `waits`, when the driving thread waits for rewards."""
 
     waits: dict[int, threading.Event]
 
@@ -42,7 +42,7 @@ def clock() -> Clock:
 
 
 def profiled(clock: Clock, judges: Sequence[Callable[..., Any]], sample: Any, *, overlap: bool) -> tuple[Any, ...]:
-    """Collect in a step that is profiled; return its rows, those beside, and what no phase took, in milliseconds."""
+    """Profile one collect step; return its rows, the background rows and the unattributed time, in milliseconds."""
     profile = Watched(clock=clock)
     profile.waits = WAITS
     scorer = Scorer(Rewards.build([(judge, 1.0) for judge in judges]), make_tokenizer(), (), False, "step 1")
@@ -68,7 +68,7 @@ def nobody_waits() -> None:
 
 
 async def until(waited: int) -> None:
-    """Return once the run waits for answers for the `waited`-th time, which it does at once or never."""
+    """Return once the run waits for rewards for the `waited`-th time; fail if it does not."""
     for _ in range(5000):
         if WAITS[waited].is_set():
             return
@@ -132,9 +132,9 @@ def test_answers_that_come_while_sampling_goes_on_are_waited_for_less_than_they_
     rows, beside, other = profiled(clock, [judge], sample, overlap=True)
     assert rows.pop("reward/reward functions/awaiting") == (10, 2)
     assert rows == {"reward": (10, 3), "reward/awaiting": (0, 2), "reward/reward functions": (10, 2)}
-    # The first was asked 45 ms before it answered, the second 40: of both the run waited for 10.
+    # The first reward took 45 ms and the second 40 ms; the run waited 10 ms of both.
     assert beside["awaited: judge"] == (45 + 40, 2)
-    # The thread that asks may or may not have come back when the clock goes on.
+    # The reward thread may or may not have resumed when the clock advances.
     assert {name: calls for name, (_, calls) in beside.items()} == {
         "reward functions": 2, "reward functions/judge": 2, "awaited: judge": 2,
     }  # fmt: skip

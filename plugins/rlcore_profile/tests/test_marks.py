@@ -1,4 +1,4 @@
-"""Phases that are more than a block: backgrounds, what is awaited, iterators, functions; and none of them at all."""
+"""Tests of profiling marks: background phases, awaited calls, iterators, decorated functions, no recorder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_background_is_what_no_phase_in_it_takes(profile: Profile, clock: Cloc
             with profile.phase("generate"), profile.phase("score"):
                 clock.spend(4)
             clock.spend(8)
-            with profile.phase("trainer"):  # is that already
+            with profile.phase("trainer"):  # already open as the background
                 clock.spend(16)
         with profile.phase("log"):
             clock.spend(32)

@@ -1,4 +1,4 @@
-"""Phases by a clock fed by hand: what is within what, and what adds up to what."""
+"""Tests of the recorder with a manual clock: nesting of phases and sums of their times."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_goes_on_in_another_thread_is_no_part_of_the_sum(profile: Profile, 
         begun.wait(10)
         with profile.phase("generate"):
             clock.spend(10)
-        with profile.phase("reward"):  # waits for it
+        with profile.phase("reward"):  # waits for the phase
             clock.spend(5)
             done.set()
             thread.join(10)
@@ -126,7 +126,7 @@ def test_what_goes_on_in_another_thread_is_no_part_of_the_sum(profile: Profile, 
     assert in_ms(profile.first.rows) == {("generate",): (20, 20, 2), ("reward",): (10, 10, 2)}
     assert in_ms(profile.first.beside) == {("reward functions",): (30, 30, 2)}
     assert profile.first.wall == add_up(profile.first) == 30 * MS
-    assert profile.tracks == [threading.current_thread().name, "rewards"]  # the second goes on with the first's
+    assert profile.tracks == [threading.current_thread().name, "rewards"]  # the phase continues in step 2
 
 
 def test_threads_that_live_at_once_have_a_track_each(profile: Profile) -> None:
@@ -182,7 +182,7 @@ def test_steps_whose_operators_are_recorded_are_slow_and_do_not_count(clock: Clo
             return nth == 2
 
         def range(self, name: str) -> Any:
-            return phase(name)  # off, and nothing
+            return phase(name)  # profiling is off, so nothing is recorded
 
     profile = Profile(clock=clock, operators=Recorder())
     for done in range(4):

@@ -1,4 +1,4 @@
-"""What a profile says: the table, the numbers, the trace."""
+"""Tests of the profile's output: the table, the JSON numbers and the trace."""
 
 from __future__ import annotations
 

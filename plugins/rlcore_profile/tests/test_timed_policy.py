@@ -1,4 +1,4 @@
-"""Any policy is timed, whoever wrote it, and nothing else about it changes."""
+"""Tests of the timed policy: any policy's methods are timed and its behaviour is unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = Trajectories.stack([[1, 2, 3], [4, 5]], [[False, True, True], [False, Tr
 
 
 class Plain:
-    """A policy of a stranger's, whose weight is what it scores."""
+    """Third-party policy whose score is its weight."""
 
     def __init__(self) -> None:
         self.weight = 1
@@ -49,7 +49,7 @@ class Module(torch.nn.Module):
 
 
 class Given:
-    """One that computes its methods when they are asked for."""
+    """Policy that computes its methods on attribute access."""
 
     def __init__(self) -> None:
         self.weight = 1
@@ -64,7 +64,7 @@ class Given:
 
 
 class StandIn:
-    """One that passes on what it is asked for, as a wrapper may."""
+    """Policy that delegates attribute access, as a wrapper may."""
 
     def __init__(self) -> None:
         self.inner = Plain()
@@ -76,7 +76,7 @@ class StandIn:
 
 
 class Dynamic(SimpleNamespace):
-    """One whose methods are attributes of the object alone."""
+    """Policy whose methods are instance attributes."""
 
     def __init__(self) -> None:
         super().__init__(weight=1)
@@ -106,7 +106,7 @@ def test_any_policy_is_timed_and_otherwise_as_it_was(make: Any) -> None:
     assert policy.score(BATCH) == (2, False)
     profile.end_steps(2)
     assert rows is profile.first.rows
-    assert not profile.steps.rows  # nothing is recorded once the profile is no longer running
+    assert not profile.steps.rows  # nothing is recorded after the profile has stopped
 
 
 def test_attributes_are_read_set_and_deleted_on_the_policy_itself() -> None:

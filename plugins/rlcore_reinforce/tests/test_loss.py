@@ -7,7 +7,7 @@ from rlcore_reinforce.loss import leave_one_out, policy_loss
 
 
 def test_each_score_is_compared_with_the_mean_of_the_others() -> None:
-    # Others of 1: (3 + 8) / 2 = 5.5; of 3: (1 + 8) / 2 = 4.5; of 8: (1 + 3) / 2 = 2.
+    # Mean of the other rewards, for 1: (3 + 8) / 2 = 5.5; for 3: (1 + 8) / 2 = 4.5; for 8: (1 + 3) / 2 = 2.
     assert leave_one_out(torch.tensor([1.0, 3.0, 8.0])).tolist() == [-4.5, -1.5, 6.0]
     assert leave_one_out(torch.tensor([2.0, 5.0])).tolist() == [-3.0, 3.0]
 
@@ -19,8 +19,8 @@ def test_a_reward_that_all_get_cancels() -> None:
 
 
 def test_the_gradient_estimates_that_of_the_expected_reward() -> None:
-    """Two arms, three pulls: average the estimate over all outcomes by hand and compare with the true gradient."""
-    probability, rewards = 0.3, (1.0, 5.0)  # of arm 1, whose log-probs have the slopes below in its logit
+    """Two arms, three pulls: average the estimate over all outcomes by hand and compare it with the true gradient."""
+    probability, rewards = 0.3, (1.0, 5.0)  # probability of arm 1; below, gradients by its logit
     slopes, chances = (-probability, 1 - probability), (1 - probability, probability)
     outcomes = torch.cartesian_prod(*[torch.tensor([0, 1])] * 3).tolist()
     expected = 0.0

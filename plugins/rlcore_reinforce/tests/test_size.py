@@ -1,4 +1,4 @@
-"""How much code an algorithm takes beside its mathematics, as the README says it."""
+"""Test of the code size of an algorithm apart from its mathematics, as stated in the README."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_readme_counts_the_lines_of_code() -> None:
 
 
 def lines_of_code(text: str) -> int:
-    """Count the lines that hold neither only blanks, nor a comment, nor a docstring."""
+    """Count the lines that are not blank, comments or docstrings."""
     documented = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

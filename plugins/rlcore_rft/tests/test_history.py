@@ -13,7 +13,7 @@ Row = tuple[int, Sequence[int], float]
 
 
 def rounds(rows: Sequence[Row], *, left: int = 0) -> Trajectories:
-    """Make a batch of (prompt, outputs, score) rows; prompt p is the one token p, put behind `left` padding tokens."""
+    """Return a batch of (prompt, outputs, score) rows; prompt p is the single token p, after `left` padding tokens."""
     batch = Trajectories.stack(
         [[9] * left + [prompt, *output] for prompt, output, _ in rows],
         [[False] * (left + 1) + [True] * len(output) for _, output, _ in rows],
@@ -54,7 +54,7 @@ def test_padding_tells_no_responses_apart() -> None:
 
 def test_what_was_chosen_tells_responses_apart() -> None:
     batch = rounds([(0, [5, 6], 1.0), (0, [5, 6], 1.0)])
-    batch.action_mask[1, 1] = False  # here 5 belongs to the prompt
+    batch.action_mask[1, 1] = False  # here token 5 belongs to the prompt
     assert len(distinct(batch)) == 2
 
 

@@ -8,7 +8,7 @@ from rlcore_rft.loss import first_indices, nll, percentile, thresholds
 
 
 def limits(rows: list[tuple[int, float, int]], share: float) -> list[float]:
-    """Ask for thresholds of (prompt, score, count) rows."""
+    """Return the thresholds of (prompt, score, count) rows."""
     prompts, scores, counts = zip(*rows, strict=True)
     found = thresholds(torch.tensor(scores), torch.tensor(counts), torch.tensor(prompts), percentile=share)
     return [round(limit, 6) for limit in found.tolist()]
@@ -22,19 +22,19 @@ def test_percentiles_rise_from_start_to_end() -> None:
 
 
 def test_a_threshold_is_the_quantile_of_the_prompts_own_scores() -> None:
-    # Prompt 0: place 0.7 * 4 = 2.8 among 1 2 3 4 5 is 3.8. Prompt 1: place 0.7 * 1 among 0 and 10 is 7.
+    # Prompt 0: index 0.7 * 4 = 2.8 of 1 2 3 4 5 gives 3.8. Prompt 1: index 0.7 * 1 of 0 and 10 gives 7.
     rows = [(0, 4.0, 1), (1, 10.0, 1), (0, 1.0, 1), (0, 5.0, 1), (0, 3.0, 1), (1, 0.0, 1), (0, 2.0, 1)]
     assert limits(rows, 0.7) == [3.8, 7.0]
 
 
 def test_a_response_counts_as_often_as_it_came() -> None:
-    # 1 1 1 5: place 0.75 * 3 = 2.25 lies a quarter of the way from 1 to 5. The other prompt leaves room at the bottom.
+    # 1 1 1 5: index 0.75 * 3 = 2.25 is a quarter of the way from 1 to 5. The other prompt lowers the minimum.
     assert limits([(0, 1.0, 3), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [2.0, -0.999]
     assert limits([(0, 1.0, 1), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [4.0, -0.999]
 
 
 def test_bounds_are_those_of_all_prompts() -> None:
-    # Constant prompts: the worst lies below its bound and is left out, the best above it and kept, another is kept.
+    # Prompts with constant scores: the worst is below its bound and dropped; the best and another are kept.
     rows = [(0, 0.0, 4), (1, 1.0, 4), (2, 0.5, 4)]
     assert limits(rows, 0.9) == [0.001, 0.999, 0.5]
     passing = [score >= limit for (_, score, _), limit in zip(rows, limits(rows, 0.9), strict=True)]

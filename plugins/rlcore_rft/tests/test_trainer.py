@@ -50,7 +50,7 @@ def rows_of(batch: Trajectories) -> list[tuple[int, ...]]:
 
 
 def scored(rows: list[tuple[int, int, float]]) -> Trajectories:
-    """Make a batch of (prompt, output, score) rows of one token each."""
+    """Return a batch of (prompt, output, score) rows of one token each."""
     batch = Trajectories.stack([[prompt, output] for prompt, output, _ in rows], [[False, True]] * len(rows))
     prompts, _, scores = zip(*rows, strict=True)
     return batch.with_columns(prompts=torch.tensor(prompts), scores=torch.tensor(scores))
@@ -58,7 +58,7 @@ def scored(rows: list[tuple[int, int, float]]) -> Trajectories:
 
 def test_the_best_are_chosen_as_worked_by_hand(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), start_percentile=0.5, end_percentile=1.0)
-    # Prompt 3: scores 0 1 1 4, median 1. Prompt 5: 2 2 2, and prompt 6: 0 0, the lowest there is.
+    # Prompt 3: scores 0 1 1 4, median 1. Prompt 5: 2 2 2, and prompt 6: 0 0, the lowest score.
     rows = [(3, 20, 1.0), (3, 21, 0.0), (3, 20, 1.0), (3, 22, 4.0)]
     trainer.history.add(scored([*rows, (5, 23, 2.0), (5, 24, 2.0), (5, 23, 2.0), (6, 25, 0.0), (6, 26, 0.0)]))
     trainer.num_improved = 0
@@ -165,7 +165,7 @@ def test_dense_rewards_count_with_their_sums(tmp_path: Path) -> None:
 
 def test_a_round_takes_each_prompt_once_a_pass(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), prompts=3, run={"epochs": 2.0, "steps": None})
-    assert trainer.run.total_steps == 2 * 3 * 2  # two passes of rounds of 3, 3 and 2 prompts, two improve steps each
+    assert trainer.run.total_steps == 2 * 3 * 2  # two passes over rounds of 3, 3 and 2 prompts, two improve steps each
     dealt = []
     trainer.run.observers.on_rollout = lambda _, batch: dealt.append(batch["prompts"].tolist())
     steps = trainer.steps()
@@ -219,7 +219,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[st
 
 
 def test_responses_of_which_no_reward_has_an_opinion_are_left_out(tmp_path: Path) -> None:
-    """Were they scored 0, they would pass for the best where other scores are negative."""
+    """If they were scored 0, they would rank best when all other scores are negative."""
 
     def grudging(outputs: list[str]) -> list[float | None]:
         return [None if "a" in output else -1.0 - len(output) / 10 for output in outputs]

@@ -1,4 +1,4 @@
-"""What TensorBoard reads is what the run said."""
+"""Tests of the TensorBoard logger: the event file contains the metrics and completions of the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scalars(folder: Path) -> dict[tuple[int, str], list[float]]:
 
 
 def logged(run: Path) -> dict[tuple[int, str], float]:
-    """Return what metrics.jsonl says, which the core writes."""
+    """Return the content of metrics.jsonl, which the core writes."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {(row["step"], name): value for row in rows for name, value in row.items() if name != "step"}
 
@@ -89,7 +89,7 @@ def test_the_options_are_a_text_and_what_runs_are_compared_by(tmp_path: Path) ->
     begun = parts["_hparams_/session_start_info"].session_start_info.hparams
     assert begun["trainer.optimizer.lr"].number_value == 0.003
     assert begun["trainer.name"].string_value == "sft"
-    assert parts["_hparams_/session_end_info"].session_end_info.status == 1  # a success
+    assert parts["_hparams_/session_end_info"].session_end_info.status == 1  # a successful run
     (judged_by,) = parts["_hparams_/experiment"].experiment.metric_infos
     assert judged_by.name.tag == "eval/reward/mean"
 

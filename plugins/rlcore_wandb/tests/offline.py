@@ -1,4 +1,4 @@
-"""Read what wandb keeps of an offline run: a log of protocol buffers, in blocks as LevelDB has them."""
+"""Reader of wandb's offline run files: protocol buffer records in LevelDB log blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 @attrs.frozen
 class Offline:
-    """What one folder of an offline run says.
+    """Content of an offline run's folder.
 
     Attributes:
-        folder: where it lies.
+        folder: path of the folder.
         run: id, project, name, tags and configuration.
-        history: the rows that were logged.
+        history: the logged rows.
         summary: the last value of each key.
-        exit_code: how it ended; None where it did not.
+        exit_code: exit code of the run; None if it was not recorded.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class Offline:
     exit_code: int | None
 
     def table(self, row: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
-        """Return the columns and the rows of the completions in a row of the history."""
+        """Return the columns and the rows of the completions table in a history row."""
         content = json.loads((self.folder / "files" / row["eval/completions"]["path"]).read_text())
         return content["columns"], content["data"]
 

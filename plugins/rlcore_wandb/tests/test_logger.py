@@ -1,4 +1,4 @@
-"""What wandb keeps is what the run said; the real wandb, offline."""
+"""Tests of the wandb logger with the real wandb in offline mode: it records the metrics and completions of the run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print("alive:", "wandb" in sys.modules)
 def start(
     folder: Path, logger: dict[str, Any], run: dict[str, Any], *, broken: int = 0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Train in a process of its own, and check that nothing it started is left."""
+    """Train in a separate process, and check that no child process is left running."""
     known = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     given = json.dumps([str(folder), logger, run, broken])
     mark = f"rlcore-test-{folder}"
@@ -80,13 +80,13 @@ def folders(run: Path) -> list[Any]:
 
 
 def logged(run: Path) -> dict[tuple[int, str], float]:
-    """Return what metrics.jsonl says, which the core writes."""
+    """Return the content of metrics.jsonl, which the core writes."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {(row["step"], name): value for row in rows for name, value in row.items() if name != "step"}
 
 
 def sent(*histories: list[dict[str, Any]]) -> dict[tuple[int, str], float]:
-    """Return the metrics of histories in the order they are sent; a later one has the last word."""
+    """Return the merged metrics of several histories; later values override earlier ones."""
     return {
         (row["step"], name): value
         for history in histories
