@@ -1,4 +1,4 @@
-"""Small models and tokenizers, made on the spot: nothing is downloaded. Python started anew."""
+"""Shared fixtures: tiny models and tokenizers built without downloads, trainers, and fresh Python processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHAT_TOKENS = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Start Python processes that have torch and transformers imported already."""
+    """Factory of Python processes that have torch and transformers imported already."""
     warm = WarmPython(tmp_path_factory.mktemp("warm"))
     yield warm
     warm.close()
@@ -74,7 +74,7 @@ def eos_padded_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Callable[..., Any]:
-    """Return a factory of trainers that are ready to go, each with a run folder of its own."""
+    """Factory of trainers that are ready to step, each with its own run folder."""
     from rlcore.config import structure
     from rlcore.settings import TrainConfig
     from rlcore.training.build import assemble
@@ -85,7 +85,7 @@ def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Cal
     def make(
         name: str, model: Any, *, tokenizer: Any = None, sections: Any = None, inputs: Any = None, **options: Any
     ) -> Any:
-        """Make the trainer `name` for `model`, with its options, other sections of the configuration, and inputs."""
+        """Return the trainer `name` for `model`, with its options, other sections of the configuration, and inputs."""
         settings = {
             "trainer": {"name": name, **options},
             "run": {"root": str(tmp_path / f"runs-{next(made)}"), "steps": 100},
@@ -100,7 +100,7 @@ def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Cal
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE as GPT-2 has it: no BOS by habit, one token for BOS, EOS and padding."""
+    """GPT-2-style byte-level BPE: no BOS added by default, one token for BOS, EOS and padding."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -116,7 +116,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session", params=["first", "always"])
 def llama_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
-    """BPE with a space put before every text and BOS before every sequence, as Llama has it."""
+    """Llama-style BPE with a space before every text and BOS before every sequence."""
     backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=request.param)
     backend.decoder = decoders.Metaspace(prepend_scheme=request.param)
@@ -131,7 +131,7 @@ def llama_tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def chat_tokenizer(byte_tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """The byte-level tokenizer with tokens and a template for conversations."""
+    """The byte-level tokenizer with special tokens and a chat template."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(byte_tokenizer.backend_tokenizer.to_str()),
         eos_token="<|eos|>", bos_token="<|eos|>", pad_token="<|eos|>",
@@ -143,7 +143,7 @@ def chat_tokenizer(byte_tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokeniz
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python in the test's folder on this checkout, without the RLCORE_ switches this process was given itself."""
+    """Run Python in the test's folder on this checkout, without the RLCORE_ variables of this process."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}

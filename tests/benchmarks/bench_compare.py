@@ -3,8 +3,8 @@
     python bench_compare.py A.json B.json
 
 The compared figure is the ratio ours / theirs, which does not depend on the machine's speed; without `theirs`, it is
-our own figure, which does. A duel is marked if its median moved by more than the wider of the two spreads (maximum minus
-minimum of the repeats).
+our own figure, which does. A duel is marked if its median moved by more than the wider of the two spreads (maximum
+minus minimum of the repeats).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def compared(row: Figures | None) -> Figures | None:
 def verdict(first: Figures, second: Figures, better: str) -> tuple[float, str]:
     """Return the second median divided by the first, and a verdict.
 
-    Without repeats there is no spread and the verdict is empty.
+    Without repeats there is no spread, and the verdict is `one run each`.
     """
     change, widths = second["median"] / first["median"], [spread["max"] - spread["min"] for spread in (first, second)]
     if max(widths) == 0:

@@ -38,7 +38,7 @@ class Clock:
 
 def usage() -> dict[str, float]:
     """Return the resources used by this process: CPU seconds, seconds since its start, peak resident memory."""
-    # wall time includes the start of Python, as CPU time does: /proc contains the start time of the process
+    # CPU time includes the start of Python, so wall time must too: /proc contains the start time of the process
     begun = float(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]) / TICKS
     return {
         "cpu_s": round(time.process_time(), 4),

@@ -5,10 +5,10 @@
 
 Both use the same model, 4 layers of width 256 with random weights. With natural lengths, its output layer has a bias
 that gives EOS a probability of 1/32 at every token, so that lengths are geometric, truncated at the limit; with fixed
-lengths the bias forbids EOS. Tokens are sampled from the model's own distribution. The batch counts sequences, `--samples` of
-them for each prompt, and `tokens_per_s` is real tokens (including EOS, without the padding after it) per CPU second of
-sampling. `generate` is called as documented: padded on the left, with a mask, EOS and padding ids; the samples of a
-prompt are repeated rows, or with --return-sequences `num_return_sequences` of one row.
+lengths the bias forbids EOS. Tokens are sampled from the model's own distribution. The batch counts sequences,
+`--samples` of them for each prompt, and `tokens_per_s` is real tokens (including EOS, without the padding after it) per
+CPU second of sampling. `generate` is called as documented: padded on the left, with a mask, EOS and padding ids; the
+samples of a prompt are repeated rows, or with --return-sequences `num_return_sequences` of one row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, and damage is noticed."""
+"""Tests of checkpoints: they are written atomically, and damage is detected."""
 
 from __future__ import annotations
 

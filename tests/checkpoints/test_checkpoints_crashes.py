@@ -1,4 +1,4 @@
-"""Whatever ends the writing of a checkpoint, those before it stay as they were."""
+"""Tests of interrupted checkpoint writes: earlier checkpoints stay intact whatever ends the write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def full(folder: Path) -> None:
 
 
 def full_in_safetensors(folder: Path) -> None:
-    """Really fail in the middle of a safetensors write, by the limit on a file's size."""
+    """Make a safetensors write fail in the middle, with a real limit on the file size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:

@@ -1,4 +1,4 @@
-"""Of checkpoints the newest and the best stay."""
+"""Tests of checkpoint retention: the newest and the best checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_newest_and_the_best_are_kept(
     folder: Path, keep_last: int, keep_best: int, mode: Any, scores: list[float | None], kept: list[int]
 ) -> None:
     for step, score in enumerate(scores, start=1):
-        # Built anew each time, as by a run that is resumed after every step: nothing is remembered outside the folder.
+        # A new manager each time, as if the run were resumed after every step: all state is in the folder.
         write(Checkpoints(folder, keep_last, keep_best, mode), step, score)
     assert steps(folder) == kept
 

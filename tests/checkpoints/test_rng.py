@@ -1,4 +1,4 @@
-"""Random numbers go on after `restore_rng` as they would have after `capture_rng`."""
+"""Tests of random state: after `restore_rng`, random numbers continue from the matching `capture_rng`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(generators: dict[str, torch.Generator]) -> list[float]:
     return [
         random.random(),
         random.gauss(0, 1),
-        float(np.random.normal()),  # noqa: NPY002 (the global one is what is tested)
+        float(np.random.normal()),  # noqa: NPY002 (the global generator is under test)
         float(np.random.rand()),  # noqa: NPY002
         torch.rand(()).item(),
         torch.randn(17).sum().item(),
@@ -28,7 +28,7 @@ def draw(generators: dict[str, torch.Generator]) -> list[float]:
 
 def test_all_generators_go_on_where_they_were_taken(tmp_path: Path) -> None:
     generators = {"sampling": torch.Generator().manual_seed(1), "order": torch.Generator().manual_seed(2)}
-    draw(generators)  # leaves the second half of a pair of normal numbers in python's and numpy's generators
+    draw(generators)  # an odd number of draws leaves a cached normal number in the generators of Python and numpy
     save_state(tmp_path / "rng", capture_rng(generators))
     expected = [draw(generators), draw(generators)]
     random.seed(5)

@@ -1,4 +1,4 @@
-"""A run's folder is refused, gone on with or made again, as it is said; what is no run is never touched."""
+"""Tests of the run folder: an existing run is refused, resumed or overwritten; other folders are never modified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `save_state` writes comes back as it was."""
+"""Tests of `save_state`: the loaded state equals the saved one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def through(tmp_path: Path, state: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Compare by type as well as value: 1, 1.0 and True are three things."""
+    """Return whether types and values are equal: 1, 1.0 and True all differ."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -1,4 +1,4 @@
-"""Configuration: strict structuring with every error at once, YAML, overrides, merging, and what is printed of it."""
+"""Tests of configuration: strict structuring with all errors at once, YAML, overrides, merging, and printing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Inner:
 
 @config
 class Outer:
-    """Hold one option of every type that there is."""
+    """Options with one field of every supported type."""
 
     steps: int = option(4, "how many", ge=1, unit="steps")
     clip: float = option(0.2, "how far the ratio may leave 1", ge=0, le=1)

@@ -1,4 +1,4 @@
-"""Options that trainers share: where they are listed, and the workload that follows from them."""
+"""Tests of options shared by trainers: where they are listed, and the workload derived from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of reading a logit mask: every form gives the same table, and what is none is said."""
+"""Tests of logit masks: every accepted form gives the same table, and anything else is refused with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder-decoder writes begins a text of its own: its tokens and its spelling are a text's beginning's."""
+"""Tests of encoder-decoder outputs: they are tokenised and decoded as the beginning of a text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN, ON = DataConfig(outputs_begin_text=True), DataConfig(outputs_begin_text=Fal
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer of T5's kind: a space before whatever it reads, </s> behind."""
+    """T5-style tokenizer: a space before every text, </s> after it."""
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.decoder = decoders.Metaspace(prepend_scheme="always")
@@ -67,7 +67,7 @@ def test_an_output_is_spelt_as_a_text(tokenizer: PreTrainedTokenizerFast) -> Non
 def test_an_encoder_decoder_is_asked_so_unless_told_otherwise(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, chosen: bool | None, wanted: str
 ) -> None:
-    """A T5 that has learned one pair by heart says it, to a reward function and to who asks it, as it was written."""
+    """A T5 overfitted to one pair returns the exact output text, to a reward function and to the caller."""
     torch.manual_seed(0)
     heard: list[str] = []
 

@@ -11,7 +11,7 @@ from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample
 
-# A prompt of two, an output of two, another's word, an output of one; and a sample whose one output is one token.
+# A prompt of two tokens, an output of two, another speaker's token, an output of one; and a one-token sample.
 TALK = Sample(tokens=(1, 2, 3, 4, 5, 6), action_mask=(False, False, True, True, False, True))
 WORD = Sample(tokens=(1, 2), action_mask=(False, True))
 
@@ -76,7 +76,7 @@ def test_the_number_of_a_cut_sample_stays_with_what_is_left() -> None:
         ([[1], [2]], r"rewards\[1\]\[0\]: is \[1\]"),
         (float("nan"), r"rewards\[1\]: is nan, not a finite number"),
         ([0, float("inf")], r"rewards\[1\]\[1\]: is inf"),
-        (1e39, r"not a finite number"),  # more than float32 holds
+        (1e39, r"not a finite number"),  # more than the float32 maximum
         (10**400, r"not a finite number"),
         (decimal.Decimal("sNaN"), r"not a finite number"),
         ({"score": 1}, r"rewards\[1\]: has no key 'reward', only 'score'"),

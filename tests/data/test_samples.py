@@ -24,7 +24,7 @@ def build(source, tokenizer, *, max_length=0, **options):
 
 
 def chosen(sample, tokenizer):
-    """Spell each run of chosen tokens, special ones included."""
+    """Decode each run of chosen tokens, special tokens included."""
     runs, run = [], []
     for token, mark in [*zip(sample.tokens, sample.action_mask, strict=True), (None, False)]:
         if mark:

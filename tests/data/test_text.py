@@ -11,7 +11,7 @@ from rlcore.types import Trajectories
 
 
 def sampled(tokenizer, prompts, outputs):
-    """Put prompts and sampled ids into one batch, as a sampler returns them."""
+    """Return prompts and sampled ids as one batch, in a sampler's format."""
     tokens = [[*prompt.tokens, *output] for prompt, output in zip(prompts, outputs, strict=True)]
     chosen = [[False] * len(p.tokens) + [True] * len(o) for p, o in zip(prompts, outputs, strict=True)]
     return Trajectories.stack(tokens, chosen, pad_id=tokenizer.pad_token_id or 0)

@@ -1,4 +1,4 @@
-"""Where sittings.py is."""
+"""Make sittings.py importable."""
 
 from __future__ import annotations
 

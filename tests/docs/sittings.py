@@ -1,17 +1,17 @@
-"""Do what a page of the documentation says: one sitting, read from top to bottom in an empty folder.
+"""Execute the snippets of a documentation page, from top to bottom in an empty folder.
 
-A comment `<!-- setup: ... -->` before a fence, which a reader does not see, names what the sitting needs:
+A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists what the fence needs:
     gpt2          a tiny model with random weights in the folder ./gpt2, so that no model is downloaded
     one-step      trainers stop after one step where no budget is given
     file=NAME     the fence is the content of that file
-    edit=NAME     the fence is a function that takes the place of the one of its name in that file
-    plugin=NAME   the fence is the entry points of that dist, and the file named in it is installed with it
+    edit=NAME     the fence is a function that replaces the function of the same name in that file
+    plugin=NAME   the fence is the entry points of that dist, and the file it names is installed with it
     raises=NAME   the fence ends with that error of rlcore's; a command then exits with 1
-    said          the fence is what the last such error said
-A `console` fence holds commands after `$ `, and may go on with lines they must print, in order; `...` leaves some out.
-`cd` holds for the commands after it. `pip install` of a folder that was made in the sitting installs it, in an
-environment of the sitting's own, and nothing is downloaded for it; from then on each command is a new interpreter's.
-Before, `rlcore` runs in a process of a warm Python, see `tests/warm`.
+    said          the fence is the message of the last such error
+A `console` fence contains commands after `$ `, optionally followed by lines they must print, in order; `...` stands for
+omitted lines. `cd` applies to the commands after it. `pip install` of a folder made earlier on the page installs it in
+a separate environment, without downloads; later commands then run in new interpreters. Before that, `rlcore` runs in a
+preloaded Python process, see `tests/warm`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SETUP = re.compile(r"<!-- setup: (.*?) -->\n\Z")
 
 @attrs.frozen
 class Snippet:
-    """Hold one fence: where it stands, its language, its text, and what it needs."""
+    """One fence: its position, its language, its text, and its setup."""
 
     where: str
     language: str
@@ -72,7 +72,7 @@ def snippets_of(page: Path) -> Iterator[Snippet]:
 
 
 class Sitting:
-    """Do what a page says, in one folder."""
+    """Execution of one page, in one folder."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython) -> None:
         self.folder, self.monkeypatch, self.warm_python = folder, monkeypatch, warm_python
@@ -103,7 +103,7 @@ class Sitting:
             CHECKS[snippet.language](self, snippet)
 
     def raises(self, snippet: Snippet, name: str) -> None:
-        """Run a fence that must end with an error, and keep what it says."""
+        """Run a fence that must raise an error, and store the message."""
         if snippet.language == "console":
             done = self.command(shlex.split(snippet.text.removeprefix("$ ")))
             assert done.returncode == 1, done.stdout + done.stderr
@@ -152,7 +152,7 @@ class Sitting:
         return done.stdout + done.stderr
 
     def is_ours(self, words: list[str]) -> bool:
-        """Tell whether pip is asked to install a folder that lies in the sitting."""
+        """Return whether pip is asked to install a folder made on this page."""
         targets = [self.cwd / word.partition("[")[0] for word in words[2:] if not word.startswith("-")]
         return any((target / "pyproject.toml").exists() for target in targets)
 
@@ -177,7 +177,7 @@ class Sitting:
 
 
 def make_environment(sitting: Sitting) -> None:
-    """Make a virtual environment that begins with what this one holds, and let the commands to come run in it."""
+    """Make a virtual environment that starts with this one's packages, and use it for all later commands."""
     if sitting.interpreter == Path(sys.executable):
         folder = sitting.folder / "environment"
         venv.create(folder, with_pip=False, symlinks=True)
@@ -188,7 +188,7 @@ def make_environment(sitting: Sitting) -> None:
 
 
 def assert_says(said: str, expected: str) -> None:
-    """Check that the expected lines were printed in their order, however wide the columns are."""
+    """Check that the expected lines were printed in order, ignoring column widths."""
     lines = iter([" ".join(line.split()) for line in said.splitlines()])
     for line in expected.splitlines():
         wanted, cut, _ = " ".join(line.split()).partition("...")
@@ -197,7 +197,7 @@ def assert_says(said: str, expected: str) -> None:
 
 
 def edit(file: Path, text: str) -> None:
-    """Put a function in the place of the one that bears its name."""
+    """Replace the function of the same name in a file."""
     [new] = ast.parse(text).body
     assert isinstance(new, ast.FunctionDef)
     written = file.read_text(encoding="utf-8")
@@ -208,7 +208,7 @@ def edit(file: Path, text: str) -> None:
 
 
 def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
-    """Lay out a dist as pip would: the module its entry point names, and the metadata beside it."""
+    """Install a dist as pip would: the module its entry point names, and its metadata."""
     site = folder / SITE
     metadata = site / f"{dist.replace('-', '_')}-0.1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -223,7 +223,7 @@ def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
 
 
 def make_gpt2(sitting: Sitting) -> None:
-    """Write a model of one token a byte to ./gpt2."""
+    """Save a model with one token per byte to ./gpt2."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
     backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,4 @@
-"""The figures that pages give of how the program decides are those that it decides by."""
+"""Tests that thresholds quoted in the documentation equal those in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that are generated say what the code says: every option, hook, protocol and error, with exact arguments."""
+"""Tests of the generated pages: they match the code for every option, hook, protocol and error, with exact signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture
 def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The modules that write pages, which lie in the documentation's folder and are not installed."""
+    """The modules that generate pages; they are in the documentation folder and are not installed."""
     monkeypatch.syspath_prepend(DOCS)
     import generate
     from generators import docstrings, errors, hooks, protocols

@@ -1,4 +1,4 @@
-"""The page that newcomers read first names files and functions that exist, and every shelf of the core."""
+"""Tests of the introductory page: the files and functions it names exist, and it covers every package of the core."""
 
 from __future__ import annotations
 

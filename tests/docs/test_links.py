@@ -1,4 +1,4 @@
-"""What the documentation points at is there."""
+"""Tests that the targets of all links in the documentation exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Name the headings of a page as GitHub does."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         words = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -39,7 +39,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def definitions(file: Path) -> set[str]:
-    """Name the functions, classes, their methods and the constants of a module."""
+    """Return the names of the functions, classes, methods and constants of a module."""
     names = set()
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign | ast.AnnAssign):

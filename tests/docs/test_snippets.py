@@ -1,4 +1,4 @@
-"""Every snippet of the documentation runs; `sittings.py` says how."""
+"""Tests that every snippet of the documentation runs; see `sittings.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROSE = {"", "text"}
 def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython) -> Iterator[Sitting]:
     environment = dict(os.environ)
     yield Sitting(tmp_path, monkeypatch, warm_python)
-    os.environ.clear()  # rlcore.logging keeps in it what a page sets
+    os.environ.clear()  # rlcore.logging stores a page's settings in it
     os.environ.update(environment)
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").is_relative_to(tmp_path):

@@ -1,4 +1,4 @@
-"""Make this folder's modules importable, and start processes for the tests."""
+"""Make this folder's modules importable, and provide fixtures that start training processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warm_python import WarmPython
 
 HERE = Path(__file__).parent
 CHILD = str(HERE / "child.py")
-sys.path[:0] = [str(HERE), str(HERE.parent / "core")]  # the core's tests have dists.py
+sys.path[:0] = [str(HERE), str(HERE.parent / "core")]  # dists.py is with the core's tests
 
 from e2e_processes import TIMEOUT_S, inherited, run_process, run_two_ranks  # noqa: E402  importable from here on
 
@@ -32,7 +32,7 @@ def child(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subprocess.C
 
 @pytest.fixture
 def two_ranks(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Do the same in two processes that work together, and find each other as torchrun has them do."""
+    """Train a scenario in two distributed processes, with torchrun's environment variables."""
 
     def start(name: str, run: str, changes: dict[str, Any] | Path) -> subprocess.CompletedProcess[str]:
         what = str(changes) if isinstance(changes, Path) else json.dumps(changes)
@@ -43,7 +43,7 @@ def two_ranks(tmp_path: Path, warm_python: WarmPython) -> Callable[..., subproce
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Do the same with torchrun itself, in interpreters that are new and agree on nothing by chance."""
+    """Train a scenario with torchrun itself, in new interpreters with different hash seeds."""
 
     def start(name: str, run: str, changes: dict[str, Any] | Path, *stop: str) -> subprocess.CompletedProcess[str]:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

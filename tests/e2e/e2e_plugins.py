@@ -1,4 +1,4 @@
-"""Plugins installed for one test, seen by this very process."""
+"""Plugins that are installed for one test and visible in this process."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Plugins:
         (info / "entry_points.txt").write_text(f"[rlcore]\nmain = {module}\n")
 
     def remove(self, dist: str) -> None:
-        """Have this process forget a dist, and all that it found before."""
+        """Remove a dist from this process, including all cached discovery results."""
         module = dist.replace("-", "_")
         for path in self.folder.glob(f"{module}-*.dist-info"):
             shutil.rmtree(path)
@@ -125,6 +125,6 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def said_by(run: Path) -> dict[str, str]:
-    """Read the plugins that the comments of config.yaml name."""
+    """Return the plugins listed in the comments of config.yaml."""
     comments = [line.split() for line in (run / "config.yaml").read_text().splitlines() if line.startswith("# plugin ")]
     return {dist: version for _, _, dist, version in comments}

@@ -1,4 +1,4 @@
-"""Start processes that train, wait for them within a bound, and compare the folders they leave."""
+"""Helpers that start training processes, wait for them with a timeout, and compare their run folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 120.0
 
 
 def inherited() -> dict[str, str]:
-    """Return the environment of a process that trains: this one's, without what rlcore and torchrun read of it."""
+    """Return the environment of a training process: this one's, without the variables of rlcore and torchrun."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("RLCORE_", "TORCHELASTIC"))}
     return kept | {"OMP_NUM_THREADS": "1"}
 
@@ -28,7 +28,7 @@ def inherited() -> dict[str, str]:
 def run_process(
     arguments: list[str], *, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a session of its own; what it leaves running is killed."""
+    """Run a program in its own session; processes it leaves running are killed."""
     process = subprocess.Popen(
         arguments, cwd=cwd, env=inherited() | environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
@@ -44,7 +44,7 @@ def run_process(
 def run_two_ranks(
     warm_python: WarmPython, arguments: list[str], **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in two processes that find each other as torchrun has them do, by a store that this one holds."""
+    """Run a script in two distributed processes with torchrun's variables, and a store hosted by this process."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     agent = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -58,7 +58,7 @@ def run_two_ranks(
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines without what a clock decides."""
+    """Read a file of JSON lines without timings."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.removeprefix("eval/").startswith(("time", "perf/"))} for row in rows]
 
@@ -68,7 +68,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Check that two runs left the same to the last bit, clocks aside."""
+    """Check that two runs left bitwise the same results, apart from timings."""
     from rlcore.checkpoints.state import load_state
 
     for name in ("metrics.jsonl", "completions.jsonl", "rollouts.jsonl"):

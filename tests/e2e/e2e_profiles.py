@@ -1,4 +1,4 @@
-"""What every profile keeps to, and a run of two ranks that is profiled."""
+"""Invariants of every profile, and a profiled run of two ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.ranks import Ranks
 
 
 def told(run: Path) -> dict[str, Any]:
-    """Read a run's profile, and check what every profile keeps to."""
+    """Load a run's profile, and check the invariants of every profile."""
     profile: dict[str, Any] = json.loads((run / "profile/phases.json").read_text())
     for name in ("steps", "first", "around"):
         stretch = profile[name]
@@ -34,7 +34,7 @@ def names(stretch: dict[str, Any]) -> set[str]:
 
 
 def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
-    """Check that every event of the driving thread lies in what encloses it; return the spans by name."""
+    """Check that every event of the driving thread lies within its enclosing event; return the spans by name."""
     events = [e for e in json.loads((run / "profile/trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     spans: dict[str, list[tuple[float, float]]] = {}
     open_: list[float] = []
@@ -51,7 +51,7 @@ def check_trace(run: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def in_company(folder: str) -> list[tuple[str, bool]]:
-    """Train with a profile; return what each rank printed, and if its policy passes for the one that was built."""
+    """Train with a profile; return each rank's output, and whether its policy is an instance of the built class."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         result = train("ppo_plain", Path(folder), "run", {"run": {"steps": 3, "profile": True}})

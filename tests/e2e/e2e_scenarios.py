@@ -1,4 +1,4 @@
-"""Small trainings that the tests run in processes of their own; each is a set of arguments of `rlcore.train`."""
+"""Small trainings that the tests run in separate processes; each is a set of arguments of `rlcore.train`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LETTERS = "abcdefghij"
 WORDS = ["".join(random.Random(i).choices(LETTERS, k=2 + i % 5)) for i in range(23)]
 
 
-# The bias of GPT-2's keys has no gradient but rounding errors, which Adam makes steps of their own; Llamas have no
-# such bias. Where results are compared to within rounding, the model is a Llama.
+# The key bias of GPT-2 has a gradient of rounding errors only, which Adam amplifies to full steps. Llama has no such
+# bias, so tests that compare results up to rounding use a Llama.
 
 
 def model_config(dropout: float = 0.0) -> GPT2Config:
@@ -49,14 +49,14 @@ def count_a(outputs: list[str]) -> list[float]:
 
 
 def noisy_length(outputs: list[str]) -> dict[str, list[float]]:
-    """Draw from the global generators, as a careless metric may."""
+    """Metric that consumes random numbers of the global generators."""
     random.random()
     torch.rand(3)
     return {"chars": [float(len(output)) for output in outputs]}
 
 
 class Signalling:
-    """Stand before a function, and signal this very process at its call number `at`."""
+    """Wrapper of a function that sends a signal to this process at call number `at`."""
 
     def __init__(self, function: Any, at: int, *numbers: int) -> None:
         self.function, self.at, self.numbers, self.calls = function, at, numbers, 0
@@ -95,7 +95,7 @@ COMMON = {
 
 
 def arguments(name: str, base: Path) -> dict[str, Any]:
-    """Return what `rlcore.train` is to be called with; `base` is a folder with a model where a scenario needs one."""
+    """Return the arguments of `rlcore.train`; `base` is a folder with a model where a scenario needs one."""
     tokenizer = make_tokenizer()
     if name == "sft_config":
         return SFT | COMMON | {"model": model_config(0.1), "tokenizer": tokenizer}
@@ -124,7 +124,7 @@ def train(name: str, root: Path, run: str, changes: dict[str, Any], stop: str = 
         name: the scenario.
         root: folder of the runs, with the model folder `base` in it.
         run: the run's name.
-        changes: laid over the scenario's arguments.
+        changes: merged into the scenario's arguments.
         stop: `SIGINT@3` to signal this process in the third call of its reward or metric function.
     """
     given = scenario(name, root, run, changes)
@@ -141,10 +141,10 @@ def scenario(name: str, root: Path, run: str, changes: dict[str, Any]) -> dict[s
 
 
 def count_exchanges(trainer: Any) -> list[int]:
-    """Note each time the ranks exchange a bucket of gradients; a model this small has one bucket."""
+    """Record each time the ranks exchange a bucket of gradients; a model this small has one bucket."""
     seen: list[int] = []
 
-    def note(state, bucket):  # torch reads annotations, and refuses strings
+    def note(state, bucket):  # torch inspects the annotations and refuses strings
         seen.append(bucket.index())
         return allreduce_hook(None, bucket)
 
@@ -153,7 +153,7 @@ def count_exchanges(trainer: Any) -> list[int]:
 
 
 def learn_from(file: Path, root: Path, run: str) -> None:
-    """Update a policy on the trajectories in `file`, made here if absent, and save it beside the run."""
+    """Update a policy on the trajectories in `file`, created if absent, and save it beside the run."""
     given = scenario("ppo_plain", root, run, {"trainer": {"rollouts": 11, "batch_size": 5, "micro_batch_size": 2}})
     model = given.pop("model")
     settings = {key: given[key] for key in ("trainer", "gen", "run", "loggers")} | {"model": model}

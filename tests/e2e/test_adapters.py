@@ -1,4 +1,4 @@
-"""Runs that train an adapter: PPO, SFT and ILQL as they are; exact resume, whatever the model; two processes."""
+"""Tests of runs that train an adapter: PPO, SFT and ILQL unchanged; exact resume for any model; two processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ILQL = {
 
 
 def carrying(seed: int) -> peft.PeftModel:
-    """Return a model whose adapter is as one that has been trained."""
+    """Return a model with a trained adapter."""
     torch.manual_seed(seed)
     options = {name: value for name, value in RANDOM.items() if name != "type"}
     return peft.get_peft_model(make_llama(seed=seed), peft.LoraConfig(**options))
@@ -59,7 +59,7 @@ def test_resume_is_no_interruption(given: dict[str, Any], make: Callable[..., An
     base = save_model(tmp_path / "base", dropout=0.1)
     fit(given, make(base, 0), tmp_path, "whole", 4)
     fit(given, make(base, 0), tmp_path, "parts", 2)
-    # The weights that the adapter leaves alone come from the run, where the model has no name to have them by.
+    # If the model has no name, the frozen base weights are loaded from the run.
     fit(given, make(base, 9), tmp_path, "parts", 4, resume="auto")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
@@ -68,7 +68,7 @@ def test_resume_in_the_same_program_is_no_interruption(tmp_path: Path) -> None:
     model = make_llama()
     fit(PPO, {"path": copy.deepcopy(model), "peft": LLAMA}, tmp_path, "whole", 4)
     fit(PPO, {"path": model, "peft": LLAMA}, tmp_path, "parts", 2)
-    done = fit(PPO, {"path": model, "peft": LLAMA}, tmp_path, "parts", 4, resume="auto")  # it carries the adapter now
+    done = fit(PPO, {"path": model, "peft": LLAMA}, tmp_path, "parts", 4, resume="auto")  # it now has the adapter
     assert isinstance(done.policy.reference, Adapters)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 

@@ -1,4 +1,4 @@
-"""Every mistake ends in one message that says what, where, the value, and what to do; and loses nothing."""
+"""Tests of user errors: one message with what, where, the value and the remedy; nothing is lost."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_run_folder_is_not_overwritten_unasked(here: Path, capsys: pytest.Capt
     said = capsys.readouterr().err
     for part in ("RunExists: runs/r already holds a run", "run.resume=auto", "run.overwrite=true", "run.name"):
         assert part in said
-    # What cannot begin does not delete what it was to replace.
+    # A run that cannot start does not delete the run it was to overwrite.
     assert main(["train", "sft.yaml", "run.overwrite=true", "data.samples=[[a]]"]) == 1
     assert (here / "runs/r/metrics.jsonl").read_text() == before
     assert (here / "runs/r/model").is_dir()

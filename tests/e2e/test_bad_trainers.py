@@ -1,4 +1,4 @@
-"""A trainer that somebody got wrong is told apart from a user's mistake, before or at its first step."""
+"""Tests of faulty third-party trainers: the error names the trainer, not the user, at or before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to checkpoints: damage, a full disk, which are kept."""
+"""Tests of checkpoints in whole runs: damage, a full disk, retention."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_run_branches_off_a_named_checkpoint(tmp_path: Path) -> None:
     assert lines(tmp_path / "branch/metrics.jsonl") == [
         row for row in lines(tmp_path / "whole/metrics.jsonl") if row["step"] > 2
     ]
-    # The branch keeps the model before training too, as its own reference.
+    # The branch also stores the model before training, as its own reference.
     train("ppo_config", tmp_path, "branch", {"run": {"steps": 5, "resume": "auto"}})
     assert [row["step"] for row in lines(tmp_path / "branch/metrics.jsonl")] == [3, 4, 4, 5]
 

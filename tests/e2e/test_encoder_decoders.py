@@ -1,4 +1,4 @@
-"""`rlcore.train` takes an encoder-decoder as it takes any model, whatever the data's form."""
+"""Tests of `rlcore.train` with encoder-decoders: it accepts them like any model, for every data format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stranger's optimizer and schedule train a run like the built-in ones: recorded, wrapped, resumed, and missed."""
+"""Tests of third-party optimizers and schedules in a run: recorded, wrapped, resumed, and reported if missing."""
 
 from __future__ import annotations
 

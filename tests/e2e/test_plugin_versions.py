@@ -1,4 +1,4 @@
-"""Going on with a run whose plugins are others, left out, missing, or have other options by now."""
+"""Tests of resuming a run with plugins of another version, excluded or missing plugins, or other plugin options."""
 
 from __future__ import annotations
 

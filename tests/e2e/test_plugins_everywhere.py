@@ -1,4 +1,4 @@
-"""Every process of a run finds the plugins for itself, and all must find the same."""
+"""Tests of plugin discovery in every process of a run: all ranks must find the same plugins."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def torchrun(tmp_path: Path, site: Site) -> Launch:
-    """Have torchrun start a script on two ranks that see what `site` holds."""
+    """Start a script with torchrun on two ranks with `site` on their path."""
 
     def start(script: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -83,12 +83,12 @@ def torchrun(tmp_path: Path, site: Site) -> Launch:
 
 @pytest.fixture
 def launch(tmp_path: Path, site: Site, warm_python: WarmPython) -> Launch:
-    """Run a script on two ranks that see what `site` holds."""
+    """Run a script on two ranks with `site` on their path."""
     return lambda script: run_two_ranks(warm_python, write(script, tmp_path), PYTHONPATH=search(site))
 
 
 def write(script: str, folder: Path) -> list[str]:
-    """Return a script's path and its argument, the folder it lies in."""
+    """Return a script's path and its argument, the script's folder."""
     path = folder / "script.py"
     path.write_text(script)
     return [str(path), str(folder)]
@@ -110,7 +110,7 @@ def test_ranks_and_the_workers_they_start_see_the_same_plugins(torchrun: Launch,
     assert all(found == lists[0] for found in lists)
     assert ["acme-on 0.3", "ok", ""] in lists[0]
     assert ["acme-off 0.3", "disabled", "plugins.disable in the configuration names it"] in lists[0]
-    # What is left out for the run is there again after it, where it may be imported, and is.
+    # Modules excluded for the run are importable again afterwards; importing this one raises SystemExit.
     assert json.loads((tmp_path / "after-0.json").read_text()) == ["SystemExit"]
     assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["plugins"] == {
         "disable": ["acme-off", "nobody"], "only": None,

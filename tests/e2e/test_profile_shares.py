@@ -1,4 +1,4 @@
-"""How much of a step its named phases hold, by clocks that no other process of the machine can disturb."""
+"""Tests of the share of a step covered by its named phases, with clocks independent of machine load."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def on_step(run, metrics):
 
 
 class Calls:
-    """A clock that tells how many calls of Python and C functions this thread has made, each as a millisecond."""
+    """A clock that counts the Python and C function calls of this thread, one millisecond each."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -78,7 +78,7 @@ def calls() -> Iterator[Calls]:
 
 
 def train(name: str, folder: Path, trainer: Any, **changes: Any) -> dict[str, Any]:
-    """Train for 5 steps, of which nothing is due after the first and the last, and return the profile of 2 to 5."""
+    """Train for 5 steps, with nothing due after steps 2 to 4, and return the profile of steps 2 to 5."""
     never = {"eval": {"every": 0}, "checkpoint": {"every": 0}}
     given = scenario(name, folder, "run", {"run": {"steps": 5, "profile": True}, **never})
     rlcore.train(given.pop("model"), **{**given, "trainer": trainer or given["trainer"], **changes})
@@ -117,7 +117,7 @@ def test_named_phases_hold_nearly_all_of_a_step_whatever_the_trainer(
     by_clock(monkeypatch, calls)
     steps = train(name, tmp_path, trainer, **changes)
     marks = watch.marks
-    between = (marks[-1] - marks[0]) / 1e9  # the ends of steps 1 and 5, as the profile never saw them
+    between = (marks[-1] - marks[0]) / 1e9  # the ends of steps 1 and 5, recorded independently of the profile
     named = sum(row["total_s"] for row in steps["phases"] if len(row["path"]) == 1)
     assert named == pytest.approx(between, rel=0.03)
     assert sum(row["self_s"] for row in steps["phases"]) == pytest.approx(named)

@@ -1,4 +1,4 @@
-"""Where a run's time went: what adds up, what changes nothing, and what is there however the run ends."""
+"""Tests of profiling a run: times add up, results do not change, and the profile is written however the run ends."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_phases_add_up_to_the_steps_as_another_clock_has_them(
     name: str, trainer: Any, phases: set[str], tmp_path: Path, plugins: Plugins
 ) -> None:
     plugins.install("acme-watch", WATCH)
-    # Nothing is due after the first step and the last one, so steps 2 to 5 are what lies between the ends of 1 and 5.
+    # Nothing is due between the first and last steps, so steps 2 to 5 span the time between the ends of steps 1 and 5.
     run = {"steps": 5, "profile": True}
     given = scenario(name, tmp_path, "run", {"run": run})
     if trainer == "own":
@@ -73,7 +73,7 @@ def test_the_phases_add_up_to_the_steps_as_another_clock_has_them(
     tokens = {"/".join(row["path"]): row["tokens"] for row in profile["steps"]["phases"]}
     if name == "sft_plain":
         learned = [row["data/tokens"] for row in lines(tmp_path / "run/metrics.jsonl") if "data/tokens" in row]
-        # A sample's first letter is its prompt, and is read but not chosen; the last batch of a pass is smaller.
+        # A sample's first letter is its prompt, and is not a chosen token; the last batch of a pass is smaller.
         assert tokens["update"] == sum(learned[1:]) + 5 + 5 + 5 + 3
     else:
         assert tokens["generate"] > 0
@@ -95,9 +95,9 @@ def test_rewards_asked_for_while_sampling_have_a_track_of_their_own(tmp_path: Pa
     profile = told(tmp_path / "run")
     beside, within = profile["steps"]["beside"]
     assert (beside["path"], within["path"]) == (["reward functions"], ["reward functions", "slow"])
-    assert beside["calls"] == 2 * 3  # 10 rollouts by 4, in each of steps 2 and 3
+    assert beside["calls"] == 2 * 3  # 10 rollouts in chunks of 4, in each of steps 2 and 3
     assert beside["total_s"] >= 6 * 0.02
-    assert {"generate", "generate/reward", "reward"} <= names(profile["steps"])  # the last two: spelling out, waiting
+    assert {"generate", "generate/reward", "reward"} <= names(profile["steps"])  # the last two: decoding texts, waiting
     trace = json.loads((tmp_path / "run/profile/trace.json").read_text())["traceEvents"]
     tracks = {event["args"]["name"]: event["tid"] for event in trace if event["ph"] == "M"}
     assert {tracks[name] for name in threads - {"MainThread"}} == {
@@ -146,7 +146,7 @@ def test_a_run_that_another_observer_ends_leaves_a_profile(
     tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = "@hookimpl\ndef on_run_end(run): raise KeyboardInterrupt"
-    for dist in ("acme-a", "zeta-z"):  # on either side of the recorder
+    for dist in ("acme-a", "zeta-z"):  # both outside and inside the recorder
         plugins.install(dist, end)
     with pytest.raises(KeyboardInterrupt):
         train("sft_plain", tmp_path, "run", ON)
@@ -232,7 +232,7 @@ def test_a_run_that_goes_on_profiles_what_it_does_anew(tmp_path: Path) -> None:
 
 @attrs.frozen
 class Company:
-    """A profiled run of two ranks, and of each what it printed and if its policy passes for the one that was built."""
+    """A profiled run of two ranks: each rank's output, and whether its policy is an instance of the built class."""
 
     folder: Path
     printed: tuple[str, ...]
@@ -287,6 +287,6 @@ def test_the_command_line_profiles(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("where the time of step 2 went")
     told(tmp_path / "run")
     assert "profile: true" in (tmp_path / "run/config.yaml").read_text()
-    # What is said of the option itself counts.
+    # A value set for the option itself takes precedence.
     assert main(["train", file, "run.overwrite=true", "--profile", "run.profile=jax"]) == 1
     assert "run.profile = 'jax'" in capsys.readouterr().err

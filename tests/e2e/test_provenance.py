@@ -1,4 +1,4 @@
-"""What plugins hear of a run, what they put around its parts, and what the run remembers of them."""
+"""Tests of plugins in a run: hook calls, wrapped components, and the plugins recorded with the run."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_who_is_dropped_is_listed_when_the_run_ends(
     shown = capsys.readouterr()
     assert shown.out.splitlines()[-3:] == [f"  dropped    {each}" for each in dropped]
     assert "plugins were dropped in this run" not in shown.err
-    assert shown.err.count("_dropped ") == 3  # each was said once, when it happened
+    assert shown.err.count("_dropped ") == 3  # each was logged once, when it happened
     train("ppo_config", tmp_path, "quiet", {**SHORT, "run": {"steps": 3}})
     told = [line for line in capsys.readouterr().err.splitlines() if "plugins were dropped in this run" in line]
     assert len(told) == 1

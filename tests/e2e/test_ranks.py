@@ -1,4 +1,4 @@
-"""Two processes learn what one learns. What they leave on disk decides, not their exit codes alone."""
+"""Tests that two processes learn the same as one; the files on disk are compared, not only exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_near(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_learn_sft_as_one_does(torchrun: Callable, tmp_path: Path) -> None:
-    # 23 samples by 5 in micro-batches of 3: shares of 3 and 2, the last batch of 3 gives 2 and 1.
+    # 23 samples in batches of 5 and micro-batches of 3: per-rank shares of 3 and 2; the last batch of 3 gives 2 and 1.
     changes = {"run": {"steps": 7}, "trainer": {"optimizer": {"lr": 1e-3}}}
     train("sft_plain", tmp_path, "one", changes)
     done = torchrun("sft_plain", "two", changes)
@@ -46,12 +46,12 @@ def test_two_ranks_learn_from_a_store_as_one_does(torchrun: Callable, tmp_path: 
     assert (tmp_path / "two-learned").is_dir(), done.stderr
     assert_near(tmp_path / "one-learned", tmp_path / "two-learned")
     exchanges, updates = json.loads((tmp_path / "two-exchanges.json").read_text())
-    assert exchanges == updates > 1  # once an update, however many micro-batches it has
+    assert exchanges == updates > 1  # once per update, regardless of the number of micro-batches
 
 
 @pytest.mark.slow
 def test_two_ranks_keep_the_rollouts_of_both_in_the_prompts_order(two_ranks: Callable, tmp_path: Path) -> None:
-    # A step deals the same prompts to one process and to two, whatever the policy says to them.
+    # A step assigns the same prompts with one process and with two, whatever the policy outputs.
     changes = {"run": {"steps": 2, "rollouts": 7}}
     train("ppo_plain", tmp_path, "one", changes)
     done = two_ranks("ppo_plain", "two", changes)

@@ -1,4 +1,4 @@
-"""Stopping a run, in whatever way, and going on in a new process changes nothing."""
+"""Tests of resuming: stopping a run in any way and resuming it in a new process gives the same result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_resume_is_no_interruption(
 
 
 def test_a_second_signal_ends_at_once(child: Callable, tmp_path: Path) -> None:
-    # Calls 1 and 2 are the first round and the second, call 3 is the evaluation after it; call 4 is in the third round.
+    # Calls 1 and 2 are the first two rounds, call 3 is the evaluation after them; call 4 is in the third round.
     stopped = child("ppo_config", "run", STEPS, "SIGINT+SIGINT@4")
     assert stopped.returncode == -signal.SIGINT
     assert "SIGINT: finishing step 3, then saving" in stopped.stderr

@@ -1,4 +1,4 @@
-"""What bounds or varies sampling, from one end of a run to the other: masks, sweeps, and the best of a sweep."""
+"""Tests of sampling options in whole runs: logit masks, sweeps, and the best value of a sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlcore.testing.small import EOS, LETTERS
 
 MASK = np.zeros((32, 32), dtype=bool)
 MASK[:, EOS] = True
-for _before in range(29):  # a letter is followed by one of the next three; '?' is a special token and leaves no text
+for _before in range(29):  # a letter is followed by one of the next three; '?' is a special token without text
     MASK[_before, [(_before + step) % 29 for step in (1, 2, 3)]] = True
 
 

@@ -1,4 +1,4 @@
-"""What one can pass, where it stops, and what it leaves."""
+"""Tests of `rlcore.train`: accepted inputs, stopping conditions, and the files of a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_option_swept_at_evaluation_is_named_in_the_metric(tmp_path: Path) ->
     [({"steps": 3}, 3), ({"epochs": 1.0}, 5), ({"epochs": 0.5}, 3), ({"epochs": 2, "steps": 4}, 4), ({}, 5)],
 )
 def test_a_run_ends_with_its_budget(tmp_path: Path, budget: dict, steps: int) -> None:
-    # 23 samples in batches of 5: one pass takes five steps, and a pass is what there is when nothing is said.
+    # 23 samples in batches of 5: one pass, the default budget, takes five steps.
     assert train("sft_config", tmp_path, "run", {"run": budget, "eval": {"every": 0}}).run.step == steps
 
 
@@ -164,7 +164,7 @@ def test_a_model_in_memory_is_trained_in_place(tmp_path: Path) -> None:
     changed = {name: weight.clone() for name, weight in model.state_dict().items()}
     assert not torch.equal(changed["lm_head.weight"], before["lm_head.weight"])
     done = rlcore.train(model, trainer=trainer, run=run | {"steps": 2, "resume": "auto"}, **arguments)
-    # The KL penalty is still about the model as it was at first, not as it was passed this time.
+    # The KL penalty still refers to the initial model of the run, not to the model passed on resume.
     assert_same(done.policy.reference.state_dict()["lm_head.weight"], before["lm_head.weight"])
     assert not torch.equal(model.state_dict()["lm_head.weight"], changed["lm_head.weight"])
 

@@ -1,4 +1,4 @@
-"""Let the tests import the examples as their readers run them: from their own folder."""
+"""Make the examples importable from their own folder, as users run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The random-walks task is the one every published figure speaks of."""
+"""Tests that the random-walks task is the one used for published results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_best_walks_of_the_data_leave_something_to_find(graph: RandomWalks) 
     ("walk", "optimality"),
     [
         ("sda", 1.0),
-        ("sdaxx", 1.0),  # what follows the goal is ignored
+        ("sdaxx", 1.0),  # tokens after the goal are ignored
         ("jnbjna", 4 / 7),
         ("a", 1.0),
         ("", 0.0),
@@ -91,7 +91,7 @@ def test_the_best_walks_of_the_data_leave_something_to_find(graph: RandomWalks) 
         ("#da", 0.0),
         ("Sda", 0.0),
         ("wda", 0.0),  # w is the letter of the pad token
-        ("jnbjnbjnbjna", 0.0),  # arrives, but later than the tenth node
+        ("jnbjnbjnbjna", 0.0),  # arrives, but after the tenth node
     ],
 )
 def test_walks_are_judged_by_hand_worked_scores(graph: RandomWalks, walk: str, optimality: float) -> None:

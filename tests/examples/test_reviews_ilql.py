@@ -1,4 +1,4 @@
-"""The example of offline learning runs as its readers run it, on reviews made up for the test."""
+"""Test of the offline-learning example, run as users run it on generated reviews."""
 
 from __future__ import annotations
 

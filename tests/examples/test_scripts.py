@@ -1,4 +1,4 @@
-"""The examples run as their readers run them: as scripts, and through their configuration files."""
+"""Tests of the examples, run as users run them: as scripts, and through their configuration files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REVIEWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "rt_polarity
 
 @pytest.fixture
 def run(tmp_path: Path, warm_python: WarmPython) -> Callable[..., str]:
-    """Run a script or a module in the test's folder; return what it printed."""
+    """Run a script or a module in the test's folder; return its output."""
 
     def start(*arguments: str | Path) -> str:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
@@ -72,7 +72,7 @@ def test_the_configuration_files_do_the_same(run: Callable[..., str], tmp_path: 
 
 
 def made_up_reviews(folder: Path) -> Path:
-    """Write 100 sentences whose adjective tells the label."""
+    """Write 100 sentences in which the adjective determines the label."""
     words = {1: ("lovely", "moving", "brilliant"), 0: ("dull", "tedious", "clumsy")}
     rows = [
         {"text": f"a {words[i % 2][i % 3]} film about {place} and its {i} people", "label": i % 2}

@@ -1,4 +1,4 @@
-"""ILQL as one reads it in the paper: a loop over tokens, on plain copies of the model and its heads."""
+"""Reference ILQL as in the paper: a loop over tokens, on plain copies of the model and its heads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_ilql(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
 
 
 class Plain:
-    """Copy a policy with its heads, to say what they say by other means."""
+    """Copy of a policy with its heads, evaluated independently of rlcore."""
 
     def __init__(self, policy: Any, model: PreTrainedModel) -> None:
         model.load_state_dict(policy.model.state_dict())
@@ -73,7 +73,7 @@ class Plain:
         return {name: total / count for name, total in sums.items()}
 
     def read(self, sample: Sample) -> tuple[Tensor, Tensor, int]:
-        """Return what the model's own head reads and says, and where: token t is predicted in row t less the last."""
+        """Return the inputs and outputs of the model's head and an offset: token t is predicted in row t minus the offset."""
         seen: list[Tensor] = []
         hook = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         ids = torch.tensor([sample.tokens])

@@ -10,7 +10,7 @@ from rlcore.ops import masked_sum
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, next_values, q_loss, value_loss
 
 NAN = float("nan")
-# Two turns with another's between them, and a sequence with padding on its left.
+# Two turns with another speaker's turn between them, and a sequence with left padding.
 CHOSEN = torch.tensor([[False, True, False, True, True], [False, False, False, True, False]])
 VALUES = torch.tensor([[NAN, 1.0, NAN, 2.0, 3.0], [NAN, NAN, NAN, 0.5, NAN]])
 REWARDS = torch.tensor([[NAN, 0.0, NAN, 1.0, -1.0], [NAN, NAN, NAN, 2.0, NAN]])
@@ -37,7 +37,7 @@ def test_q_loss_at_hand_worked_arrays() -> None:
 
 
 def test_value_loss_at_hand_worked_arrays() -> None:
-    targets = q_row([2.0, 2.0, 0.0, 1.0], [1.0, 3.0, -2.0, 1.0])  # the lower: 1, 2, -2, 1
+    targets = q_row([2.0, 2.0, 0.0, 1.0], [1.0, 3.0, -2.0, 1.0])  # the minimum: 1, 2, -2, 1
     values = torch.tensor([[0.0, 4.0, -4.0, 1.0]])
     # errors 1, -2, 2, 0: .8 * 1, .2 * 4, .8 * 4, 0
     assert value_loss(values, targets, tau=0.8)[0].tolist() == pytest.approx([0.8, 0.8, 3.2, 0.0])
@@ -97,7 +97,7 @@ def test_each_loss_teaches_only_what_it_is_about() -> None:
 
 
 def learn(filling: float) -> list[float]:
-    """Fill other tokens; return every loss at the chosen ones and the gradient of their sum there."""
+    """Replace the tokens that are not chosen; return every loss at the chosen ones and the gradient of their sum."""
 
     def fill(array: Tensor) -> Tensor:
         return array.masked_fill(~CHOSEN, filling)

@@ -13,7 +13,7 @@ SAMPLE = Sample(tokens=(1, 2, 3, 4), action_mask=(False, True, True, False))
 
 
 def read(*rewards: tuple[float, float], standardise: bool = True) -> Returns:
-    """Read rewards given as those of the two chosen tokens; dense where the first is not zero."""
+    """Return the rewards of the two chosen tokens; they are dense where the first is not zero."""
     given = [SampleReward((0.0, first, last, 0.0), dense=first != 0) for first, last in rewards]
     return read_returns(given, [SAMPLE] * len(given), standardise=standardise)
 

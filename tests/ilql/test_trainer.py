@@ -43,7 +43,7 @@ def test_losses_and_gradients_are_those_of_the_formulas(
         micro_batch_size=2,
         num_q_heads=num_q_heads,
         inputs={"rewards": rewards},
-        model={"unfrozen_layers": 1},  # what trains must be told from what does not
+        model={"unfrozen_layers": 1},  # required to distinguish trained parameters from frozen ones
         **OPTIONS,
     )
     part(trainer)
@@ -65,7 +65,7 @@ def test_losses_and_gradients_are_those_of_the_formulas(
 
 
 def part(trainer: Any) -> None:
-    """Move the targets away from Q, as training would."""
+    """Change the target Q-heads, as training would, so that they differ from the Q-heads."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in trainer.policy().module.q_heads.targets.parameters():
@@ -89,7 +89,7 @@ def test_targets_move_after_every_so_many_optimizer_steps_and_at_no_other_time(
     )
     steps = trainer.steps()
     before = targets(trainer)
-    for number in range(1, 9):  # three steps a pass: syncs care for no pass
+    for number in range(1, 9):  # three steps per pass: target syncs do not depend on passes
         metrics = next(steps)
         after = targets(trainer)
         if number % sync_every == 0:
@@ -111,7 +111,7 @@ def test_a_step_that_was_thrown_away_is_not_counted(
     next(steps)
     synced = targets(trainer)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.updater, "step", lambda *_: trainer.updater.skip())  # as where fp16 overflows
+        patch.setattr(trainer.updater, "step", lambda *_: trainer.updater.skip())  # as in an fp16 overflow
         part(trainer)
         parted = targets(trainer)
         assert next(steps)["q/syncs"] == 1
@@ -205,7 +205,7 @@ def test_equal_rewards_are_learned_from_with_a_warning(
 def test_the_lesson_of_rewards_shows_when_q_steers(
     make_trainer: Make, make_model: Callable[[], PreTrainedModel]
 ) -> None:
-    # After `q` come a and b as often; one is worth more.
+    # After `q`, a and b are equally frequent; one has a higher reward.
     samples, rewards = [["q", "a"], ["q", "b"]] * 4, [1.0, -1.0] * 4
     trainer = make_ilql(
         make_trainer, make_model(), inputs={"samples": samples, "rewards": rewards}, target_rate=0.5, sync_every=1,
@@ -219,7 +219,7 @@ def test_the_lesson_of_rewards_shows_when_q_steers(
     a, b = words.convert_tokens_to_ids(["a", "b"])
     chances = step.logits[0].softmax(-1)
     assert float(chances[a] + chances[b]) > 0.9
-    assert 0.25 < float(chances[a]) < 0.75  # imitated as they come
+    assert 0.25 < float(chances[a]) < 0.75  # imitates the data frequencies
     assert step.advantages is not None
     assert float(step.advantages[0, a] - step.advantages[0, b]) > 1
 

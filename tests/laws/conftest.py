@@ -1,4 +1,4 @@
-"""Where known_defects.py is, and the task of the examples."""
+"""Make known_defects.py and the task of the examples importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of known defects share: tiny runs of every trainer, and what plain `transformers` says of a model."""
+"""Helpers of the known-defect tests: tiny runs of every trainer, and log-probs of models in plain `transformers`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDS = [30, 3, 7, 11, 19]
 
 
 def count_a(outputs: Sequence[str]) -> list[float]:
-    """Reward outputs that differ differently."""
+    """Reward that differs between outputs, mainly by their number of a's."""
     return [output.count("a") - 0.1 * len(output) + 0.01 * sum(map(ord, output)) for output in outputs]
 
 
@@ -51,7 +51,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 
 def arguments(learner: str, root: Path, **changes: Any) -> dict[str, Any]:
-    """Return what `rlcore.train` is called with, the model aside; `changes` are laid over a section, or replace it."""
+    """Return the arguments of `rlcore.train`, except the model; `changes` are merged into a section, or replace it."""
     common = {
         "tokenizer": make_tokenizer(),
         "gen": {"max_new_tokens": 6, "eos_token_ids": ENDS},
@@ -67,7 +67,7 @@ def learn(learner: str, model: Any, root: Path, **changes: Any) -> rlcore.Result
 
 
 def build(make_trainer: Callable[..., Any], learner: str, model: Mapping[str, Any], **changes: Any) -> Any:
-    """Make the trainer of one of LEARNERS, to be looked at as it goes; `model` is a section of the configuration."""
+    """Build the trainer of one of LEARNERS for inspection during training; `model` is a configuration section."""
     given = arguments(learner, Path(), **changes)
     options, tokenizer = given.pop("trainer"), given.pop("tokenizer")
     inputs = {name: given.pop(name) for name in DATA_INPUTS if name in given}
@@ -80,7 +80,7 @@ def build(make_trainer: Callable[..., Any], learner: str, model: Mapping[str, An
 
 @attrs.frozen(eq=False)
 class Kind:
-    """Describe a kind of model: how a tiny one is made, and what it says of an output, asked without padding."""
+    """Kind of model: how to make a tiny one, and how to compute an output's log-probs without padding."""
 
     architecture: str
     make: Callable[[], PreTrainedModel]
@@ -105,7 +105,7 @@ class Kind:
 
 
 def make_decided_t5() -> PreTrainedModel:
-    """Make a T5 whose weights are large enough that its distributions are far from uniform, as the others' are."""
+    """Make a T5 with weights large enough for clearly non-uniform distributions, like the other models."""
     model = make_t5()
     torch.manual_seed(0)
     for weight in model.parameters():
@@ -122,7 +122,7 @@ KINDS = {
 
 
 def rows_of(batch: Trajectories) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Split each sequence of a batch in what was read and what was chosen after it, padding left out."""
+    """Split each sequence of a batch into prompt and response tokens, without padding."""
     rows = []
     for tokens, mask, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True):
         rows.append((tuple(tokens[mask & ~chosen].tolist()), tuple(tokens[chosen].tolist())))
@@ -130,7 +130,7 @@ def rows_of(batch: Trajectories) -> list[tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Recorder:
-    """Put down every sequence that a trainer's policy samples, and every one that it learns from."""
+    """Recorder of every sequence that a trainer's policy samples, and every sequence it trains on."""
 
     def __init__(self, trainer: Any) -> None:
         self.sampled: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -152,13 +152,13 @@ class Recorder:
 
 
 def as_it_is(policy: Any) -> PreTrainedModel:
-    """Return a plain copy of a policy's language model in evaluation mode, which no later step changes."""
+    """Return a plain copy of a policy's language model in evaluation mode, unaffected by later steps."""
     model: PreTrainedModel = copy.deepcopy(policy.model).eval()
     return model
 
 
 def make_ambiguous_tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer whose 30 words are all strings of up to four a's and b's: most texts have many spellings."""
+    """Make a tokenizer whose 30 words are all strings of up to four a's and b's: most texts have many tokenisations."""
     words = ["".join(word) for length in (1, 2, 3, 4) for word in product("ab", repeat=length)]
     vocabulary = {word: i for i, word in enumerate([*words, "</s>", "<pad>"])}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[(word[:-1], word[-1]) for word in words if len(word) > 1]))
@@ -167,7 +167,7 @@ def make_ambiguous_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def learn_in_company(root: str) -> None:
-    """Have each learner train a model made from a configuration in one of several processes, and use it there."""
+    """Train a model made from a configuration with each learner in one of several processes, and use it there."""
     for learner, given in LEARNERS.items():
         asked: list[list[Any]] = []
 

@@ -1,4 +1,4 @@
-"""What must not pass in silence: lost precision, divergence, options that contradict each other or the past."""
+"""Tests of mandatory warnings and errors: lost precision, divergence, conflicting options, changes on resume."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_run_goes_on_with_its_own_options_only(tiny_gpt2: Any, char_tokenizer:
 
 
 def test_what_one_run_froze_the_next_may_train(tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path) -> None:
-    tiny_gpt2.transformer.wpe.weight.requires_grad_(False)  # the user's own wish
+    tiny_gpt2.transformer.wpe.weight.requires_grad_(False)  # explicitly requested by the user
     ppo({"path": tiny_gpt2, "unfrozen_layers": 1}, char_tokenizer, tmp_path)
     assert not tiny_gpt2.transformer.h[0].mlp.c_fc.weight.requires_grad
     ppo(tiny_gpt2, char_tokenizer, tmp_path)

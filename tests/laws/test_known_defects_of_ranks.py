@@ -1,4 +1,4 @@
-"""Defects that libraries of this field are known for, as laws: several processes, and the folders models come from."""
+"""Regression tests for defects known from other libraries: several processes, and model folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlcore.testing.small import make_gpt2
 
 @pytest.fixture(scope="module")
 def company(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let every learner learn in two processes at once, and return the folder of what they left."""
+    """Train every learner in two processes at once, and return the output folder."""
     root = tmp_path_factory.mktemp("company")
     call_on_two_ranks("known_defects:learn_in_company", {"root": str(root)}, what="learning on two ranks")
     return root
@@ -34,7 +34,7 @@ def rows_of(company: Path, learner: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in (company / learner / "metrics.jsonl").read_text().splitlines()]
 
 
-# trlX #597, #581, #580: in plain data-parallel training attributes behind the wrapper were out of reach, safetensors
+# trlX #597, #581, #580: in plain data-parallel training, attributes behind the wrapper were inaccessible, safetensors
 # checkpoints did not load, and models made from a configuration crashed.
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", list(LEARNERS))
@@ -62,7 +62,7 @@ def test_a_folder_of_several_safetensors_files_is_a_model(tmp_path: Path, learne
     assert again.run.step == 1
 
 
-# trlX gathered all samples on rank 0, asked for rewards there alone, and let the others wait until they timed out.
+# trlX gathered all samples on rank 0 and computed rewards there alone, while the other ranks waited until a timeout.
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", [name for name, given in LEARNERS.items() if "reward_fn" in given])
 def test_every_rank_asks_for_the_rewards_of_its_own_samples(company: Path, learner: str) -> None:

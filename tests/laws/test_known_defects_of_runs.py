@@ -1,4 +1,4 @@
-"""Defects that libraries of this field are known for, as laws: configuration, checkpoints, what is on disk, a task."""
+"""Regression tests for defects known from other libraries: configuration, checkpoints, files on disk, a task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def learner(request: pytest.FixtureRequest) -> str:
     return name
 
 
-# trlX's TRLConfig.update dropped nested keys that it did not know, without a word, and changed the base it was given.
+# trlX's TRLConfig.update silently dropped unknown nested keys and modified the base that was passed in.
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -76,7 +76,7 @@ def test_what_is_laid_over_a_configuration_leaves_it_and_its_neighbours_alone(tm
     assert dict(config.eval.gen) == {"temperature": 0.5, "top_p": 0.5}
 
 
-# trlX #412: save_best looked for one name of the reward, which a sweep at evaluation renames, so that it never fired.
+# trlX #412: save_best looked up a fixed reward key, which an evaluation sweep renames, so no best was ever saved.
 @pytest.mark.parametrize(
     ("metric", "mode"),
     [("eval/reward/mean", "max"), ("eval/reward/mean@temperature=0.5", "max"), ("eval/chars", "min")],
@@ -108,7 +108,7 @@ def test_the_best_checkpoint_is_kept_under_a_sweep_by_any_metric(
         assert manifest["score"] == scores[step]
 
 
-# trlX #207, TRL #2045: metrics and completions could be seen with one vendor's logger only.
+# trlX #207, TRL #2045: metrics and completions were available only through one vendor's logger.
 def test_metrics_and_completions_are_on_disk_without_any_logger(tmp_path: Path, learner: str) -> None:
     done = learn(learner, make_gpt2(), tmp_path, reward_fn=count_a, eval_prompts=PROMPTS, eval={"every": 2})
     metrics = [json.loads(line) for line in (done.run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -124,7 +124,7 @@ def test_metrics_and_completions_are_on_disk_without_any_logger(tmp_path: Path, 
         assert said == pytest.approx(mean(rewards))
 
 
-# trlX's random walks divided 0 by 0 where a start's shortest path is as long as a walk may be.
+# trlX's random walks divided 0 by 0 where the shortest path of a start has the maximum walk length.
 def test_a_start_without_a_short_way_has_an_optimality_and_trains(tmp_path: Path) -> None:
     graph = next(graph for graph in map(RandomWalks, range(1000)) if any(length >= 10 for length in graph.shortest[1:]))
     lost = [letter(node) for node in range(1, NUM_NODES) if graph.shortest[node] >= 10]

@@ -1,4 +1,4 @@
-"""Defects that libraries of this field are known for, as laws: which tokens are sampled, rewarded, counted, read."""
+"""Regression tests for defects known from other libraries: tokens sampled, rewarded, counted and scored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
-# trlX decoded what was sampled and tokenised the text again, so that other tokens were trained than were sampled.
+# trlX decoded the samples and tokenised the text again, so the trained tokens differed from the sampled ones.
 @pytest.mark.parametrize("learner", ["ppo", "rft"])
 def test_sampled_tokens_are_the_tokens_trained_on(make_trainer: Make, kind: Kind, learner: str) -> None:
     tokenizer, prompts = make_ambiguous_tokenizer(), ["a", "bab", "abba"]
@@ -46,7 +46,7 @@ def test_sampled_tokens_are_the_tokens_trained_on(make_trainer: Make, kind: Kind
         assert set(recorder.learned) <= set(recorder.sampled)
 
 
-# trlX put the reward a slot or two past EOS where a response was short, so that ending could not be learned.
+# trlX put the reward a slot or two past EOS for short responses, so that ending could not be learned.
 def test_a_policy_learns_to_end_where_ending_pays(tmp_path: Path, kind: Kind) -> None:
     def reward_fn(outputs: list[str]) -> list[float]:
         return [float(not output) for output in outputs]
@@ -68,7 +68,7 @@ def test_a_policy_learns_to_end_where_ending_pays(tmp_path: Path, kind: Kind) ->
 @pytest.mark.parametrize("learner", list(LEARNERS))
 def test_padding_with_eos_changes_nothing_learned(tmp_path: Path, kind: Kind, learner: str) -> None:
     def reward_fn(output_tokens: list[list[int]]) -> list[float]:
-        return [sum(tokens) / 10 - len(tokens) for tokens in output_tokens]  # texts tell the two paddings apart
+        return [sum(tokens) / 10 - len(tokens) for tokens in output_tokens]  # texts distinguish the two paddings
 
     said = []
     for pad_is_eos in (False, True):
@@ -83,7 +83,7 @@ def test_padding_with_eos_changes_nothing_learned(tmp_path: Path, kind: Kind, le
     assert said[0] == said[1]
 
 
-# The same, where the way to end is shown: EOS is a token of every demonstration, whatever its padding is.
+# The same for demonstrations: EOS is a trained token of every demonstration, whatever the padding token is.
 @pytest.mark.parametrize("learner", ["sft", "ilql"])
 @pytest.mark.parametrize("pad_is_eos", [False, True], ids=["pad", "pad is eos"])
 def test_a_policy_learns_to_end_as_it_is_shown(tmp_path: Path, kind: Kind, learner: str, *, pad_is_eos: bool) -> None:
@@ -97,7 +97,7 @@ def test_a_policy_learns_to_end_as_it_is_shown(tmp_path: Path, kind: Kind, learn
 
 
 def round_of(trainer: Any, recorder: Recorder) -> tuple[dict[str, float], list[Any], Trajectories]:
-    """Have a trainer make its second round, whose policy is not the reference; return what it says, samples, stores."""
+    """Run a trainer's second round, in which policy and reference differ; return outputs, samples and store."""
     steps, stored = trainer.steps(), []
     next(steps)
     recorder.before, recorder.sampled, append = as_it_is(trainer.policy()), [], trainer.store.append
@@ -139,7 +139,7 @@ def test_advantages_are_whitened_over_chosen_tokens_only(make_trainer: Make, kin
     assert np.allclose([*chain(*whitened)], (flat - flat.mean()) / flat.std(), atol=1e-4)
 
 
-# TRL's log-probs moved with the padding, and with its side, where positions counted padding.
+# TRL's log-probs depended on the amount and side of padding where positions counted padding.
 @pytest.mark.parametrize("side", ["right", "left", "both"])
 @pytest.mark.parametrize("pad_id", [EOS, PAD, 0])
 def test_logprobs_are_those_of_the_unpadded_sequence(make_trainer: Make, kind: Kind, side: str, pad_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Defects that libraries of this field are known for, as laws: references, gradients, going on."""
+"""Regression tests for defects known from other libraries: references, gradients, resuming."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def batch_of(rows: list[tuple[list[int], list[int]]]) -> Trajectories:
     )
 
 
-# trlX #517: with a shared trunk the reference drifted, for the embeddings that are tied to the head kept training;
-# with nothing or everything frozen it was another model than the one that training began with.
+# trlX #517: with a shared trunk the reference drifted, because the embeddings tied to the head kept training;
+# with nothing or everything frozen, it differed from the initial model.
 @pytest.mark.parametrize(
     "trained",
     [{"unfrozen_layers": 0}, {"unfrozen_layers": 1}, {"unfrozen_layers": 2}, {}, {"peft": {"type": "lora", "r": 4}}],
@@ -65,7 +65,7 @@ def test_the_reference_is_the_model_as_it_was(tmp_path: Path, kind: Kind, traine
     assert first["kl/mean"] == pytest.approx(0, abs=1e-5)
 
 
-# After trlX #522 the targets of ILQL were synced at the end of a pass over the data, so that they might never be.
+# After trlX #522, ILQL targets were synced only at the end of a pass over the data, so possibly never.
 @pytest.mark.parametrize("batch_size", [1, 2, 5], ids=lambda size: f"a pass is {-(-5 // size)} steps")
 @pytest.mark.parametrize("every", [1, 3, 4])
 def test_targets_are_synced_by_optimizer_steps(make_trainer: Make, kind: Kind, batch_size: int, every: int) -> None:
@@ -89,7 +89,7 @@ def test_targets_are_synced_by_optimizer_steps(make_trainer: Make, kind: Kind, b
     assert synced == list(range(every, 10, every))
 
 
-# Micro-batches' gradients were summed, or their means averaged, so that the learning rate depended on the split.
+# Gradients of micro-batches were summed, or their means averaged, so that the learning rate depended on the split.
 @pytest.mark.parametrize("micro", [1, 4])
 def test_how_a_batch_is_split_changes_nothing(tmp_path: Path, kind: Kind, learner: str, micro: int) -> None:
     results = []
@@ -141,7 +141,7 @@ CHANGING = {
 """What of it is a metric."""
 
 
-# Resuming began anew with the step, the KL coefficient, running moments, the order of the data or the optimizer.
+# Resuming reset the step, the KL coefficient, running moments, the order of the data or the optimizer.
 def test_going_on_is_as_if_nothing_had_been(tmp_path: Path, learner: str) -> None:
     stop_in: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The laws every algorithm keeps; a column, a neighbour or a micro-batch more must not change what is learned."""
+"""Invariants of every algorithm: extra columns, neighbours or micro-batches must not change what is learned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def letters(outputs: list[str]) -> list[float]:
 def build(
     make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, tokens: int = 0, **architecture: Any
 ) -> Any:
-    """Make a trainer whose optimizer step takes all of its data."""
+    """Make a trainer whose optimizer step uses all of its data."""
     options: dict[str, Any] = {"batch_size": 64, "micro_batch_size": micro, "micro_batch_tokens": tokens}
     inputs: dict[str, Any] = {"samples": SAMPLES}
     if name == "ppo":
@@ -55,17 +55,17 @@ def build(
 
 
 def data(trainer: Any) -> Trajectories:
-    """Give what a trainer learns from in one step: a round of rollouts, or all demonstrations."""
+    """Return the training data of one step: a round of rollouts, or all demonstrations."""
     if not hasattr(trainer, "rollout"):
         return stack_samples(trainer.run.samples)
     trainer.rollout()
     batch = trainer.store.take()
-    # The policy of an epoch in its middle: ratios differ from 1, and some are clipped.
+    # A policy in the middle of an epoch: ratios differ from 1, and some are clipped.
     return batch.with_columns(old_logprobs=batch["old_logprobs"] + torch.linspace(-0.4, 0.4, batch.tokens.shape[1]))
 
 
 def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) -> tuple[Gradients, dict[str, float]]:
-    """Let a trainer learn from `batch`, up to where it would step; return gradients and the losses it reports."""
+    """Train on `batch` up to the optimizer step; return gradients and reported losses."""
     metrics: dict[str, float]
     with monkeypatch.context() as patch:
         patch.setattr(trainer.updater, "step", lambda *_: None)
@@ -92,7 +92,7 @@ def assert_same(
 
 
 def moved(batch: Trajectories, offsets: Sequence[int], width: int, pad_id: int, garbage: float) -> Trajectories:
-    """Move row i to begin at column offsets[i] of `width`; the padding around it holds `pad_id` and `garbage`."""
+    """Shift row i to begin at column offsets[i] of `width`; the padding around it contains `pad_id` and `garbage`."""
     rows = torch.arange(len(batch))
 
     def move(array: Tensor, fill: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a person sees of a run besides its steps: tables of completions, and a closing summary."""
+"""Tests of the console logger: tables of completions, and the final summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run's steps: lines, and a bar."""
+"""Tests of the console logger: step lines and the progress bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and completions are on disk, whole, one object a line."""
+"""Tests of the JSON-lines logger: metrics and completions are written completely, one object per line."""
 
 from __future__ import annotations
 

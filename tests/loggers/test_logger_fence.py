@@ -1,4 +1,4 @@
-"""A logger that raises disturbs neither the run nor the other loggers."""
+"""Tests of logger isolation: a logger that raises affects neither the run nor the other loggers."""
 
 from __future__ import annotations
 
