@@ -1,4 +1,4 @@
-"""Tests of the generated pages: they match the code for every option, hook, protocol and error, with exact signatures."""
+"""Tests of the generated pages: they match the code: every option, hook, protocol and error, with exact arguments."""
 
 from __future__ import annotations
 
