@@ -73,7 +73,7 @@ class Plain:
         return {name: total / count for name, total in sums.items()}
 
     def read(self, sample: Sample) -> tuple[Tensor, Tensor, int]:
-        """Return input and output of the model's head, and an offset: token t is predicted in row t minus the offset."""
+        """Return inputs, outputs of the model's head and an offset; token t has row t minus the offset."""
         seen: list[Tensor] = []
         hook = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         ids = torch.tensor([sample.tokens])
