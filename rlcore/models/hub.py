@@ -87,8 +87,8 @@ def base_of(name: str) -> str | None:
         raise ModelError(f"model = {name!r}: its {CONFIG_FILE} cannot be read: {error}") from error
     if not base:
         raise ModelError(
-            f"model = {name!r}: it holds an adapter, and does not say of which model: set model.path to that model and "
-            f"model.peft to {name!r}"
+            f"model = {name!r}: it contains an adapter without the name of its base model: set model.path to that "
+            f"model and model.peft to {name!r}"
         )
     return str(base)
 

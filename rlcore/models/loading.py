@@ -1,4 +1,4 @@
-"""Load models: from a hub id, a folder, a configuration (random weights), or as they are in memory."""
+"""Load a language model or critic from a hub id, a folder, a configuration (random weights), or take one in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from transformers import (
 
 from rlcore.config import evolve
 from rlcore.errors import ModelError
-from rlcore.models.dropout import disable_dropout as disable_dropout  # noqa: PLC0414  where plugins look for it
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
@@ -36,26 +35,26 @@ ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 class ConfigOnly(str):
     """A hub id or folder from which only the configuration is read; the model's weights are then random.
 
-    It stands for the name wherever a model or a critic is named, so architectures pass it on as they pass any name.
+    It is a string, so architectures pass it on like any other name of a model or a critic.
     """
 
     __slots__ = ()
 
 
 def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:
-    """Return the model `spec` stands for, in evaluation mode; one in memory is itself returned, and will be changed.
+    """Load a language model and put it in evaluation mode; a model in memory is changed in place and returned.
 
     Raises:
         ModelError: the folder or hub id cannot be loaded, or the model is not a language model of this kind.
     """
-    # Asked before loading: some families would be read in part, as a kind that they are not.
-    if (about := declared(spec, config.revision)) is not None:
-        check_kind(about, kind, spec if isinstance(spec, str) else type(spec).__name__)
+    # This check precedes loading, because transformers would load some families partly, as a model of the wrong kind.
+    if (declared_config := declared(spec, config.revision)) is not None:
+        check_kind(declared_config, kind, spec if isinstance(spec, str) else type(spec).__name__)
     spec = unwrap(spec)
     if isinstance(spec, PreTrainedModel):
         model = spec
         if config.attention is not None:
-            _attend_with(model, config.attention)
+            _set_attention(model, config.attention)
     elif isinstance(spec, PretrainedConfig):
         model = _from_config(spec, config, kind)
     elif isinstance(spec, (str, os.PathLike)):
@@ -77,7 +76,12 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     return model
 
 
-def _attend_with(model: PreTrainedModel, attention: str) -> None:
+def _set_attention(model: PreTrainedModel, attention: str) -> None:
+    """Switch a loaded model to another attention implementation.
+
+    Raises:
+        ModelError: the model does not support it.
+    """
     try:
         with quiet_transformers():
             model.set_attn_implementation(attention)
@@ -88,6 +92,11 @@ def _attend_with(model: PreTrainedModel, attention: str) -> None:
 
 
 def _from_config(spec: PretrainedConfig, config: LanguageModelConfig, kind: Kind) -> PreTrainedModel:
+    """Build a model with random weights from a copy of its configuration.
+
+    Raises:
+        ModelError: the configuration does not fit this kind of model or the options.
+    """
     try:
         with quiet_transformers():
             model: PreTrainedModel = kind.loader.from_config(
@@ -99,12 +108,13 @@ def _from_config(spec: PretrainedConfig, config: LanguageModelConfig, kind: Kind
 
 
 def _make_savable(model: PreTrainedModel) -> None:
-    """Make sure that the generation configuration can be saved, while nothing is lost if it cannot.
+    """Make the generation configuration valid for saving, so that an invalid one fails before training, not after it.
 
-    transformers loads, but will not save, options of sampling beside `do_sample=False`, which many models come with.
+    transformers loads sampling options beside `do_sample=False`, which many models are published with, but refuses to
+    save them; `do_sample` is then set to True.
 
     Raises:
-        ModelError: it says something else that transformers refuses.
+        ModelError: transformers refuses the configuration for another reason.
     """
     generation: GenerationConfig | None = model.generation_config
     if generation is None:
@@ -119,11 +129,11 @@ def _make_savable(model: PreTrainedModel) -> None:
         with quiet_transformers():
             generation.validate(strict=True)
     except ValueError as error:
-        raise ModelError(f"model.generation_config could not be saved: {error}") from error
+        raise ModelError(f"model.generation_config cannot be saved: {error}") from error
 
 
 def _build_options(config: LanguageModelConfig) -> dict[str, Any]:
-    """Say what is the same for models from a configuration and from a file; what is left out transformers chooses."""
+    """Return the arguments for `from_config` and `from_pretrained`; transformers chooses those that are left out."""
     options: dict[str, Any] = {}
     if config.dtype != "auto":
         options["dtype"] = getattr(torch, config.dtype)
@@ -133,10 +143,17 @@ def _build_options(config: LanguageModelConfig) -> dict[str, Any]:
 
 
 def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what: str = "model", **options: Any) -> Any:
-    """Load with `kind.from_pretrained`, a folder where there is one of that name, else from the hub.
+    """Call `kind.from_pretrained` with the folder `name` if it exists, else with the hub id `name`.
+
+    Args:
+        kind: auto class of `transformers`.
+        name: folder or hub id; for a `ConfigOnly`, the model is built from its configuration with random weights.
+        config: options of the architecture.
+        what: first word of error messages.
+        options: further arguments of the auto class.
 
     Raises:
-        ModelError: it cannot be loaded; the message begins with `what`.
+        ModelError: the model or configuration cannot be loaded.
     """
     folder = Path(name).expanduser()
     if not folder.exists() and not is_hub_id(name):
@@ -146,8 +163,8 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     if kind is not AutoConfig:
         options |= _build_options(config)
         if is_config_only:
-            described: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what=what)
-            return kind.from_config(described, **({"dtype": described.dtype} | options))
+            model_config: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what=what)
+            return kind.from_config(model_config, **({"dtype": model_config.dtype} | options))
     try:
         with quiet_transformers():
             return kind.from_pretrained(
@@ -156,26 +173,28 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
                 trust_remote_code=config.trust_remote_code,
                 **options,
             )
-    except OSError as error:  # files and network: the message is all there is to know
+    except OSError as error:  # a missing file or the network: the traceback adds nothing to the message
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from None
     except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from error
 
 
 def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:
-    """Return a model from a hub id or folder: a sequence classifier where it is one, else a language model.
+    """Load a critic from a hub id or folder and put it in evaluation mode.
+
+    A decoder-only sequence classifier is loaded with its head, any other model as a language model.
 
     Raises:
-        ModelError: it cannot be loaded, is not of this kind, or scores other than one label.
+        ModelError: the critic cannot be loaded, is not of this kind, or is a classifier of several labels.
     """
-    config = evolve(config, revision=None)  # a revision is the policy's; the critic is another repository
-    found: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what="critic")
-    check_kind(found, kind, f"critic = {name!r}")
-    is_classifier = any(name.endswith("ForSequenceClassification") for name in found.architectures or ())
-    if is_classifier and kind is DECODER_ONLY:  # an encoder-decoder's would judge what has been said as a whole
-        if found.num_labels != 1:
+    config = evolve(config, revision=None)  # the option names a revision of the policy's repository, not the critic's
+    critic_config: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what="critic")
+    check_kind(critic_config, kind, f"critic = {name!r}")
+    is_classifier = any(each.endswith("ForSequenceClassification") for each in critic_config.architectures or ())
+    if is_classifier and kind is DECODER_ONLY:  # an encoder-decoder's scores whole sequences, not tokens
+        if critic_config.num_labels != 1:
             raise ModelError(
-                f"critic = {name!r}: it scores {found.num_labels} labels, and a value is one number; "
+                f"critic = {name!r}: it scores {critic_config.num_labels} labels, and a value is one number; "
                 "give a reward model (num_labels=1) or a language model"
             )
         loader: Any = AutoModelForSequenceClassification
@@ -189,14 +208,15 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """List the ids that end a sequence: the tokenizer's EOS, then those of the generation configuration."""
-    generation = getattr(model.generation_config, "eos_token_id", None)
-    listed = generation if isinstance(generation, (list, tuple)) else [generation]
+    """Return the ids that end a sequence: the tokenizer's EOS, then those of the generation configuration."""
+    generation_ids = getattr(model.generation_config, "eos_token_id", None)
+    if not isinstance(generation_ids, (list, tuple)):
+        generation_ids = [generation_ids]
     vocabulary = vocabulary_size(model)
-    ids = [tokenizer.eos_token_id, *listed]
+    ids = [tokenizer.eos_token_id, *generation_ids]
     return tuple(dict.fromkeys(int(i) for i in ids if i is not None and 0 <= int(i) < vocabulary))
 
 
 def context_length(model: PreTrainedModel) -> int:
-    """Return how many tokens fit in the model's context; 0 where the configuration names no bound."""
+    """Return the model's context length in tokens; 0 if its configuration sets no limit."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0)

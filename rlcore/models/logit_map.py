@@ -56,7 +56,7 @@ def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> Log
     values = torch.tensor(PROBES, device=model.device)
     order = torch.arange(len(PROBES))[:, None] + torch.arange(len(head.weight))
     given = values[(order % len(PROBES)).to(model.device)]
-    with _answering(head, given[None]):
+    with _fixed_output(head, given[None]):
         got = predict(model, layout, *_batch(model))[0].double()
     if got.shape != given.shape:
         raise TechniqueRefused(UNKNOWN)
@@ -72,7 +72,7 @@ def _probed(model: PreTrainedModel, layout: InputLayout, head: nn.Linear) -> Log
 
 
 @contextmanager
-def _answering(head: nn.Module, given: Tensor) -> Iterator[None]:
+def _fixed_output(head: nn.Module, given: Tensor) -> Iterator[None]:
     """Make `head` return `given` for any input."""
     handle = head.register_forward_hook(lambda *_: given)
     try:
@@ -88,7 +88,7 @@ def _compare(model: PreTrainedModel, layout: InputLayout, logit_map: LogitMap) -
         TechniqueRefused: they differ.
     """
     expected, _ = run_model(model, layout, *_batch(model), entropy=True)
-    seen, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, max_full_logits=0)
-    assert expected.entropy is not None and seen.entropy is not None  # noqa: S101, PT018  asked for
-    require_same(model, "log-probs", seen.logprobs, expected.logprobs, offset=1.0)
-    require_same(model, "entropies", seen.entropy, expected.entropy, offset=1.0)
+    mapped, _ = run_model(model, layout, *_batch(model), logit_map=logit_map, entropy=True, max_full_logits=0)
+    assert expected.entropy is not None and mapped.entropy is not None  # noqa: S101, PT018  entropy=True
+    require_same(model, "log-probs", mapped.logprobs, expected.logprobs, offset=1.0)
+    require_same(model, "entropies", mapped.entropy, expected.entropy, offset=1.0)

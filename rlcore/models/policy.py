@@ -1,4 +1,4 @@
-"""A language model of `transformers`, its heads and its reference, as algorithms use them."""
+"""The policy that trainers and samplers use: a `transformers` language model, its heads and its reference model."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from rlcore.types import PolicyOutputs, Trajectories
 
 
 class ModelPolicy:
-    """A language model, its heads and its reference (`rlcore.protocols.QPolicy`).
+    """A language model, its heads and its reference model (`rlcore.protocols.QPolicy`).
 
     Args:
         module: the model with its heads.
-        tokenizer: the model's.
-        reference: the model as it was, or the adapter that it is without; None if nothing will be compared with it.
-        max_length: tokens of prompt and continuation together; 0 where there is no bound.
-        max_prompt_length: tokens of a prompt; 0 where there is no bound.
-        outputs_begin_text: what it writes begins a text of its own.
-        sampling_dtype: name of the type of a copy of the weights to decode with; None to decode with the model.
+        tokenizer: the model's tokenizer.
+        reference: the initial model, or the adapters that are switched off to get it; None without a reference.
+        max_length: the largest number of tokens of prompt and continuation together; 0 if unlimited.
+        max_prompt_length: the largest number of tokens of a prompt; 0 if unlimited.
+        outputs_begin_text: whether an output is a text of its own, as an encoder-decoder's is, or continues the prompt.
+        sampling_dtype: dtype, by name, of a low-precision copy of the weights to decode with; None to decode with the
+            model itself.
         decoding: `model.decoding`, also an attribute; `static` needs a plugin that calls `use_decoder`.
     """
 
@@ -67,7 +68,7 @@ class ModelPolicy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """Return the language model itself."""
+        """Return the language model, without the heads."""
         return self.module.model
 
     @property
@@ -76,26 +77,26 @@ class ModelPolicy:
         return self.model.device
 
     def to(self, device: torch.device) -> None:
-        """Move the model, its heads and its reference."""
+        """Move the model, its heads and its reference to `device`."""
         self.module.to(device)
         if isinstance(self.reference, PreTrainedModel):
             self.reference.to(device)  # type: ignore[arg-type]
 
     def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Score through `forward` instead of the module, and run every pass inside the context `autocast()` returns."""
+        """Score through `forward` instead of the module, and run all passes inside the context `autocast()` returns."""
         self._forward, self._autocast = forward, autocast
 
     def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
-        """Make decoders with the function that `wrap` returns; it is given the one that makes the core's decoders."""
+        """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""
         self._make_decoder = wrap(self.module.layout.decoder)
 
     def training_step(self) -> AbstractContextManager[Any]:
-        """Return a context in which a frozen trunk caches its outputs, since its parameters cannot change."""
+        """Return the context of one training step, in which the outputs of frozen layers are cached."""
         trunk = self.module.trunk
         return nullcontext() if trunk is None else trunk.caching()
 
     def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
-        """Compute log-probs and the heads' outputs of each chosen token, with gradients if they are enabled."""
+        """Compute log-probs and the heads' outputs for each chosen token, with gradients if they are enabled."""
         note_scored(batch.action_mask)
         with self._autocast():
             outputs = self._forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
@@ -103,41 +104,42 @@ class ModelPolicy:
 
     @torch.no_grad()
     def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
-        """Compute the log-prob of each chosen token under the policy before training.
+        """Compute the log-prob of each chosen token under the reference, the policy before training.
 
         Raises:
             ModelError: the policy was built without a reference.
         """
         if self.reference is None:
-            raise ModelError("this policy keeps no reference: build it with reference=True")
-        without: AbstractContextManager[Any] = nullcontext()
+            raise ModelError("this policy has no reference: build it with reference=True")
+        adapters_off: AbstractContextManager[Any] = nullcontext()
         model = self.reference
         if isinstance(model, Adapters):
-            without, model = model.off(), model.model
+            adapters_off, model = model.off(), model.model
         layout, logit_map, trunk = self.module.layout, self.module.logit_map, self.module.trunk
 
         def run(*arrays: Tensor) -> ModelOutputs:
             return run_model(model, layout, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
 
-        with self._autocast(), without:
+        with self._autocast(), adapters_off:
             outputs = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)
         return _scores(outputs, batch)
 
     def decoder(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False, waiting: int = 0
     ) -> Decoder:
-        """Begin to continue `prompts`; values come with each token where the value head sits on the trunk.
+        """Return a decoder of `prompts`; its steps contain values if the value head is on the trunk.
 
-        A copy of narrower weights is brought up to date here; what it says is not exact, and values are left out.
+        With `sampling_dtype`, the weights are copied into the low-precision copy here; the decoder's steps are marked
+        as inexact and contain no values.
 
         Args:
-            prompts: B sequences of ids.
-            max_new_tokens: how often each will be continued at most.
-            advantages: give those too.
-            waiting: prompts that may join these (`rlcore.protocols.JoiningDecoder`) as places become free.
+            prompts: B sequences of token ids.
+            max_new_tokens: the largest number of steps.
+            advantages: compute the advantages of the Q-heads at every step.
+            waiting: number of prompts that may join (`rlcore.protocols.JoiningDecoder`) as rows become free.
 
         Raises:
-            ModelError: advantages of a policy without Q-heads.
+            ModelError: advantages are requested of a policy without Q-heads.
             ConfigError: `decoding` is static, and no plugin has called `use_decoder`.
         """
         heads = self._read_heads(advantages=advantages)
@@ -153,12 +155,13 @@ class ModelPolicy:
         return decoder if self._low_precision is None else LowPrecisionDecoder(decoder)
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
+        """Return the function that computes values and advantages from hidden states; None if there is neither."""
         value, q_heads = self.module.value, self.module.q_heads
         head = value.head if isinstance(value, TrunkValue) else None
         if not advantages:
             return None if head is None else lambda hidden: (head(hidden), None)
         if q_heads is None:
-            raise ModelError("this policy has no Q-heads, so it knows no advantages: build it with q_heads=2")
+            raise ModelError("this policy has no Q-heads, so it has no advantages: build it with q_heads=2")
 
         def read(hidden: Tensor) -> tuple[Tensor | None, Tensor]:
             values = None if head is None else head(hidden)
@@ -177,48 +180,50 @@ class ModelPolicy:
         self.module.q_heads.sync(rate)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write model, tokenizer and heads; of a model with an adapter the adapter alone, as `peft` loads it."""
+        """Write model, tokenizer and heads; for a model with an adapter only the adapter, in the format of `peft`."""
         save_policy(folder, self.module, self.tokenizer)
 
     def load_pretrained(self, folder: Path) -> None:
-        """Take the weights, heads included, from a folder that `save_pretrained` wrote.
+        """Load the weights of model and heads from a folder that `save_pretrained` wrote.
 
         Raises:
-            CheckpointError: the folder cannot be read, or holds another model or other heads than this policy has.
+            CheckpointError: the folder cannot be read, or contains another model or other heads.
         """
         load_policy(folder, self.module)
 
     def export(self, folder: Path) -> None:
-        """Write the policy as a model that plain `transformers` loads with nothing else installed."""
+        """Write the policy as a model that `transformers` loads without any other package."""
         export_policy(folder, self.module, self.tokenizer)
 
     @property
     def saves_part(self) -> bool:
-        """Tell whether `save_pretrained` leaves out what cannot change, the model beneath an adapter."""
+        """Return whether `save_pretrained` writes only an adapter, without its base model."""
         return find_adapters(self.model) is not None
 
     def save_start(self, folder: Path) -> None:
-        """Write, before training, what a policy like this can be built from again where its model has no name.
+        """Write the base model before training, from which the policy can be rebuilt if the model has no name.
 
         Raises:
-            ModelError: making the adapter has changed the model beneath.
+            ModelError: the adapter has changed weights of the base model.
         """
         save_start(folder, self.module, self.tokenizer)
 
     def note_start(self, folder: Path) -> None:
-        """Have what is saved of an adapter say that its model lies in `folder`, if it has no name to be had by."""
+        """Set `folder` as the base model in the adapter's configuration, if no base model is set there."""
         adapters = find_adapters(self.model)
         if adapters is not None and not adapters.config.base_model_name_or_path:
             adapters.config.base_model_name_or_path = str(folder.resolve())
 
 
 def _without_values(heads: ReadHeads) -> ReadHeads:
+    """Return a function that computes the advantages only, from hidden states of low precision."""
     return lambda hidden: (None, heads(hidden.float())[1])
 
 
 def _scores(outputs: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
+    """Place outputs of the chosen tokens, float[N], at their positions: float[B, T], 0 elsewhere."""
     chosen = batch.action_mask
-    values, logprobs, targets = (None, None, None) if outputs.q is None else outputs.q
+    q_values, q_logprobs, target_q_values = (None, None, None) if outputs.q is None else outputs.q
 
     def spread_each(heads: Tensor | None) -> Tensor | None:
         return None if heads is None else torch.stack([ops.spread(head, chosen) for head in heads])
@@ -228,7 +233,7 @@ def _scores(outputs: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
         values=None if outputs.values is None else ops.spread(outputs.values, chosen),
         entropy=None if outputs.entropy is None else ops.spread(outputs.entropy, chosen),
         logits=outputs.logits,
-        q_values=spread_each(values),
-        q_logprobs=spread_each(logprobs),
-        target_q_values=spread_each(targets),
+        q_values=spread_each(q_values),
+        q_logprobs=spread_each(q_logprobs),
+        target_q_values=spread_each(target_q_values),
     )

@@ -54,8 +54,8 @@ def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> Token
     """Complete the options: path, revision, and whether the repository's code may run."""
     if isinstance(given, Mapping) and isinstance(given.get("path"), PreTrainedTokenizerBase):
         raise ModelError(
-            f"model.tokenizer.path: is a {type(given['path']).__name__} already; set what is to differ on it and pass "
-            "it alone"
+            f"model.tokenizer.path: is a {type(given['path']).__name__} already; change its attributes and pass it "
+            "without other options"
         )
     options: TokenizerConfig
     if isinstance(given, (Mapping, TokenizerConfig)):
@@ -69,7 +69,7 @@ def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> Token
         own = base_of(os.fspath(own)) or own  # the folder may hold an adapter alone
     if options.path is None and not own:
         raise ModelError(
-            f"tokenizer = {given!r:.80}: a {type(spec).__name__} brings none of its own; pass tokenizer=, "
+            f"tokenizer = {given!r:.80}: a {type(spec).__name__} comes without a tokenizer; pass tokenizer=, "
             "an object, folder or hub id"
         )
     if options.path is None:

@@ -19,12 +19,8 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.loading import (
-    context_length,
-    disable_dropout,
-    eos_token_ids,
-    load_model,
-)
+from rlcore.models.dropout import disable_dropout
+from rlcore.models.loading import context_length, eos_token_ids, load_model
 from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.models.tokenizers import load_tokenizer
@@ -166,7 +162,7 @@ def test_a_tokenizer_that_is_not_there_is_named(given: str) -> None:
 
 def test_a_model_in_memory_brings_no_tokenizer(tiny_gpt2: PreTrainedModel) -> None:
     for spec in (tiny_gpt2, tiny_gpt2.config):
-        with pytest.raises(ModelError, match=rf"a {type(spec).__name__} brings none of its own; pass tokenizer="):
+        with pytest.raises(ModelError, match=rf"a {type(spec).__name__} comes without a tokenizer; pass tokenizer="):
             load_tokenizer(spec)
 
 
@@ -227,7 +223,7 @@ def test_generation_options_that_make_no_sense_are_an_error_before_anything_is_t
     tiny_gpt2: PreTrainedModel,
 ) -> None:
     tiny_gpt2.generation_config.max_new_tokens = -1
-    with pytest.raises(ModelError, match=r"generation_config could not be saved: .*max_new_tokens"):
+    with pytest.raises(ModelError, match=r"generation_config cannot be saved: .*max_new_tokens"):
         load_model(tiny_gpt2, CausalLMConfig())
 
 

@@ -171,7 +171,7 @@ def test_the_dtype_asked_for_is_the_one_built(tiny_llama: PreTrainedModel, char_
 
 def test_without_a_reference_asking_for_one_is_an_error(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
     policy = build_causal_lm(tiny_gpt2, CausalLMConfig(), tokenizer=char_tokenizer)
-    with pytest.raises(ModelError, match="keeps no reference"):
+    with pytest.raises(ModelError, match="has no reference"):
         policy.reference_score(trajectories("right"))
 
 

@@ -164,7 +164,7 @@ def test_without_q_heads_there_are_no_advantages_and_nothing_to_sync(model: Any,
     policy = build(model, char_tokenizer, q_heads=0)
     said = policy.score(batch())
     assert (policy.num_q_heads, said.q_values, said.q_logprobs, said.target_q_values) == (0, None, None, None)
-    with pytest.raises(ModelError, match="has no Q-heads, so it knows no advantages"):
+    with pytest.raises(ModelError, match="has no Q-heads, so it has no advantages"):
         policy.decoder([[3]], max_new_tokens=1, advantages=True)
     with pytest.raises(ModelError, match="no Q-heads to sync"):
         policy.sync_targets(0.5)

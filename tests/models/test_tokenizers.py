@@ -36,7 +36,7 @@ def test_without_a_path_it_is_the_models_own(folder: Path) -> None:
     policy = build_causal_lm(folder, CausalLMConfig(), tokenizer={"padding_side": "left", "truncation_side": "left"})
     assert (policy.tokenizer.padding_side, policy.tokenizer.truncation_side) == ("left", "left")
     assert policy.tokenizer("ab").input_ids == [0, 1]
-    with pytest.raises(ModelError, match="a GPT2LMHeadModel brings none of its own"):
+    with pytest.raises(ModelError, match="a GPT2LMHeadModel comes without a tokenizer"):
         load_tokenizer(make_gpt2(), {"padding_side": "left"})
 
 
@@ -95,7 +95,7 @@ def test_an_option_that_would_pass_unheard_is_refused(folder: Path, options: dic
 def test_what_is_no_tokenizer_is_an_error(folder: Path) -> None:
     with pytest.raises(ModelError, match="tokenizer = 3: give a tokenizer, a folder or hub id, or a mapping"):
         load_tokenizer("x", 3)
-    with pytest.raises(ModelError, match=r"path: is a .* already; set what is to differ on it and pass it alone"):
+    with pytest.raises(ModelError, match=r"path: is a .* already; change its attributes and pass it without"):
         load_tokenizer("x", {"path": make_tokenizer(), "padding_side": "left"})
     with pytest.raises(ModelError, match="there is no such folder"):
         load_tokenizer("x", {"path": str(folder / "gone")})

@@ -1,7 +1,6 @@
-"""Techniques that make training faster without changing what is computed: one technique a file, one row each.
+"""Techniques that make training faster without changing its results: each has one file and one row of a table.
 
-Each technique can be switched off by the option in its row. A technique is removed by deleting its file, its row and
-its option.
+The option in its row switches a technique off. To remove a technique, delete its file, its row and its option.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ NOT_MEASURED = "not measured"
 
 
 class TechniqueRefused(Exception):
-    """A technique cannot be used with a model. The text is the reason that the log gives."""
+    """A technique cannot be used with a model. The message is the reason that is logged."""
 
 
 @attrs.frozen
 class Technique:
-    """Describe one technique.
+    """One technique: a row of the table.
 
     Attributes:
-        name: the technique's name, in the log too.
-        option: dotted option of a run's configuration that switches the technique off.
-        file: module in which the technique is implemented.
-        measured: time with the technique divided by time without it, and the work, from docs/benchmarks.md.
+        name: name in the log and in benchmarks.
+        option: dotted option of a run's configuration; false switches the technique off.
+        file: module that implements the technique.
+        measured: speed or time with the technique compared with that without it, from docs/benchmarks.md.
     """
 
     name: str
@@ -67,7 +66,7 @@ TECHNIQUES = (
     ),
     Technique(
         "small_logprobs", "model.speed.small_logprobs", "rlcore.models.speed.small_logprobs",
-        "fine-tuning on film reviews 2.5 times `transformers.Trainer` with it, 2.28 before it, of two pairs",
+        "fine-tuning on film reviews, as a multiple of `transformers.Trainer`: 2.5 with, 2.28 without (two pairs)",
     ),
     Technique(
         "fused_activations", "model.speed.fused_activations", "rlcore.models.speed.activations",
@@ -102,49 +101,49 @@ TECHNIQUES = (
         ".98 (.95 to 1.12) of the CPU seconds of the random walks",
     ),
 )  # fmt: skip
-"""Every technique, in the order in which the log names them."""
+"""All techniques, in the order of the log line."""
 
 BY_NAME = {technique.name: technique for technique in TECHNIQUES}
 
 
 @attrs.frozen(eq=False)
 class SpeedReport:
-    """Decide technique by technique whether a model uses it, and log the decisions in one line.
+    """Decisions about which techniques a model uses, logged in one line.
 
     Attributes:
-        config: the section `model.speed`, with one switch for each technique of models.
-        reasons: name of each technique decided so far, and why it is off; empty if it is on.
+        config: the section `model.speed`, with one switch per technique.
+        reasons: for each technique decided so far, why it is off; an empty string if it is on.
     """
 
     config: SpeedConfig
     reasons: dict[str, str] = attrs.field(factory=dict)
 
-    def find(self, name: str, find: Callable[[], T], without: T) -> T:
-        """Return what `find` returns, or `without` where the technique is switched off or `find` refuses it."""
+    def find(self, name: str, probe: Callable[[], T], fallback: T) -> T:
+        """Return the result of `probe`, or `fallback` if `name` is switched off or `probe` raises `TechniqueRefused`."""
         if not getattr(self.config, name):
             self.reasons[name] = "switched off"
-            return without
+            return fallback
         try:
-            found = find()
+            result = probe()
         except TechniqueRefused as refusal:
             self.reasons[name] = str(refusal)
-            return without
+            return fallback
         self.reasons[name] = ""
-        return found
+        return result
 
     def needs(self, name: str, *others: str) -> None:
-        """Decide for `name`, which works only together with the techniques `others`."""
+        """Switch `name` on, unless it is switched off or one of the techniques `others`, which it needs, is off."""
         off = next((other for other in others if self.reasons[other]), None)
         self.reasons[name] = f"{off} is off" if off else ""
         if not getattr(self.config, name):
             self.reasons[name] = "switched off"
 
     def refuse(self, name: str, reason: str) -> None:
-        """Decide that `name` is off."""
+        """Switch `name` off for `reason`, unless the configuration does so already."""
         self.reasons[name] = reason if getattr(self.config, name) else "switched off"
 
     def log(self, model: str) -> None:
-        """Log which techniques the model `model` uses, and why it does not use the others."""
+        """Log which techniques are on for the model of class `model`, and why the others are off."""
         names = [name for name in BY_NAME if name in self.reasons]
-        words = [f"{name} off ({reason})" if (reason := self.reasons[name]) else f"{name} on" for name in names]
-        get_logger("rlcore.models").info(f"speed: {', '.join(words)}", model=model)
+        states = [f"{name} off ({reason})" if (reason := self.reasons[name]) else f"{name} on" for name in names]
+        get_logger("rlcore.models").info(f"speed: {', '.join(states)}", model=model)

@@ -81,8 +81,8 @@ def score_tokens(
     narrow = torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64
     dtype = torch.get_autocast_dtype(hidden.device.type) if narrow else torch.promote_types(hidden.dtype, weight.dtype)
     how = TileOptions(logit_map, dtype, tile or tile_of(len(hidden), hidden.device.type), entropy)
-    said = _ScoreTokens.apply(hidden, weight, bias, tokens, how)  # type: ignore[no-untyped-call]  # torch's is untyped
-    logprobs, entropies, chosen = said
+    scores = _ScoreTokens.apply(hidden, weight, bias, tokens, how)  # type: ignore[no-untyped-call]  # torch's is untyped
+    logprobs, entropies, chosen = scores
     return TokenScores(logprobs, entropies if entropy else None, chosen)
 
 
@@ -104,7 +104,7 @@ class _ScoreTokens(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, how: TileOptions
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probs, entropies (empty unless asked for) and logits of the tokens."""
+        """Return log-probs, entropies (empty without the option) and logits of the tokens."""
         largest = hidden.new_full((len(hidden),), -torch.inf, dtype=how.exact)
         total, moment = torch.zeros_like(largest), torch.zeros_like(largest)
         chosen = torch.full_like(largest, torch.nan)

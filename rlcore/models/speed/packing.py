@@ -236,7 +236,7 @@ def longest_packed(model: PreTrainedModel) -> int:
     Raises:
         TechniqueRefused: the family does not allow packing; the model is left as it was.
     """
-    before = model.config._attn_implementation  # noqa: SLF001  transformers has no other way to ask
+    before = model.config._attn_implementation  # noqa: SLF001  transformers has no public name for it
     limit = min(_windows(model), default=2**31)
     if before not in ("sdpa", PACKED):
         raise TechniqueRefused(f"its attention is {before!r}, not 'sdpa'")

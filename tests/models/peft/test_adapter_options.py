@@ -131,7 +131,7 @@ def test_an_adapter_that_names_no_model_cannot_stand_for_one(tmp_path: Path) -> 
     assert about["task_type"] == "SEQ_2_SEQ_LM"
     assert about["base_model_name_or_path"] is None
     said = refused(str(tmp_path / "saved"), None)
-    assert "it holds an adapter, and does not say of which model: set model.path to that model" in said
+    assert "it contains an adapter without the name of its base model: set model.path to that model" in said
 
 
 def test_a_failed_option_leaves_a_model_in_memory_as_it_was() -> None:
