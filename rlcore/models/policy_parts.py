@@ -151,6 +151,7 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
         speed.refuse("fused_activations", "no GELU written out in Python")
     speed.needs("packed_decoding", "packing")
     speed.needs("shared_prompts", "packed_decoding")
+    speed.needs("sequence_cache", "packed_decoding")
     speed.log(type(model).__name__)
 
 

@@ -22,9 +22,12 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     large = [*natural, "--vocabulary", "32000"]
     grouped = [*natural, "--prompts", "160", "160", "--samples", "8"]
     few = [*natural, "--batch", "16", "--prompts", "1", "256", "--new-tokens", "128"]
+    in_learning = (
+        "reused_logprobs", "prefixes", "attention_groups", "fused_activations", "sequence_cache", "fused_optimizer",
+    )  # fmt: skip
     found = [
         Duel(f"random walks: {name}", walks, ["without.py", name, *walks], prepare=making, **ITERATION)
-        for name in ("reused_logprobs", "prefixes", "attention_groups", "fused_activations", "fused_optimizer")
+        for name in in_learning
     ]
     reference = [*walks, "--kl-coef", "0.05"]
     found.append(

@@ -27,7 +27,7 @@ MIN_JOINED_ROWS = 8
 MIN_SHARED_PROMPT = 16
 """Tokens of the longest prompt from which `SharedCache` is fastest, with at least two sequences a prompt on average."""
 MAX_SHORT = 24
-"""Tokens of a sequence, prompt included, up to which `SequenceCache` is faster than `BlockCache`."""
+"""Tokens of a sequence, prompt included, up to which `SequenceCache` is used: it is then faster for small models."""
 
 
 def pays(
@@ -55,7 +55,8 @@ def _fastest_cache(
     num_distinct = len({tuple(prompt) for prompt in prompts})
     if speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
         return SharedCache
-    return SequenceCache if longest + max_new_tokens <= MAX_SHORT else BlockCache
+    is_short = longest + max_new_tokens <= MAX_SHORT
+    return SequenceCache if speed.sequence_cache and is_short else BlockCache
 
 
 class PackedDecoder:

@@ -1,7 +1,8 @@
 """A key-value cache with sequences as the last dimension, `[T, heads, width, B]`, for short sequences on a CPU.
 
 With one query a sequence, attention becomes elementwise products and sums over vectors of sequences, which SIMD units
-compute; attention kernels start anew for each sequence and head.
+compute; attention kernels start anew for each sequence and head. This helps small models only: in wide ones
+`rlcore.models.decoding.block_cache` is as fast or faster.
 
 Shapes: B sequences, P tokens of the longest prompt, T tokens in the cache.
 """

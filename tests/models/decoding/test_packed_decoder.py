@@ -19,6 +19,7 @@ from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
 from rlcore.models.decoding.sequence_cache import SequenceCache
 from rlcore.models.decoding.shared_cache import SharedCache
 from rlcore.models.input_layout import CausalLayout
+from rlcore.models.model_options import SpeedConfig
 from rlcore.models.speed.packing import longest_packed
 from rlcore.protocols import Decoder, DecodeStep
 
@@ -155,6 +156,17 @@ def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int,
     decoder = PackedDecoder(make("gpt2"), prompts, max_new_tokens=new)
     decoder.start()
     assert type(decoder.cache) is expected
+
+
+def test_short_sequences_are_stored_in_blocks_without_the_sequence_cache() -> None:
+    model, prompts = make("gpt2"), PROMPTS["ragged, all different"]
+    made = [
+        PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one, speed=SpeedConfig(sequence_cache=is_on))
+        for is_on in (True, False)
+    ]
+    expected, outputs = (decoder.start() for decoder in made)
+    assert [type(decoder.cache) for decoder in made] == [SequenceCache, BlockCache]
+    assert_they_go_on_alike(*made, expected, outputs)
 
 
 @pytest.mark.parametrize("most_short", [0, 99], ids=["blocks", "sequences last"])

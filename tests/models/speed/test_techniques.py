@@ -93,9 +93,13 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
         outputs = policy.score(batch, entropy=True)
         (outputs.logprobs.sum() + outputs.values.sum() + outputs.q_values.sum() + outputs.q_logprobs.sum()).backward()
     gradients = [parameter.grad for parameter in policy.module.parameters() if parameter.grad is not None]
-    prompts = [Prompt(text="", tokens=(3, 4, 5, *(6,) * (i % 20), 7)) for i in (0, 19, 19, 3) for _ in range(10)]
-    drawn = sample(policy, prompts, SamplingConfig(max_new_tokens=8), generator=torch.Generator().manual_seed(1))
-    return [outputs.logprobs, outputs.values, outputs.entropy, *gradients, drawn.tokens, drawn["logprobs"]]
+    sampled = []
+    for lengths in ((0, 19, 19, 3), (0, 2, 1, 3)):  # the first batch shares long prompts, the second is short
+        prompts = [Prompt(text="", tokens=(3, 4, 5, *(6,) * n, 7)) for n in lengths for _ in range(10)]
+        generator = torch.Generator().manual_seed(1)
+        drawn = sample(policy, prompts, SamplingConfig(max_new_tokens=8), generator=generator)
+        sampled += [drawn.tokens, drawn["logprobs"]]
+    return [outputs.logprobs, outputs.values, outputs.entropy, *gradients, *sampled]
 
 
 def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +114,7 @@ def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFix
         "off (packing is off), length_groups on, "
         "frozen_trunk off (nothing is frozen), fused_logprobs off (switched off), small_logprobs off (fused_logprobs "
         "is off), fused_activations on, packed_decoding off (packing is off), shared_prompts off (packed_decoding is "
-        "off), preallocated_cache on"
+        "off), sequence_cache off (packed_decoding is off), preallocated_cache on"
     ) in logged
     build_seq2seq_lm(make_t5(), Seq2SeqLMConfig(), tokenizer=make_tokenizer())
     logged = capsys.readouterr().err
