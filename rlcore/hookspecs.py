@@ -152,8 +152,8 @@ def register_schedulers(register: Register) -> None:
 def register_commands(register: Register) -> None:
     """Register subcommands of `rlcore`, such as `rlcore report`.
 
-    `rlcore --help` lists the name and the summary; the target is imported only when the command runs. Commands of the
-    core take precedence: a plugin's command of the same name is reported as a conflict and runs under its full name
+    `rlcore --commands` lists the name and the summary; the target is imported only when the command runs. Commands of
+    the core take precedence: a plugin's command of the same name is reported as a conflict and runs under its full name
     (`rlcore acme-report:train`).
 
     Args:

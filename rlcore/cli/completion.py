@@ -20,7 +20,7 @@ def complete(environ: Mapping[str, str]) -> list[str]:
     *before, current = words[1:] or [""]
     before = [word for word in before if word]
     if not before:
-        found = ["--help", "--version"] if current.startswith("-") else command_names()
+        found = ["--commands", "--help", "--version"] if current.startswith("-") else command_names()
     else:
         found = _arguments(before, current)
     return sorted(word for word in found if word.startswith(current))

@@ -1,7 +1,7 @@
 """The parser of the command line: every command by name, and the arguments of the one that is given.
 
-The core's commands come from a table, without any plugin. Plugins are loaded where the first word is no command of the
-core, and where `--help` lists all commands.
+The core's commands come from a table, without any plugin. Plugins are loaded only if the first word is no command of
+the core, and for `--commands`, which lists all commands; so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
 
     Raises:
         PluginError: a plugin's command cannot be loaded, or cannot add its arguments.
-        SystemExit: with 2 where the words are wrong usage, with 0 after `--help` and `--version`.
+        SystemExit: with 2 if the words are wrong usage, with 0 after `--help`, `--commands` and `--version`.
     """
     parser = argparse.ArgumentParser(
         prog="rlcore",
         description="Reinforcement-learning fine-tuning of language models, one plugin per algorithm.",
-        epilog="RLCORE_DEBUG=1 shows the traceback behind an error. "
-        'Completion in bash: complete -o default -C "rlcore --complete" rlcore',
+        epilog="Plugins add commands of their own: rlcore --commands. RLCORE_DEBUG=1 shows the traceback behind an "
+        'error. Completion in bash: complete -o default -C "rlcore --complete" rlcore',
     )
     parser.add_argument("--version", action="version", version=f"rlcore {__version__}")
+    parser.add_argument("--commands", action="help", help="list the commands of plugins too, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     own = {name: _add(commands, name, summary) for name, (_, summary) in _OWN.items()}
     run: Run = _nothing
     switches = list(itertools.takewhile(lambda word: word.startswith("-"), words))
-    if any(word.startswith(("-h", "--h")) for word in switches):
+    if any(word.startswith("--c") for word in switches):
         for name, component in _plugin_commands():
             _add(commands, name, component.summary, f"({component.dist} {component.version})")
         parser.epilog = ". ".join(filter(None, [parser.epilog, _describe_unloaded()]))
-    elif len(words) > len(switches) and not any(word.startswith("--v") for word in switches):
+    elif len(words) > len(switches) and not any(word.startswith(("--v", "-h", "--h")) for word in switches):
         name = words[len(switches)]
         if name in _OWN:
             run = _fill_own(own[name], name)
@@ -64,7 +65,7 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
 
 
 def command_names() -> list[str]:
-    """List the names of all commands, as `rlcore --help` does."""
+    """List the names of all commands, as `rlcore --commands` does."""
     return [*_OWN, *(name for name, _ in _plugin_commands())]
 
 

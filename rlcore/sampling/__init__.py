@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from rlcore.sampling.sampler import sample
+from typing import TYPE_CHECKING
+
+from rlcore._lazy import lazy
+
+if TYPE_CHECKING:
+    from rlcore.sampling.sampler import sample
 
 __all__ = ["sample"]
+
+__getattr__, __dir__ = lazy(__name__, __all__, {"rlcore.sampling.sampler": ("sample",)})

@@ -42,7 +42,7 @@ def site(tmp_path: Path) -> Site:
     [
         ("rlcore tr", {"train"}),
         ("rlcore re", {"report"}),
-        ("rlcore --", {"--help", "--version"}),
+        ("rlcore --", {"--commands", "--help", "--version"}),
         ("rlcore report --", {"--help", "--json", "--sort"}),
         ("rlcore report --sort ", {"reward", "length"}),
         ("rlcore report --sort le", {"length"}),

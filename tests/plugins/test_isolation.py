@@ -154,7 +154,7 @@ print(answer("show", "{name}").splitlines()[0])
 print(json.dumps(json.loads(answer("doctor", "--json"))))
 if {works}:
     print(answer("greet"), end="")
-main(["--help"])
+main(["--commands"])
 """
 USE = """
 import os
@@ -198,7 +198,7 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
     assert greeting == ["greetings"] * bool(case.works)
     assert usage.startswith("usage: rlcore")
     assert ("    greet       (neighbour 0.3)" in others.stdout.splitlines()) == bool(case.works)
-    is_unloaded = case.state in {"broken", "incompatible"} or bool(case.config)  # --help reads no configuration
+    is_unloaded = case.state in {"broken", "incompatible"} or bool(case.config)  # --commands reads no configuration
     assert (
         f"Not loaded: acme {case.version}; see rlcore list-plugins." in " ".join(others.stdout.split())
     ) == is_unloaded
