@@ -1,4 +1,4 @@
-"""Events go to stderr, as loud as asked, and the host program's logging stays its own."""
+"""Tests of log events: they go to stderr at the configured level, and the host program's logging is unchanged."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_structlog_is_imported_only_when_something_is_said() -> None:
 
 
 def line_of_next() -> int:
-    """Return the number of the line after the one that calls this."""
+    """Return the number of the line after the caller's."""
     return sys._getframe(1).f_lineno + 1
 
 
@@ -156,7 +156,7 @@ def test_in_the_explicit_format_an_event_says_where_when_and_on_which_rank_it_wa
 def test_the_call_site_is_that_of_the_module_that_speaks_however_it_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # rlcore.loggers begins as rlcore.logging does, which is the machinery.
+    # rlcore.loggers starts with the same letters as rlcore.logging, whose frames are skipped.
     monkeypatch.setenv("RLCORE_LOG_FORMAT", "explicit")
     JsonlLogger(None, SimpleNamespace(dir=tmp_path / "not there")).metrics(1, {})
     assert re.search(r" loggers/jsonl\.py:\d+ rank 0 ", capsys.readouterr().err)

@@ -1,6 +1,6 @@
-"""What the import contracts in pyproject.toml cannot express: what is light, what is pure, and what the core may name.
+"""Tests of imports beyond the import contracts in pyproject.toml: light modules, pure modules, names the core may use.
 
-`make lint` runs the contracts themselves: imports run down the shelves, and there is no circle.
+`make lint` runs the contracts themselves: imports run down the levels, without circles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIGHT_SHELVES = (
     "rlcore.profiling",
     "rlcore.settings",
 )
-"""Shelves and pages that import nothing heavy, and the packages of other shelves by themselves."""
+"""Packages and modules without heavy imports; of other packages, the `__init__` modules alone."""
 LIGHT_MODULES = (
     "rlcore",
     "rlcore.checkpoints.manifest",
@@ -46,7 +46,7 @@ LIGHT_MODULES = (
     "rlcore.training.peak_memory",
 )
 MAY_NAME_PACKAGES = ("rlcore.cli.new_plugin", "rlcore.testing")
-"""The scaffold writes packages, and the conformance kit is published beside them."""
+"""The scaffold generates packages, and the conformance kit is published with them."""
 
 
 def _packages() -> dict[str, Path]:
@@ -73,7 +73,7 @@ def within(name: str, shelves: tuple[str, ...]) -> bool:
 
 
 def imported(path: Path) -> set[str]:
-    """List the modules of every import: at once, in functions, and for type checkers."""
+    """Return the modules of every import: top-level, in functions, and for type checkers."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -124,7 +124,7 @@ def _names_of_plugins() -> re.Pattern[str]:
 
 
 def test_the_core_names_no_trainer_and_no_other_dist() -> None:
-    """Nothing the core says or decides may depend on which plugins exist: no string of it names one."""
+    """The core does not depend on which plugins exist: none of its strings names one."""
     pattern, found = _names_of_plugins(), []
     for name, path in MODULES.items():
         if name.partition(".")[0] != "rlcore" or within(name, MAY_NAME_PACKAGES):
@@ -147,7 +147,7 @@ def test_a_name_of_a_plugin_would_be_found(text: str, names: list[str]) -> None:
 
 
 def test_the_name_of_a_module_or_class_occurs_once() -> None:
-    """A reader who meets a name can find it; `__init__`, `__main__`, `plugin` and `config` stand in every package."""
+    """A reader can find every name; only `__init__`, `__main__`, `plugin` and `config` occur in several packages."""
     modules: dict[str, list[str]] = {}
     classes: dict[str, list[str]] = {}
     for name, path in MODULES.items():

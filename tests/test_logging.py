@@ -1,4 +1,4 @@
-"""Verbosity, format and progress bars are set in Python or from outside, and hold in every process that is started."""
+"""Tests of verbosity, format and progress bars: set in Python or by environment, and inherited by child processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT = (
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*VARIABLES, "RANK"):
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # so that it is restored
     structlog.reset_defaults()
 
 

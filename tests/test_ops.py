@@ -122,7 +122,7 @@ def lay(numbers: tuple[float, ...], where: list[int], garbage: float) -> Tensor:
 @pytest.mark.parametrize(
     ("lam", "bootstrap", "expected"),
     [
-        # the returns 1 + .5 (0 + .5 * 2), 0 + .5 * 2 and 2, less the values
+        # the returns 1 + .5 (0 + .5 * 2), 0 + .5 * 2 and 2, minus the values
         (1.0, None, [1.0, 0.0, 3.0]),
         # by hand: 1 + .5 * 1 - .5, then 0 + .5 * (-1) - 1, then 2 + 0 - (-1)
         (0.0, None, [1.0, -1.5, 3.0]),
@@ -170,10 +170,10 @@ def test_a_sequence_does_not_change_its_neighbours_advantages() -> None:
 def test_scores_are_placed_on_the_last_chosen_token() -> None:
     action_mask = torch.tensor(
         [
-            [F, F, T, T, T],  # cut: up to the end
+            [F, F, T, T, T],  # truncated: up to the end
             [F, T, F, F, F],  # one token
             [F, T, T, F, F],  # EOS, then padding
-            [F, T, F, T, F],  # another speaks in between and after
+            [F, T, F, T, F],  # another speaker's tokens in between and after
         ]
     )
     out = ops.place_last(torch.tensor([1.0, -2.0, 3.0, 0.5]), action_mask)

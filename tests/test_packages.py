@@ -1,4 +1,4 @@
-"""The packages of this repository have no privilege: they import what any plugin may."""
+"""Tests that the packages of this repository import only the public API that any plugin may import."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.training",
     ),
 }
-"""By package, what it may import beside public names: modules, and all modules of a shelf."""
+"""Imports allowed per package beside public names: modules, and all modules of a package."""
 
 
 def public() -> tuple[set[str], set[str]]:
-    """Return the full names that the snapshot lists, and the modules they are in."""
+    """Return the full names in the snapshot, and their modules."""
     lines = SNAPSHOT.read_text(encoding="utf-8").splitlines()
     names = {line.split(maxsplit=1)[0].rstrip(":") for line in lines}
     modules = {name.rpartition(".")[0] for name in names}
@@ -38,7 +38,7 @@ def public() -> tuple[set[str], set[str]]:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, module and name of each import of the core: at once, in functions, and for type checkers."""
+    """Yield line, module and name of each import of the core: top-level, in functions, and for type checkers."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "rlcore":
             yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
@@ -51,7 +51,7 @@ def within(name: str, modules: tuple[str, ...]) -> bool:
 
 
 def private_imports(package: Path, allowed: tuple[str, ...] = ()) -> list[str]:
-    """List the imports of a package, its tests left out, that the snapshot of the public API does not name."""
+    """Return the imports of a package, without its tests, that the snapshot of the public API does not list."""
     names, modules = public()
     found = []
     for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The marks pass what they are given on to the recorder, if there is one, and the tokens of a step are counted."""
+"""Tests of profiling marks: they forward to the recorder, if there is one; a step's tokens are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.types import Trajectories
 
 
 class Log:
-    """A recorder that lists what it is called with."""
+    """Recorder that lists its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a user or the author of a plugin may import is written down, and changes only on purpose.
+"""Test of the public API: every importable public name and signature is recorded, so that changes are deliberate.
 
 `public_api.txt` beside this file has one line for every public name. To accept a change, run this file:
 
@@ -72,7 +72,7 @@ OPERATORS = {"__call__", "__contains__", "__getitem__", "__iter__", "__len__"}
 
 
 class Verbatim:
-    """Show text in a signature as it was written, without quotes."""
+    """Text shown in a signature as it was written, without quotes."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -82,7 +82,7 @@ class Verbatim:
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """List what `__all__` names, else what the module itself defines or assigns, without underscores and TypeVars."""
+    """Return the names in `__all__`, else the module's own definitions without underscores and TypeVars."""
     if hasattr(module, "__all__"):
         return sorted(module.__all__)
     names = set()
@@ -112,7 +112,7 @@ def show_value(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}".removeprefix("builtins.")
     if value is ...:
         return "..."
-    if attrs.has(type(value)):  # only what differs from the defaults of its own class
+    if attrs.has(type(value)):  # only options that differ from the defaults of their own class
         fields = [(field, getattr(value, field.name)) for field in attrs.fields(type(value))]
         changed = [f"{field.name}={show_value(one)}" for field, one in fields if one != field.default]
         return f"{type(value).__name__}({', '.join(changed)})"
@@ -180,7 +180,7 @@ def show_default(default: Any) -> str:
 
 @functools.cache
 def public_home(value: Any) -> str | None:
-    """Return the public module a value is described under: its own, else the first face that offers it."""
+    """Return the public module under which a value is listed: its own, else the first module that exports it."""
     if value.__module__ in MODULES:
         return str(value.__module__)
     name = value.__name__
@@ -203,7 +203,7 @@ def show_name(module: str, name: str) -> Iterator[str]:
 
 
 def public_api() -> list[str]:
-    """Write the public names of all modules, one a line."""
+    """Return the public names of all modules, one per line."""
     return [
         " ".join(line.split())
         for module in MODULES

@@ -38,7 +38,7 @@ def test_masks_of_another_length_are_refused() -> None:
         Trajectories.stack([[1, 2]], [[F, T, T]])
     with pytest.raises(ValueError, match=r"\[2, 1\] tokens with action masks of \[2\]"):
         Trajectories.stack([[1, 2], [1]], [[F, T]])
-    with pytest.raises(ValueError, match="lengths must be equal"):  # as many in all
+    with pytest.raises(ValueError, match="lengths must be equal"):  # the same total number
         Trajectories.stack([[1, 2], [1]], [[F], [F, T]])
 
 

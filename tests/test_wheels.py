@@ -1,4 +1,4 @@
-"""What is published: every dist of the repository, installed by pip in environments that know nothing of it."""
+"""Tests of the built dists: pip installs every wheel in environments isolated from the checkout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DISTS = {
 }
 ALGORITHMS = [name for name in DISTS if name != "rlcore"]
 NOT_PACKAGED = {"tests", "dist", "pyproject.toml", "README.md", "LICENSE"}
-"""What lies in the folder of a dist beside its package, where the folder is the package."""
+"""Files beside the package in a dist's folder, if that folder is the package itself."""
 ROOT_BESIDE = {"CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"}
 BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
 
@@ -40,7 +40,7 @@ def test_the_extra_all_installs_every_dist() -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command that knows nothing of this process's paths and switches."""
+    """Run a command without this process's paths and RLCORE_ variables."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RLCORE_", "PYTHON", "PIP_", "WANDB_"))}
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
@@ -57,7 +57,7 @@ def build(source: Path, folder: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build the wheel and the sdist of every dist, each into a folder of its own."""
+    """Build the wheel and the sdist of every dist, each into its own folder."""
     folders = {}
     for name, source in DISTS.items():
         folders[name] = tmp_path_factory.mktemp(name)
@@ -85,7 +85,7 @@ def package_of(name: str) -> str:
 
 
 def package_files(name: str) -> set[str]:
-    """List every file of a package, whatever it holds, but for what Python and tools leave there."""
+    """Return all files of a package, except those that Python and tools generate."""
     source, package = DISTS[name], package_of(name)
     folder = source / package if source == ROOT else source
     files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
@@ -166,7 +166,7 @@ def test_the_index_would_take_every_wheel_and_sdist(built: dict[str, Path], tmp_
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of links to all that is installed here but for us: what we need, without an index."""
+    """Return a folder of links to all installed packages but ours: the dependencies, without an index."""
     folder = tmp_path_factory.mktemp("others")
     for site in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for entry in Path(site).iterdir():
@@ -177,7 +177,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(names: list[str], built: dict[str, Path], others: Path, folder: Path) -> Path:
-    """Have pip install wheels in a new virtual environment; return the folder of its programs."""
+    """Install wheels with pip in a new virtual environment; return its folder of programs."""
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     programs = folder / "venv" / "bin"
     python = programs / "python"

@@ -9,16 +9,16 @@ from duel import Duel
 
 TITLE = "Sampling, real tokens a CPU second, against transformers' generate"
 Shape = tuple[str, int, int, tuple[int, int], int, str]
-"""Family, vocabulary, sequences, shortest and longest prompt, samples of each prompt, lengths."""
+"""Family, vocabulary, sequences, shortest and longest prompt, samples per prompt, lengths."""
 MIDDLE: Shape = ("gpt2", 5000, 128, (1, 64), 1, "natural")
 GROUPS: Shape = ("gpt2", 5000, 128, (160, 160), 8, "natural")
 BOUNDED: Shape = ("gpt2", 5000, 256, (1, 64), 1, "natural")
-"""More prompts than run at once."""
+"""More prompts than the batch size."""
 GOALS = {MIDDLE: 3.0, GROUPS: 4.0}
 OTHERS: dict[int, tuple[Any, ...]] = {
     0: ("llama",), 1: (23, 32000), 2: (1, 32), 3: ((1, 1), (1, 200)), 5: ("fixed",),
 }  # fmt: skip
-"""What each entry of the middle shape is varied to, the others staying as they are."""
+"""Alternative values of each entry of the middle shape, varied one at a time."""
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:

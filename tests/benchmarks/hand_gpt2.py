@@ -26,10 +26,10 @@ from walks import END_ID, PAD_ID, letter
 MOVES = 9
 BY_HAND = "by_hand"
 NO_MASK = torch.zeros(1, 1, 1, 1, dtype=torch.long)
-"""Keeps transformers from building a mask: one of four dimensions is handed through untouched."""
+"""Prevents transformers from building a mask: a four-dimensional one is passed through unchanged."""
 
 Mix = Callable[[int, Tensor], Tensor]
-"""Attention in block i: float[N, 3H] to float[N, H]. It alone knows which token is whose."""
+"""Attention in block i: float[N, 3H] to float[N, H]. Only this function maps tokens to rows."""
 
 
 class Network:

@@ -42,7 +42,7 @@ from rlcore_ppo.loss import policy_loss, value_loss
 
 VOCABULARY, ENTROPY_COEF, LR = 50_000, 0.01, 1e-5
 Scored = tuple[Tensor, Tensor, Tensor | None]
-"""Log-probs, values and entropies, those of prompts zero or left out."""
+"""Log-probs, values and entropies; prompt positions are zero or omitted."""
 
 
 class Theirs(nn.Module):

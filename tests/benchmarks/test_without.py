@@ -12,7 +12,7 @@ from run_options import merged, nested
 from rlcore.models.speed import BY_NAME, TECHNIQUES
 
 ELSEWHERE = {"packing", "length_groups", "frozen_trunk", "fused_logprobs", "small_logprobs"}
-"""Measured by cases of their own, against other programs or with other models."""
+"""Techniques measured by separate cases, against other programs or with other models."""
 
 
 def test_each_technique_is_measured(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ LAUNCH = {
 }
 PROGRAMS = {"cat": "cat", "ls": "ls"}
 OFFLINE = {"python -m build": ["--no-isolation"], "pip install": ["--no-index", "--no-build-isolation", "--quiet"]}
-"""What keeps a command from downloading the tools that build a package; they are installed already."""
+"""Options that prevent commands from downloading build tools, which are already installed."""
 STATIC: dict[str, Callable[[list[str]], None]] = {"make": check_make, "pip": check_pip}
 CHECKS: dict[str, Callable[[Sitting, Snippet], None]] = {
     "python": Sitting.python,

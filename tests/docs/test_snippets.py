@@ -30,7 +30,7 @@ def sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPy
 
 
 IN_FRESH_INTERPRETERS = {"tutorial.md"}
-"""Pages whose commands all start a Python of their own, which takes half a minute."""
+"""Pages whose commands all run in new interpreters, which takes half a minute."""
 
 
 def _case(page: Path) -> Any:

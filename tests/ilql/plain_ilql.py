@@ -30,7 +30,7 @@ PLACED: list[list[float]] = [
     [0, 1, 0, 0.5, 0],
     [0, 1, 0, 0, 0, -1],
 ]
-"""`DENSE` by hand, at the chosen tokens: every output with its end, and the first letter of all never chosen."""
+"""`DENSE` placed by hand at the chosen tokens: every output includes its EOS; the first letter is never chosen."""
 
 
 def make_ilql(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:

@@ -25,7 +25,7 @@ PROMPTS = ["a", "bc", "def", "what is it", "a long way to go", "q?"]
 SAMPLES = [["a", "bc"], ["what is ", "it? nobody knows."], ["d", "e"], ["long ", "ago"], ["f", "aa bb cc dd"]]
 REWARDS = [1.0, -1.0, 0.5, 0.0, 2.0]
 ENDS = [30, 3, 7, 11, 19]
-"""Ids that end a response, so that some are one token long and some are cut."""
+"""Ids that end a response, so that some responses have one token and some are truncated."""
 
 
 def count_a(outputs: Sequence[str]) -> list[float]:

@@ -131,14 +131,14 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "ilql": {"batch_size": 2, "sync_every": 3, "target_rate": 0.5},
     "rft": {"prompts": 4, "history": 2},
 }  # fmt: skip
-"""Options under which every state that a trainer has tells in what it does next."""
+"""Options under which all state of a trainer affects its next steps."""
 CHANGING = {
     "ppo": ["kl/coef", "progress/epoch"],
     "sft": ["progress/epoch"],
     "ilql": ["progress/epoch"],
     "rft": ["rft/kept"],
 }
-"""What of it is a metric."""
+"""Metrics that report this state."""
 
 
 # Resuming reset the step, the KL coefficient, running moments, the order of the data or the optimizer.

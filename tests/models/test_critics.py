@@ -1,4 +1,4 @@
-"""Laws of values that a model of their own says: a copy of the trunk, a reward model, another language model."""
+"""Tests of separate critics: a copy of the trunk, a reward model, another language model."""
 
 from __future__ import annotations
 

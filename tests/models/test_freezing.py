@@ -1,4 +1,4 @@
-"""Laws of freezing and of the reference: what is frozen cannot move, and what is kept is what there was."""
+"""Tests of freezing and of the reference: frozen weights do not change, and the reference is the initial model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIGS = {
     "mixtral": hf.MixtralConfig(**SHAPE, num_local_experts=4),
     "falcon": hf.FalconConfig(vocab_size=32, hidden_size=16, num_hidden_layers=4, num_attention_heads=4),
 }
-# What must freeze beside the blocks, by name: everything that runs before them, and what is tied to it.
+# Modules that must freeze beside the blocks, by name: those that run before the blocks, and those tied to them.
 BEFORE = {
     "gpt2": {"transformer.wte.weight", "transformer.wpe.weight"},
     "gpt2, untied": {"transformer.wte.weight", "transformer.wpe.weight"},

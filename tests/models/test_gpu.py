@@ -1,4 +1,4 @@
-"""Laws that only a CUDA device can show; elsewhere what can be shown of them is."""
+"""Tests that need a CUDA device; tests elsewhere cover the same code on the CPU as far as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the hub that cannot be fetched is said to be so at once."""
+"""Tests of hub models that cannot be downloaded: the error is raised immediately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "nobody/nothing"
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Have the hub be at an address of this machine at which nobody answers; returns the address."""
+    """Point the hub at a local address without a server; return the address."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
@@ -91,14 +91,14 @@ def test_a_critic_out_of_reach_is_called_one() -> None:
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """Answer every request with the status that its path begins with."""
+    """HTTP handler that answers every request with the status at the start of its path."""
 
     def do_HEAD(self) -> None:
         self.send_response(int(self.path.split("/")[1]))
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the log output."""
 
 
 @pytest.mark.usefixtures("nobody")

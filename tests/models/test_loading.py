@@ -1,4 +1,4 @@
-"""Laws of loading: every form of a model gives the same policy, and what cannot be used says so in one line."""
+"""Tests of model loading: every form of a model gives the same policy, and unusable models raise a one-line error."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch
         load_model("no-one/no-such-model", CausalLMConfig())
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1  # nothing else is shown
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1  # no other output
     assert caught.value.__cause__ is None
 
 
@@ -145,7 +145,7 @@ def test_a_model_that_sees_the_future_is_an_error(char_tokenizer: Any) -> None:
     assert build_causal_lm(decoder, CausalLMConfig(), tokenizer=char_tokenizer).model.config.is_decoder
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "gemma"])  # transformers makes some of these up
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "gemma"])  # transformers generates tokenizers for some
 def test_a_folder_without_tokenizer_says_what_to_pass(tmp_path: Path, family: str) -> None:
     hf.AutoConfig.for_model(family, vocab_size=32).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"holds no tokenizer .*pass tokenizer= .*model\.tokenizer") as caught:

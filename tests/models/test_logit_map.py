@@ -1,4 +1,4 @@
-"""Laws of heads that need not run: a family says the same without its head, and where it would not, its head runs."""
+"""Tests of logit maps: outputs without running the head equal those with it, and unsupported heads are run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build(model: PreTrainedModel, tokenizer: Any, **wanted: Any) -> ModelPolicy:
 
 
 def learn(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, dict[str, Tensor]]:
-    """Score a batch, and return what was said and the gradients of a loss of all of it."""
+    """Score a batch, and return the outputs and the gradients of a loss over all of them."""
     policy.module.zero_grad()
     said = policy.score(batch, entropy=True)
     assert said.values is not None
@@ -89,7 +89,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_given(*heads: nn.Module) -> list[int]:
-    """Note of how many rows heads make logits from now on."""
+    """Return a list that records the number of rows of each later call of the heads."""
     rows: list[int] = []
     for head in heads:
         head.register_forward_hook(lambda *call: rows.append(call[2].shape[-2]))
@@ -124,7 +124,7 @@ def test_heads_frozen_layers_and_recomputing_change_nothing(
     q = [] if policy.module.q_heads is None else [head.fall for head in policy.module.q_heads.heads]
     rows = rows_given(policy.model.get_output_embeddings(), *q)
     assert_same(learn(policy, batch), due)
-    assert rows == [0]  # nor does a Q-head run
+    assert rows == [0]  # Q-heads do not run either
 
 
 def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
@@ -138,7 +138,7 @@ def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
         monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", kept)
         policy.score(batch)
     assert (rows, whole) == ([10, 0, 0], [1])
-    for kept in (ten, ten - 1):  # entropies are read off all logits, or off tiles
+    for kept in (ten, ten - 1):  # entropies are computed from all logits, or from tiles
         monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", kept)
         policy.score(batch, entropy=True)
     assert (rows, whole) == ([10, 0, 0, 10, 0], [1])
@@ -155,7 +155,7 @@ def test_mixed_precision_is_that_of_the_models_own_head(monkeypatch: pytest.Monk
 
 
 class Wrapped(nn.Module):
-    """Stand before a head, as adapters do."""
+    """Wrapper around a head, as adapters have."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Wrapped(nn.Module):
 
 
 class OwnLinear(nn.Linear):
-    """Be a linear layer that does something else, as those of 8 bits are."""
+    """Linear subclass with a different forward, like 8-bit layers."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return super().forward(hidden).round(decimals=2)
@@ -230,7 +230,7 @@ def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_an_adapter_in_the_head_keeps_it(monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
-    options = {"peft": {"type": "lora", "r": 2, "target_modules": ["lm_head"]}}  # one that changes nothing yet
+    options = {"peft": {"type": "lora", "r": 2, "target_modules": ["lm_head"]}}  # an adapter without effect yet
     policy, batch = build(make("llama"), char_tokenizer, **options), dialogues()
     assert policy.module.logit_map is None
     due = learn(policy, batch)
@@ -265,7 +265,7 @@ def test_the_model_stays_in_its_mode_and_keeps_no_hook() -> None:
 @pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
 def test_weights_of_few_bits_are_proved_too(name: str) -> None:
     found = find_logit_map(make(name).to(torch.bfloat16), CausalLayout())
-    assert found == FAMILIES[name][1]  # read in float32, whatever the weights are
+    assert found == FAMILIES[name][1]  # computed in float32, whatever the dtype of the weights
 
 
 def test_every_encoder_decoder_is_known() -> None:

@@ -1,4 +1,4 @@
-"""Laws of scoring: plain `transformers`, one unpadded sequence at a time and shifted by hand, is what it must equal."""
+"""Tests of scoring: it equals plain `transformers` on single unpadded sequences, shifted by hand."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def trajectories(side: str, columns: int = 13) -> Trajectories:
     tokens = torch.full(mask.shape, 7)
     tokens[mask] = torch.randint(0, 31, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
     chosen = mask & (mask.cumsum(1) > 2)
-    chosen[1] &= tokens[1] % 3 != 0  # a dialogue: others speak in between
+    chosen[1] &= tokens[1] % 3 != 0  # a dialogue with turns of another speaker in between
     return Trajectories(tokens, mask, chosen, torch.ones(len(LENGTHS), dtype=torch.bool))
 
 
 def independent(model: PreTrainedModel, head: nn.Module, batch: Trajectories) -> dict[str, Tensor]:
-    """Compute log-probs, values and entropies token by token, in the columns where the tokens stand."""
+    """Compute log-probs, values and entropies token by token, in the columns of the tokens."""
     found = {name: torch.zeros(batch.tokens.shape) for name in ("logprobs", "values", "entropy")}
     for row in range(len(batch)):
         for t in batch.action_mask[row].nonzero()[:, 0].tolist():

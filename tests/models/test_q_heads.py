@@ -1,4 +1,4 @@
-"""Laws of the Q-heads: what they say, what their targets are, and that sampling can read them off the trunk."""
+"""Tests of the Q-heads: their outputs, their targets, and sampling with advantages from the trunk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch() -> Trajectories:
 
 
 def by_hand(policy: ModelPolicy, head: Any, row: int) -> Tensor:
-    """Return the Q-values behind each token of a row but the first, from the model's own hidden states."""
+    """Return the Q-values after each token of a row but the first, from the model's own hidden states."""
     states: list[Tensor] = []
     hook = policy.model.get_output_embeddings().register_forward_pre_hook(lambda _, args: states.append(args[0]))
     tokens = torch.tensor([ROWS[row]])
@@ -171,7 +171,7 @@ def test_without_q_heads_there_are_no_advantages_and_nothing_to_sync(model: Any,
 
 
 def test_advantages_of_values_from_elsewhere_differ_by_a_number_a_row(model: Any, char_tokenizer: Any) -> None:
-    """V comes from layers of its own, which are not decoded; the same for all tokens, it changes no draw."""
+    """V has its own layers, which are not decoded; it is equal for all tokens and does not change the sampled ones."""
     trunk, branch = build(copy.deepcopy(model), char_tokenizer), build(model, char_tokenizer, value_layers=1)
     branch.module.q_heads.load_state_dict(trunk.module.q_heads.state_dict())
     prompts = [[3, 5], [4]]

@@ -1,4 +1,4 @@
-"""Laws of saved policies: plain `transformers` loads them, and every weight comes back as it was."""
+"""Tests of saved policies: plain `transformers` loads them, and every weight is restored exactly."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build(spec: Any, tokenizer: Any, *, value_head: bool = True, **options: Any)
 
 
 def shake(policy: ModelPolicy, seed: int = 9) -> None:
-    """Move everything that trains, as training would."""
+    """Change all trainable weights, as training would."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.module.parameters():
@@ -134,7 +134,7 @@ def test_everything_comes_back_exactly(
     assert torch.equal(scores(fresh)[1], scores(policy)[1])
     expected = policy.module.state_dict()
     assert all(torch.equal(weight, expected[name]) for name, weight in fresh.module.state_dict().items())
-    assert [id(p) for p in fresh.module.parameters()] == reference  # optimizers hold these very tensors
+    assert [id(p) for p in fresh.module.parameters()] == reference  # optimizers hold references to these tensors
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -1,4 +1,4 @@
-"""Laws of encoder-decoders as policies: what they say is transformers' own word, token by token."""
+"""Tests of encoder-decoder policies: outputs equal those of transformers, token by token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlcore.types import Prompt, Trajectories
 def losses(
     model: PreTrainedModel, batch: Trajectories, *, closing: tuple[int, ...] = (), opening: tuple[int, ...] = ()
 ) -> Tensor:
-    """Ask transformers for its loss on each chosen token alone: float[N]."""
+    """Return transformers' own loss of each chosen token alone: float[N]."""
     found = []
     start = model.config.decoder_start_token_id
     for ids, real, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True):
@@ -95,7 +95,7 @@ def test_sampling_says_what_scoring_says(name: str, tokenizer: Any) -> None:
     prompts = [Prompt("", tuple(ids)) for ids in PROMPTS * 4]
     sampling = SamplingConfig(max_new_tokens=9, eos_token_ids=(EOS, 3, 7, 11, 19))
     batch = sample(policy, prompts, sampling, generator=torch.Generator().manual_seed(1))
-    assert len(set(batch.num_actions.tolist())) > 2  # some leave early
+    assert len(set(batch.num_actions.tolist())) > 2  # some sequences finish early
     said = policy.score(batch)
     assert torch.allclose(said.logprobs, batch["logprobs"], atol=1e-4)
     assert torch.allclose(said.values, batch["values"], atol=1e-4)
@@ -113,13 +113,13 @@ def test_the_likeliest_continuation_is_that_of_generate(name: str, tokenizer: An
         begun = torch.tensor([layout.opening])
         whole = plain.generate(
             source, attention_mask=torch.ones_like(source), decoder_input_ids=begun, max_new_tokens=9, do_sample=False,
-            use_cache=False,  # its cache counts the encoder's layers where T5 has more in the decoder
+            use_cache=False,  # T5's cache counts the encoder's layers where the decoder has more
         )  # fmt: skip
         assert said == whole[0, begun.shape[1] :].tolist()
 
 
 def by_hand(policy: ModelPolicy, plain: PreTrainedModel, batch: Trajectories) -> Tensor:
-    """Compute V before each chosen token with all of a model, one unpadded sequence at a time: float[N]."""
+    """Compute V before each chosen token with the whole model, one unpadded sequence at a time: float[N]."""
     found = []
     for ids, real, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True):
         row, marks = ids[real], chosen[real]
@@ -138,7 +138,7 @@ def by_hand(policy: ModelPolicy, plain: PreTrainedModel, batch: Trajectories) ->
 def test_values_are_read_off_the_decoder_before_the_token(name: str, options: dict[str, Any]) -> None:
     policy, batch = build(make(name), value_head=True, **options), dialogues("both")
     if isinstance(policy.module.value, TrunkValue):
-        # T5's own head reads rows that are scaled down; the value head must not notice.
+        # T5's own head receives scaled hidden states; the value head must not.
         assert policy.module.value.head.gain == (4.0 if name == "t5" else 1.0)
         policy.module.value.head.gain, gain = 1.0, policy.module.value.head.gain
         expected = by_hand(policy, make(name), batch)
@@ -156,7 +156,7 @@ def test_the_branchs_gradient_in_the_encoder_is_that_of_a_whole_decoder(name: st
     by_hand(policy, plain, batch).sum().backward()
     due = dict(plain.get_encoder().named_parameters())
     for part, parameter in policy.model.get_encoder().named_parameters():
-        if "embed" not in part:  # which the decoder reads too
+        if "embed" not in part:  # the decoder uses it too
             assert torch.allclose(parameter.grad, due[part].grad, rtol=1e-3, atol=1e-4), part
 
 

@@ -1,4 +1,4 @@
-"""Laws of building policies of encoder-decoders: what trains, what is shared, what fits, and what is refused."""
+"""Tests of building encoder-decoder policies: trained and shared weights, valid combinations, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of loading tokenizers: every form gives the same one, and options are heeded or refused."""
+"""Tests of tokenizer loading: every form gives the same tokenizer, and options are applied or refused."""
 
 from __future__ import annotations
 

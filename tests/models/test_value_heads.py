@@ -1,4 +1,4 @@
-"""Laws of the value functions: what each reads, what its gradient reaches, and that it never knows what is to come."""
+"""Tests of the value functions: their inputs, where their gradients flow, and that they never see future tokens."""
 
 from __future__ import annotations
 

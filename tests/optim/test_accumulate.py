@@ -1,4 +1,4 @@
-"""The gradient of a batch is that of one sum over its chosen tokens, sequences or groups, however it is cut."""
+"""Tests of gradient accumulation: the gradient does not depend on how the batch is split into micro-batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Weight = tuple[nn.Embedding, Updater]
 
 
 class Policy:
-    """As much of a policy as an updater uses."""
+    """Minimal policy for an updater."""
 
     forward: Any = None
     autocast: Any = None
@@ -29,7 +29,7 @@ class Policy:
         self.module = module
 
     def use_forward(self, forward: Any, *, autocast: Any) -> None:
-        """Score in no way."""
+        """Do nothing."""
 
 
 def make(max_grad_norm: float = 0.0) -> Weight:
@@ -49,7 +49,7 @@ def ragged() -> Trajectories:
 
 
 def numbers(weight: nn.Embedding, batch: Trajectories) -> Tensor:
-    """Return one number a token: float[B, T]; those of other tokens are no numbers at all."""
+    """Return one number per token: float[B, T]; NaN for tokens that are not chosen."""
     return weight(batch.tokens)[..., 0].tanh().masked_fill(~batch.action_mask, float("nan"))
 
 
@@ -58,7 +58,7 @@ def scores(weight: nn.Embedding, batch: Trajectories) -> Tensor:
 
 
 def preference(weight: nn.Embedding, batch: Trajectories) -> Tensor:
-    """Return one number a pair: the first of the two should score higher."""
+    """Return one loss per pair: the first of the two should score higher."""
     first, second = scores(weight, batch).view(-1, 2).unbind(1)
     return -F.logsigmoid(first - second)
 

@@ -36,7 +36,7 @@ def test_a_minibatch_larger_than_the_batch_is_the_batch() -> None:
 
 
 def ragged(*lengths: int) -> Trajectories:
-    """Make sequences whose first token is their number, and whose prompt is of one token."""
+    """Return sequences whose first token is their index and whose prompt is one token."""
     rows = [[i] * length for i, length in enumerate(lengths)]
     batch = Trajectories.stack(rows, [[False] + [True] * (length - 1) for length in lengths])
     return batch.with_columns(number=torch.arange(len(lengths)))
@@ -68,7 +68,7 @@ def test_the_longest_come_first_and_every_part_is_as_wide_as_its_longest() -> No
         (14, 0, [[1, 4], [3, 5], [0, 2]]),  # 2 x 7, 2 x 5 (3 x 5 is more), 2 x 3
         (15, 0, [[1, 4], [3, 5, 0], [2]]),
         (15, 1, [[1], [4], [3], [5], [0], [2]]),
-        (6, 0, [[1], [4], [3], [5], [0, 2]]),  # 7 is more than 6, and nothing can be done about it
+        (6, 0, [[1], [4], [3], [5], [0, 2]]),  # 7 is more than 6, and cannot be split
         (42, 0, [[1, 4, 3, 5, 0, 2]]),
         (42, 4, [[1, 4, 3, 5], [0, 2]]),
     ],
@@ -135,7 +135,7 @@ def test_a_prompt_alone_stands_in_where_a_ranks_share_is_short() -> None:
 
 
 def pairs(parts: list[Trajectories], group: int = 2) -> list[list[int]]:
-    """Return the sequences of each part by number, and check that whole groups lie side by side in their order."""
+    """Return the sequence indices of each part, and check that groups are whole, adjacent and in order."""
     numbers = [part["number"].tolist() for part in parts]
     for part in numbers:
         for start in range(0, len(part), group):
@@ -149,9 +149,9 @@ def pairs(parts: list[Trajectories], group: int = 2) -> list[list[int]]:
     [
         (0, 0, [[0, 1, 2, 3, 4, 5, 6, 7]]),
         (4, 0, [[4, 5, 0, 1], [2, 3, 6, 7]]),  # the longest of the pairs: 6, 5, 9, 2
-        (5, 0, [[4, 5, 0, 1], [2, 3, 6, 7]]),  # two pairs and a half are two
+        (5, 0, [[4, 5, 0, 1], [2, 3, 6, 7]]),  # two and a half pairs are rounded to two
         (2, 0, [[4, 5], [0, 1], [2, 3], [6, 7]]),
-        (1, 0, [[4, 5], [0, 1], [2, 3], [6, 7]]),  # a pair is never cut
+        (1, 0, [[4, 5], [0, 1], [2, 3], [6, 7]]),  # a pair is never split
         (0, 24, [[4, 5], [0, 1, 2, 3], [6, 7]]),  # 4 x 9 is more, 4 x 6 is not
         (0, 3, [[4, 5], [0, 1], [2, 3], [6, 7]]),
     ],

@@ -1,4 +1,4 @@
-"""Optimizers and schedules are chosen by name before a run begins, and whatever nobody would read is refused."""
+"""Tests of optimizer and schedule selection: they are resolved by name before a run, and unused options are refused."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Make = Callable[..., Any]
 
 @config
 class Inner:
-    """A section with an optimizer in it."""
+    """Section that contains an optimizer."""
 
     critic: OptimizerConfig = option(OptimizerConfig(lr=1.0), "of the critic")
 
 
 @config
 class Options:
-    """Two optimizers, one of them further down."""
+    """Two optimizers, one of them nested."""
 
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=0.5), "of the policy")
     inner: Inner = option(Inner(), "further down")
@@ -42,14 +42,14 @@ class Options:
 
 @config
 class Rate:
-    """An option that nobody could set."""
+    """Options with a field that cannot be set."""
 
     lr: float = option(0.1, "another rate")
 
 
 @config
 class Warm:
-    """Another."""
+    """Options with another such field."""
 
     num_warmup_steps: int = option(1, "another warm-up")
 
@@ -73,7 +73,7 @@ def told_or_not(optimizer: torch.optim.Optimizer, num_training_steps: int | None
 
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register, beside the built-in components, some that are odd."""
+    """Register invalid third-party components beside the built-in ones."""
     known = registry.registries()
     optimizers = [
         *known.optimizers,

@@ -1,4 +1,4 @@
-"""An update is what a plain loop over the same gradients makes, and goes on from a state as if it had never stopped."""
+"""Tests of the updater: an update equals a plain training loop, and resumes exactly from a saved state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def named(pair: tuple[OptimizerConfig, Any]) -> str:
 
 
 class Weights(nn.Module):
-    """A matrix and a vector, to be trained."""
+    """Trainable matrix and vector."""
 
     def __init__(self, matrix: Tensor = MATRIX, vector: Tensor = VECTOR, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -88,17 +88,17 @@ class Weights(nn.Module):
 
 
 class Policy:
-    """As much of a policy as an updater uses."""
+    """Minimal policy for an updater."""
 
     def __init__(self, weights: nn.Module) -> None:
         self.module = weights
 
     def use_forward(self, forward: Any, *, autocast: Any) -> None:
-        """Score in no way."""
+        """Do nothing."""
 
 
 def loss_of(weights: Weights, step: int) -> Tensor:
-    """Change from step to step, so that no step is like another."""
+    """Return a loss that changes from step to step."""
     return (weights.matrix - step / 3).square().sum() + (weights.matrix.sum(0) * weights.vector).sum() * (-1) ** step
 
 
@@ -131,7 +131,7 @@ def test_updates_are_those_of_a_plain_loop_that_spares_vectors_of_decay(pair: tu
     assert (ours.matrix - MATRIX).abs().max().item() > 0.01
 
 
-# Rates in units of lr, worked by hand: 12 steps, the first 4 of them warm-up. The last two come after the end.
+# Rates in units of lr, computed by hand: 12 steps, the first 4 of them warm-up. The last two are after the end.
 HALF = 0.5
 RISE = [0, 0.25, 0.5, 0.75]
 SCHEDULES: list[tuple[str, dict[str, Any], int, dict[int, float]]] = [

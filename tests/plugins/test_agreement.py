@@ -1,4 +1,4 @@
-"""What counts as the same plugins on every rank, and what a run says of its plugins when it begins."""
+"""Tests of plugin agreement: when ranks have the same plugins, and what a run logs about its plugins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.plugins.discovery import Discovery, Plugin, State
 
 
 class Recorded:
-    """Ranks whose others have said what they have: each gather returns what was said before, in order."""
+    """Fake ranks whose gathers return recorded values, in order."""
 
     def __init__(self, *others: Sequence[Plugin]) -> None:
         self.said: list[Any] = []
@@ -94,7 +94,7 @@ def test_notes_and_remarks_are_logged_once_in_a_process(monkeypatch: pytest.Monk
     with structlog.testing.capture_logs() as said:
         for _ in range(2):
             agree_on_plugins(alone, found(plugin(remarks=("on_x goes",)), notes=("twice",)))  # type: ignore[arg-type]
-    structlog.reset_defaults()  # what was captured counts as configured from then on
+    structlog.reset_defaults()  # captured values count as configured from then on
     assert [(each["log_level"], each["event"]) for each in said] == [
         ("warning", "twice"), ("warning", "acme 1: on_x goes"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Hooks and arguments that go: a remark for two minor versions, and then a plugin that says what it asks for."""
+"""Tests of deprecated hooks and arguments: a warning for two minor versions, then an error that names the plugin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on_old(): ...
 
 
 def specs(*, takes_y: bool = True) -> Any:
-    """Make hooks like the core's, with one that goes, and one whose argument y goes, or has gone."""
+    """Return hook specs like the core's, with a deprecated hook and a hook with a deprecated or removed argument y."""
     made = types.ModuleType("specs")
     vars(made).update(vars(hookspecs))
     y = deprecated("on_x", "y", since="0.3", goes="0.5", use="z")
@@ -68,7 +68,7 @@ def test_what_goes_is_remarked_on_and_works_until_it_is_gone(site: Site, capsys:
     site.install("acme-y", SOURCE.format(arguments="y"))
     site.install("acme-z", GOOD.format(name="z") + "@hookimpl\ndef on_x(z): ...\n")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # whatever a program does with warnings, they are remarks here
+        warnings.simplefilter("error")  # they are logged as warnings, whatever the program's warning filters
         found = find(site)
     y, z = found.plugins[1:]
     remarks = (

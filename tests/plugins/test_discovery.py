@@ -1,4 +1,4 @@
-"""The door, with real dists on a real path, each test in processes of its own."""
+"""Tests of plugin discovery with real dists on a real path, each in its own processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin prints, says of itself in odd letters, or has in odd metadata, disturbs no command."""
+"""Tests that a plugin's output, unusual characters or broken metadata affect no command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a plugin does, everything else works, and it is said in one line: one law for every way to go wrong."""
+"""Tests of plugin isolation: for every kind of failure, all else works and one line reports the failure."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HEAVY_REASON = (
 
 @attrs.frozen
 class Case:
-    """Hold how a plugin called acme goes wrong, and what is said of it.
+    """A failure of a plugin called acme, and how it is reported.
 
     Attributes:
-        state, reason: what acme is, and the one line that says why; `{site}` and `{second}` stand for folders.
+        state, reason: the state of acme, and the one-line reason; `{site}` and `{second}` stand for folders.
         source: its module.
-        install: arguments of `Site.install`, or what installs more than acme.
+        install: arguments of `Site.install`, or a function that installs more than acme.
         switches, config: environment variables, and the configuration file of the run.
         imported: whether its module may be imported.
-        works: trainer that works all the same, or None where the core alone is left.
-        version: what is known of it.
+        works: a trainer that still works, or None if only the core does.
+        version: the reported version.
     """
 
     state: str
@@ -63,7 +63,7 @@ def beside(site: Site) -> Path:
 
 
 def stand_in_for_torch(site: Site) -> None:
-    # The real one takes seconds in every process; that it is seen is tested once, below.
+    # The real trainer takes seconds per process; a single test below uses it.
     (site.folder / "torch.py").write_text("")
 
 
@@ -227,7 +227,7 @@ def test_where_nothing_is_wrong_check_and_strict_are_content(site: Site) -> None
 
 
 def test_a_plugin_that_imports_torch_itself_is_heavy_and_still_works(site: Site) -> None:
-    # Once with the real one, by way of a library, and with a second plugin that finds it there and holds a part of it.
+    # Once with the real trainer, through a library, and with a second plugin that finds it and keeps part of it.
     (site.folder / "library.py").write_text("import torch.nn\n")
     site.install("acme", "import library\n" + GOOD.format(name="bad"))
     site.install("beta", "from beta_inner import Layer\n" + GOOD.format(name="worse"))

@@ -1,4 +1,4 @@
-"""The section `plugins` of a configuration: which plugins a run sees, in all its processes, and nobody after it."""
+"""Tests of the configuration section `plugins`: which plugins a run loads, in all its processes, and no later run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_section_holds_for_its_block_and_not_a_moment_longer() -> None:
         with configured([], None):
             assert selection(os.environ) == before
         with configured([], []):
-            assert selection(os.environ) not in {before, outer}  # letting nothing in is not letting all in
+            assert selection(os.environ) not in {before, outer}  # an empty list is different from an omitted one
         assert selection(os.environ) == outer != before
     assert selection(os.environ) == before
 

@@ -1,4 +1,4 @@
-"""Observers of installed plugins, in processes of their own: who raises is dropped, and the others go on."""
+"""Tests of installed observer plugins in separate processes: one that raises is dropped, and the others continue."""
 
 from __future__ import annotations
 

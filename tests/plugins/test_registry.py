@@ -1,4 +1,4 @@
-"""Registries: short and full names, near matches, lazy targets."""
+"""Tests of registries: short and full names, suggestions for misspelt names, lazy targets."""
 
 from __future__ import annotations
 

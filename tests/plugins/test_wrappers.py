@@ -1,4 +1,4 @@
-"""A plugin may stand around what another builds: who is inside whom, and what a wrapper that fails may do: nothing."""
+"""Tests of component wrappers: their nesting order, and that a failing wrapper changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REWARD: Component[Any] = Component("rewards", "kind", "acme", "0.3", "", "acme:k
 
 
 class Wrapper:
-    """A plugin that answers with what it is made of, and notes what it was asked about."""
+    """Plugin that returns a given wrapper, and records the components it was called with."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -41,7 +41,7 @@ class Wrapper:
 
 
 class Answer:
-    """Say something of one kind of component, and nothing of others."""
+    """Function that returns a wrapper for one kind of component, and None for others."""
 
     def __init__(self, kind: str, wrap: Any) -> None:
         self.kind, self.wrap = kind, wrap
@@ -176,7 +176,7 @@ sys.exit(f"imported {heavy}" if heavy else code)
 
 @pytest.fixture
 def show(tmp_path: Path) -> Python:
-    """Run `rlcore show` among three plugins: two that wrap trainers, one that raises for samplers."""
+    """Run `rlcore show` with three plugins: two that wrap trainers, one that raises for samplers."""
     bodies = {
         "acme-trace": "return print if component.kind == 'trainers' else None",
         "acme-timer": "return print if component.kind == 'trainers' else None",

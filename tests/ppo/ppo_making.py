@@ -1,4 +1,4 @@
-"""Make trainers of PPO, and say by hand what theirs is said to be."""
+"""PPO trainers for the tests, and reference computations of their outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_ppo(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
 
 
 def move(module: nn.Module, size: float = 0.05) -> None:
-    """Move every parameter a little, as training would, so that the policy is not its reference."""
+    """Move every parameter a little, as training would, so that policy and reference differ."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -45,7 +45,7 @@ def roll(trainer: Any) -> tuple[Trajectories, dict[str, float]]:
 
 
 def twin(trainer: Any, model: PreTrainedModel) -> tuple[PreTrainedModel, Any]:
-    """Give plain copies of the policy's model and value head: `model` is an untouched copy of what it began as."""
+    """Return plain copies of the policy's model and value head; `model` is an unmodified copy of the initial model."""
     model.load_state_dict(trainer.policy().model.state_dict())
     return model.eval(), copy.deepcopy(trainer.policy().module.value.head)
 

@@ -1,4 +1,4 @@
-"""With its bottom frozen, a policy learns the same whether the bottom runs once a round or in every pass."""
+"""Tests of PPO with a frozen trunk: results are equal whether it runs once per round or in every pass."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlcore.testing.small import make_llama, make_tokenizer
 
 
 def train(root: Path, room: float, **changes: Any) -> tuple[dict[str, Tensor], list[dict[str, float]], list[int]]:
-    """Train for three rounds; return the weights, the metrics, and how often each block ran with other than a token."""
+    """Train for three rounds; return weights, metrics, and how often each block ran on more than one token."""
     model, counts = make_llama(layers=4), [0] * 4
 
     def count(i: int) -> Any:
         def note(_: nn.Module, __: object, out: Tensor) -> None:
-            counts[i] += torch.is_grad_enabled() or out.shape[0] == 1  # the sampler reads without, several rows at once
+            counts[i] += torch.is_grad_enabled() or out.shape[0] == 1  # the sampler runs several rows without gradients
 
         return note
 
@@ -30,7 +30,7 @@ def train(root: Path, room: float, **changes: Any) -> tuple[dict[str, Tensor], l
         block.mlp.down_proj.register_forward_hook(count(i))
 
     def reward_fn(samples: list[str], outputs: list[str]) -> list[float]:
-        counts[:] = counts if calls else [0] * 4  # what building the policy took does not count
+        counts[:] = counts if calls else [0] * 4  # without the runs while the policy is built
         calls.append(len(samples))
         return lengths(samples, outputs)
 

@@ -50,7 +50,7 @@ def test_at_ratio_one_the_gradient_is_that_of_the_policy_gradient() -> None:
 def test_value_loss_at_hand_worked_values() -> None:
     old, returns = row(1.0, 1.0, 1.0, 1.0), row(2.0, 2.0, 1.1, 2.0)
     values = row(1.1, 1.5, 1.5, 3.5)
-    # inside: .9^2; clipped to 1.2: .8^2 > .5^2; the free error .4^2 > .1^2; 1.5^2 > .8^2
+    # inside: .9^2; clipped to 1.2: .8^2 > .5^2; the unclipped error .4^2 > .1^2; 1.5^2 > .8^2
     expected = [0.81 / 2, 0.64 / 2, 0.16 / 2, 2.25 / 2]
     assert value_loss(values, old, returns, clip=0.2)[0].tolist() == pytest.approx(expected, abs=1e-6)
 

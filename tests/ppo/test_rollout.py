@@ -1,4 +1,4 @@
-"""What a round is told: scores, KL, log-probs, values, advantages and returns, each by its definition."""
+"""Tests of a PPO round: scores, KL, log-probs, values, advantages and returns equal their definitions."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_response_that_fills_the_context_can_be_bootstrapped(
     assert batch["bootstrap"][batch.ended].abs().sum() == 0
     for i in (~batch.ended).nonzero()[:, 0].tolist():
         tokens = batch.tokens[i][batch.mask[i]]
-        with torch.no_grad():  # value layers and critic begin as copies of the policy's, so one trunk tells for all
+        with torch.no_grad():  # value layers and critic start as copies, so one trunk gives all expected values
             expected = trainer.policy().module.value.head(plain.base_model(tokens[None]).last_hidden_state[:, -1])
         assert float(batch["bootstrap"][i]) == pytest.approx(float(expected), abs=1e-4)
     assert (~batch.ended & batch.mask.all(1)).any()

@@ -14,9 +14,9 @@ def test_the_kl_coefficient_moves_as_by_hand() -> None:
     kl = KLCoefficient(0.2, target=6.0, horizon=10_000)
     kl.update(6.6, 256)  # error .1
     assert kl.value == pytest.approx(0.2 * (1 + 0.1 * 0.0256))
-    kl.update(60.0, 1000)  # error bounded at .2
+    kl.update(60.0, 1000)  # error clipped to .2
     assert kl.value == pytest.approx(0.2 * 1.00256 * 1.02)
-    kl.update(-3.0, 1000)  # and at -.2
+    kl.update(-3.0, 1000)  # and to -.2
     assert kl.value == pytest.approx(0.2 * 1.00256 * 1.02 * 0.98)
 
 
@@ -75,7 +75,7 @@ def test_moments_come_back(mode: str) -> None:
 
 
 def batch() -> Trajectories:
-    """Make three responses to prompts of one token: of two tokens, of one, and of three that were cut."""
+    """Return three responses to prompts of one token: of two tokens, of one, and of three that were truncated."""
     return Trajectories.stack(
         [[1, 5, 30], [1, 30], [1, 5, 6, 7]], [[F, T, T], [F, T], [F, T, T, T]], ended=[True, True, False]
     )

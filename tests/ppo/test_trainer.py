@@ -1,4 +1,4 @@
-"""What PPO carries from round to round, and options at their edges."""
+"""Tests of PPO's state between rounds, and of options at their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update does: the paper's loss, AdamW's step, and what holds it back."""
+"""Tests of a PPO update: the paper's loss, AdamW's step, clipping and early stopping."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlcore.types import Trajectories
 
 
 def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the three parts of the loss a sequence and a token at a time, with no padding anywhere."""
+    """Compute the three parts of the loss one sequence and one token at a time, without padding."""
     policy = value = entropy = torch.zeros(())
     for i in range(len(batch)):
         logprobs, hidden = say(model, batch, i)
@@ -36,7 +36,7 @@ def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: An
 
 def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
     plain = copy.deepcopy(tiny_model)
-    optimizer = {"lr": 0.01, "eps": 0.1, "weight_decay": 0.0}  # a large eps: steps then tell the size of gradients too
+    optimizer = {"lr": 0.01, "eps": 0.1, "weight_decay": 0.0}  # a large eps: steps then depend on gradient sizes
     trainer = make_ppo(
         make_trainer, tiny_model, optimizer=optimizer, entropy_coef=0.3, value_coef=0.7, clip=0.05, clip_value=0.1,
         micro_batch_size=5, whiten_advantages=True,

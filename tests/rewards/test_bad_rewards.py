@@ -1,4 +1,4 @@
-"""What cannot be used of a reward is refused, and blamed on its function."""
+"""Tests of unusable rewards: they raise an error that names the reward function."""
 
 from __future__ import annotations
 

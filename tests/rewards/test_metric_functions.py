@@ -1,4 +1,4 @@
-"""Metric functions are called as reward functions are, and blamed as they are."""
+"""Tests of metric functions: called like reward functions, with the same errors."""
 
 from __future__ import annotations
 

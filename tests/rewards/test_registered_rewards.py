@@ -1,4 +1,4 @@
-"""Rewards that a plugin registers: found by name, and made of their options."""
+"""Tests of rewards registered by a plugin: found by name, and built from their options."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlcore.rewards.combine import Rewards
 
 @config
 class LengthConfig:
-    """How lengths are counted."""
+    """Options of a length reward."""
 
     per: float = option(1.0, "characters that are worth 1", gt=0)
 
 
 @config
 class ClashingConfig:
-    """Options that no mapping could set."""
+    """Options whose field no mapping can set."""
 
     weight: float = option(1.0, "what every reward has")
 
@@ -35,7 +35,7 @@ def make_lengths(config):
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Register rewards of a dist called acme: one without options, one with, one with options that clash."""
+    """Register rewards of a dist called acme: one without options, one with options, one with conflicting options."""
     rewards = [
         Component("rewards", "length", "acme", "0.1", "", by_output, None),
         Component("rewards", "scaled", "acme", "0.1", "", make_lengths, LengthConfig),

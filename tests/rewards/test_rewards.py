@@ -1,4 +1,4 @@
-"""Reward functions get what their signature takes; what they say is read, weighed and added."""
+"""Tests of reward functions: they receive what their signature names; their results are parsed, weighted and added."""
 
 from __future__ import annotations
 

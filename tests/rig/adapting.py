@@ -1,4 +1,4 @@
-"""Policies with adapters, a batch to score, and a few steps of training, for the tests about adapters."""
+"""Policies with adapters, a batch to score, and a few training steps, for the tests of adapters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lora(family: str = "llama", **options: Any) -> dict[str, Any]:
 
 
 def build(spec: Any, peft: Any, *, q_heads: int = 0, value_head: bool = True, **options: Any) -> ModelPolicy:
-    """Build a policy with a reference from a model, or the name of a family of tiny ones."""
+    """Build a policy with a reference from a model, or from the name of a tiny model family."""
     spec = MODELS[spec]() if isinstance(spec, str) and spec in MODELS else spec
     asked = {"tokenizer": make_tokenizer(), "value_head": value_head, "reference": True, "q_heads": q_heads}
     if isinstance(spec, PreTrainedModel) and spec.config.is_encoder_decoder:
@@ -41,7 +41,7 @@ def batch() -> Trajectories:
 
 
 def step(policy: ModelPolicy, steps: int = 3) -> list[float]:
-    """Make the batch likelier and the values larger; return the losses."""
+    """Increase the batch's log-probs and values by one step; return the losses."""
     trained = [p for p in policy.module.parameters() if p.requires_grad]
     optimizer, losses = torch.optim.AdamW(trained, lr=1e-2), []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Small checkpoints to write, and what lies in a folder of them."""
+"""Helpers that write small checkpoints and list the content of their folder."""
 
 from __future__ import annotations
 

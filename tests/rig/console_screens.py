@@ -1,4 +1,4 @@
-"""A console logger of some run, and what it prints."""
+"""A console logger for tests, with captured output."""
 
 from __future__ import annotations
 

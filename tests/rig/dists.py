@@ -1,4 +1,4 @@
-"""Installed dists, made on the spot, and processes that see them."""
+"""Installed dists generated for a test, and processes with these dists on their path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def register_trainers(register):
 
 
 class Site:
-    """A folder of installed dists, and processes that see it."""
+    """Folder of installed dists, and processes with the folder on their path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "site"

@@ -6,7 +6,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Return, in nanoseconds, the milliseconds that a test lets pass."""
+    """Clock that a test advances in milliseconds and that returns nanoseconds."""
 
     def __init__(self) -> None:
         self.now = 0

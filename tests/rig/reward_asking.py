@@ -1,4 +1,4 @@
-"""Three samples, reward functions that know them, and what such functions say of them."""
+"""Three samples, reward functions for them, and the expected rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny encoder-decoders of several families, policies of them, and sequences for them."""
+"""Tiny encoder-decoders of several families, with policies and sequences for them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ PROMPTS = ([1, 2, 3, 4, 5], [6], [7, 8, 9], [1, 2, 3, 4, 5])
 def make(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(CONFIGS[name])).eval()
-    if name != "t5":  # whose own initialisation is far from uniform already
+    if name != "t5":  # its own initialisation is already far from uniform
         spread_out(model)
     return model
 
 
 def habitual() -> PreTrainedTokenizerFast:
-    """Make a tokenizer that begins every text with one token and ends it with EOS, as BART's does."""
+    """Make a tokenizer that adds one token before every text and EOS after it, like BART's."""
     tokenizer = make_tokenizer()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="! $A </s>", special_tokens=[("!", 29), ("</s>", EOS)]

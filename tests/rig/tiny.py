@@ -1,4 +1,4 @@
-"""Shapes of tiny models of every family, and one way to fill them."""
+"""Sizes of tiny models of every family, and a common initialisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPT: dict[str, Any] = {
 
 
 def make_causal(config: PreTrainedConfig) -> PreTrainedModel:
-    """Make the language model that `config` describes, with weights that follow a seed."""
+    """Make the language model that `config` describes, with seeded weights."""
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
     spread_out(model)
@@ -29,7 +29,7 @@ def make_causal(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def spread_out(model: nn.Module, seed: int = 0) -> None:
-    """Draw matrices anew, so that predictions are far from uniform whatever the family's own initialisation."""
+    """Re-initialise matrices with larger values, so that predictions are far from uniform in every family."""
     torch.manual_seed(seed)
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -1,4 +1,4 @@
-"""Tiny policies with values, sequences for them, and values computed one sequence at a time."""
+"""Tiny policies with value functions, sequences for them, and reference values, one sequence at a time."""
 
 from __future__ import annotations
 

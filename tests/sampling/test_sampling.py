@@ -1,4 +1,4 @@
-"""Laws of `sample`: what it draws, how likely it says that was, and where it stops."""
+"""Tests of token sampling: distribution, log-probs and stopping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EOS, PAD = 30, 31
 
 
 class TinyPolicy:
-    """Show sampling as much of a policy as it needs."""
+    """Minimal policy for sampling."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ def chosen(batch: Trajectories) -> list[list[int]]:
 
 
 def always(policy: TinyPolicy, script: dict[int, int]) -> None:
-    """Make the model choose `script[token]` after `token`, whatever came before."""
+    """Make the model choose `script[token]` after `token`, whatever the earlier context."""
     model = policy.module
     with torch.no_grad():
         for parameter in model.transformer.h.parameters():

@@ -1,4 +1,4 @@
-"""Laws of the draw: numbers come from numpy, scipy or by hand, never from the code under test."""
+"""Tests of drawing tokens from logits: expected numbers come from numpy, scipy or manual calculation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEXT_BELOW_ONE = 1 - 2**-53
 
 
 def by_hand(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
-    """Work out the probabilities of one row of logits, token by token."""
+    """Compute the probabilities of one row of logits, token by token."""
     order = np.argsort(-logits, kind="stable")
     scaled = logits.astype(np.float64) / temperature
     kept = list(order[:top_k]) if top_k else list(order)
@@ -31,7 +31,7 @@ def by_hand(logits: np.ndarray, temperature: float = 1.0, top_k: int = 0, top_p:
 
 
 def chi_squared(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the p-value of `counts` having come from `probabilities`, rare tokens taken together."""
+    """Return the p-value of `counts` under `probabilities`, with rare tokens merged."""
     assert counts[probabilities == 0].sum() == 0
     total = counts.sum()
     common = probabilities * total >= 10
@@ -80,7 +80,7 @@ def test_a_token_of_probability_zero_is_never_drawn(vocabulary: int) -> None:
     logits[0, vocabulary - 3] = 0.0  # zeros on both sides
     logits[1, 0], logits[1, vocabulary - 2] = 1.0, 1.0
     logits[2, vocabulary - 1] = -5.0
-    logits[3, 3], logits[3, 4], logits[3, 5] = -9.0, 9.0, -9.0  # the likeliest is neither the first nor the last
+    logits[3, 3], logits[3, 4], logits[3, 5] = -9.0, 9.0, -9.0  # the most likely is neither first nor last
     first, _ = draw(logits, torch.zeros(4, dtype=torch.float64))
     last, logprobs = draw(logits, torch.full((4,), NEXT_BELOW_ONE, dtype=torch.float64))
     assert first.tolist() == [vocabulary - 3, 0, vocabulary - 1, 3]
@@ -91,7 +91,7 @@ def test_a_token_of_probability_zero_is_never_drawn(vocabulary: int) -> None:
 def test_the_rare_half_of_a_large_vocabulary_is_drawn_as_often_as_it_should_be() -> None:
     vocabulary, draws = 50257, 2000
     logits = torch.zeros(1, vocabulary)
-    logits[0, 0] = np.log(vocabulary - 1)  # half of the mass on one token, half on 50256 of 1e-5 each
+    logits[0, 0] = np.log(vocabulary - 1)  # half of the probability on one token, half on 50256 tokens of 1e-5 each
     generator = torch.Generator().manual_seed(3)
     uniforms = torch.rand(draws, dtype=torch.float64, generator=generator)
     tokens = torch.cat([draw(logits.expand(200, -1), part)[0] for part in uniforms.split(200)])

@@ -1,4 +1,4 @@
-"""Laws of how seldom sampling asks a device what it holds: each time, the program waits for it."""
+"""Tests of host reads in the sampling loop, each of which waits for the device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reads_on_host(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 class Kernels(TorchDispatchMode):
-    """Note the kernels whose results a program has to wait for."""
+    """Count the operations for whose results the host waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Kernels(TorchDispatchMode):
 
 
 class Questions(TorchFunctionMode):
-    """Note what reaches no kernel on a processor: lists made of tensors, and tensors made of lists on a device."""
+    """Count operations that launch no kernel on a CPU but synchronise a GPU: tensors to lists and lists to tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Questions(TorchFunctionMode):
 
 
 class TableDecoder:
-    """A decoder whose logits depend on the last token alone: it never waits for the device."""
+    """Decoder whose logits depend on the last token alone, without waiting for the device."""
 
     def __init__(self, prompts: Sequence[Sequence[int]]) -> None:
         self.table = torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
@@ -81,7 +81,7 @@ class TableDecoder:
 
 
 class SmallPolicy:
-    """As much of a policy as sampling needs."""
+    """Minimal policy for sampling."""
 
     def __init__(self, make: Callable[[Sequence[Sequence[int]], int], Decoder], module: nn.Module) -> None:
         self.module, self.tokenizer, self._make = module, type("Padded", (), {"pad_token_id": 31}), make
@@ -111,7 +111,7 @@ def waits(policy: SmallPolicy, **options: Any) -> list[str]:
 
 
 def added(policy: SmallPolicy, **options: Any) -> Counter[str]:
-    """Count what sampling 41 tokens of every prompt asks for and sampling 9 does not."""
+    """Count the host reads of sampling 41 tokens per prompt minus those of sampling 9."""
     continued(policy, max_new_tokens=41)
     few, many = (Counter(waits(policy, eos_token_ids=(), max_new_tokens=number, **options)) for number in (9, 41))
     return many - few
@@ -124,9 +124,9 @@ def added(policy: SmallPolicy, **options: Any) -> Counter[str]:
 )
 def test_a_device_is_asked_once_in_so_many_tokens(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_policy()
-    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of the first 40 tokens, and of the first 8
+    assert added(policy, **options) == {"tolist": 40 - 8}  # after each of 40 tokens, minus after each of 8
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
-    assert added(policy, **options) == {"tolist": 5 - 1}  # after the 8th, 16th, 24th, 32nd and 40th; and after the 8th
+    assert added(policy, **options) == {"tolist": 5 - 1}  # after tokens 8, 16, 24, 32 and 40, minus after token 8
 
 
 def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
@@ -154,16 +154,16 @@ def test_asking_seldom_changes_nothing(options: dict[str, Any], grows: bool, mon
 def test_no_sequence_is_read_beyond_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     policy, read = make_policy(grows=True), []
-    policy.max_length = 12  # so that one of 20 prompts may be continued by 8 tokens, and 19 by 11
+    policy.max_length = 12  # the cache then fits one of 20 prompts with 8 new tokens, and 19 with 11
     policy.module.transformer.wpe.register_forward_hook(lambda module, args, out: read.append(int(args[0].max())))
     prompts = [Prompt(text="", tokens=(1, 2, 3, 4)), *[Prompt(text="", tokens=(5,))] * 19]
     batch = sample(policy, prompts, SamplingConfig(max_new_tokens=40, eos_token_ids=()))
     assert batch.num_actions.tolist() == [8, *[11] * 19]
-    assert max(read) == 10  # the last of 12 tokens is drawn, and not read
+    assert max(read) == 10  # the last of 12 tokens is sampled, but not passed through the model
 
 
 def test_drawing_needs_nothing_that_a_device_holds() -> None:
-    logits = torch.empty(4, 5000, device="meta")  # which holds nothing, and can be asked for nothing
+    logits = torch.empty(4, 5000, device="meta")  # without data, so that a host read raises
     allowed = torch.empty(4, 5000, dtype=torch.bool, device="meta")
     forbidden = torch.empty(2, dtype=torch.long, device="meta")
     wanted = restrict(logits, temperature=0.7, top_k=9, top_p=0.9, forbidden=forbidden, allowed=allowed)

@@ -1,4 +1,4 @@
-"""What sampling writes down comes out where it belongs, whenever it is put there."""
+"""Tests of the sampling record: tokens and columns are returned in prompt order, whatever the write interval."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle_every(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("settle_every")
 def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> None:
-    """The second prompt is in front; it ends at its second token, and what it draws in vain afterwards is nobody's."""
+    """The second prompt runs in row 0; it ends at its second token, and its later samples are discarded."""
     written = Record(2, 3, torch.device("cpu"), ())
     rows, said = long(1, 0), torch.empty(2)
     steps = [
@@ -33,7 +33,7 @@ def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> Non
         (long(6, 1), [False, True], [False, True], [-9.0, -3.0]),
     ]
     for at, (tokens, live, ended, logprobs) in enumerate(steps):
-        said.copy_(torch.tensor(logprobs))  # where the step before was said, as a decoder with tensors of its own does
+        said.copy_(torch.tensor(logprobs))  # in the same tensor as before, like a decoder with static outputs
         written.write(rows, torch.tensor(live), long(at, at), SampledTokens(tokens, {"logprobs": said}))
         written.end(rows, torch.tensor(ended))
     assert written.chosen(0, 0, 3) == [3, 5, 1]

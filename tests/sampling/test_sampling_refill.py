@@ -1,4 +1,4 @@
-"""Laws of prompts that join a running batch: what is drawn is what is drawn without, and no more run at once."""
+"""Tests of prompts that join a running batch: samples do not change, and the batch size is bounded."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rlcore.types import Prompt, Trajectories
 
 SIZE, NEW = 4, 14
 ENDS = (EOS, 4, 9, 15, 22)
-"""Enough of the vocabulary that sequences end at different times."""
+"""A large enough part of the vocabulary for sequences to end at different times."""
 LENGTHS = [3, 58, 1, 6, 6, 2, 12, 4, 1, 55, 5, 3, 10, 2, 8, 6, 7, 1]
 
 
 class Watched:
-    """Be a policy that takes down how many sequences its decoders have, and with how many prompts they began."""
+    """Policy that records the initial and the current number of sequences of its decoders."""
 
     def __init__(self, policy: ModelPolicy, *, lends: bool = True) -> None:
         self._policy, self._lends = policy, lends
@@ -69,7 +69,7 @@ class Watched:
 
 
 class _Asked(SimpleNamespace):
-    """Be a decoder that joins if the one behind it does."""
+    """Decoder that supports joining if the wrapped decoder does."""
 
     def __init__(self, plain: SimpleNamespace, decoder: Decoder) -> None:
         super().__init__(**vars(plain))
@@ -82,7 +82,7 @@ class _Asked(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have small batches of short sequences run as large ones of longer sequences do."""
+    """Lower the size thresholds, so that small batches run like large ones."""
     monkeypatch.setattr(sampler, "JOIN_SHARE", 8)
     for name, number in {"MIN_JOINED_ROWS": 1, "MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed_decoder, name, number)
@@ -96,7 +96,7 @@ def make_policy(model: PreTrainedModel | None = None, **options: Any) -> ModelPo
 
 
 def make_prompts(lengths: Sequence[int] = LENGTHS) -> list[Prompt]:
-    """Make prompts some of which are equal, and begin alike."""
+    """Make prompts some of which are equal, and some of which share a prefix."""
     return [Prompt("", tuple((i // 3 * 7 + k * 5) % 29 for k in range(length))) for i, length in enumerate(lengths)]
 
 
@@ -108,7 +108,7 @@ def draw(policy: Any, prompts: Sequence[Prompt] | None = None, **options: Any) -
 
 
 def padded(policy: ModelPolicy, prompts: Sequence[Prompt] | None = None, **options: Any) -> Trajectories:
-    """Draw with the decoder that knows padding, all at once."""
+    """Sample with the padded decoder, all prompts at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlcore.models.input_layout.pays", lambda *_, **__: False)
         return draw(policy, prompts, **{**options, "batch_size": 0})
@@ -123,7 +123,7 @@ def assert_same(got: Trajectories, expected: Trajectories) -> None:
 
 
 def allowing(*, end_after: int) -> Tensor:
-    """Let any token but a few follow each, and EOS only those from `end_after` on."""
+    """Return a mask that allows all but a few tokens after each token, and EOS only from `end_after` on."""
     mask = torch.rand(32, 32, generator=torch.Generator().manual_seed(2)) < 0.6
     mask[:, EOS] = torch.arange(32) >= end_after
     mask[:, 0] = True

@@ -1,4 +1,4 @@
-"""Laws of what is drawn where advantages steer it and where a mask bounds it; numbers are worked by hand."""
+"""Tests of sampling with advantage weights and with logit masks; expected numbers are computed by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LN2 = math.log(2.0)
 
 @attrs.define
 class Tables:
-    """A policy whose logits and advantages are rows of tables, by the last token."""
+    """Policy whose logits and advantages are rows of tables, indexed by the last token."""
 
     logits: Tensor
     advantages: Tensor | None = None
@@ -73,13 +73,13 @@ def draw(policy: Any, last: Sequence[int], mask: Any = None, **options: Any) -> 
 
 
 def probabilities(batch: Trajectories, column: str) -> dict[int, float]:
-    """Read off what a column says of each token that was drawn as the first."""
+    """Return the probability of each token as a first token, from a column of many samples."""
     at = batch.action_mask & (batch.action_mask.cumsum(1) == 1)
     pairs = zip(batch.tokens[at].tolist(), batch[column][at].exp().tolist(), strict=True)
     return {token: round(value, 5) for token, value in pairs}
 
 
-# pi = (1/2, 1/4, 1/4), exp(beta A) = (1, 2, 4): weights (1/2, 1/2, 1), so (1/4, 1/4, 1/2) is drawn from.
+# pi = (1/2, 1/4, 1/4), exp(beta A) = (1, 2, 4): weights (1/2, 1/2, 1), so the distribution is (1/4, 1/4, 1/2).
 STEERED = Tables(torch.tensor([[LN2, 0.0, 0.0]]).repeat(3, 1) + 5.0, torch.tensor([[0.0, 0.5, 1.0]]).repeat(3, 1) - 7.0)
 BETA = 2 * LN2
 
@@ -90,7 +90,7 @@ BETA = 2 * LN2
         ({}, {0: 1 / 4, 1: 1 / 4, 2: 1 / 2}),
         ({"beta": 2 * BETA}, {0: 1 / 11, 1: 2 / 11, 2: 8 / 11}),  # weights (1/2, 1, 4)
         ({"beta": -BETA}, {0: 8 / 11, 1: 2 / 11, 2: 1 / 11}),  # weights (1/2, 1/8, 1/16)
-        ({"temperature": 0.5}, {0: 1 / 6, 1: 1 / 6, 2: 4 / 6}),  # the weights squared: the advantages are divided too
+        ({"temperature": 0.5}, {0: 1 / 6, 1: 1 / 6, 2: 4 / 6}),  # weights squared: advantages are divided as well
         ({"top_k": 1}, {2: 1.0}),
         ({"top_p": 0.5}, {2: 1.0}),
     ],
@@ -159,7 +159,7 @@ def test_a_model_is_steered_by_its_lowest_target_less_its_value(q_policy: ModelP
     model, heads = q_policy.module.model, q_policy.module.q_heads
     q_policy.sync_targets(0.5)
     with torch.no_grad():
-        for number, target in enumerate(heads.targets):  # neither the heads nor one target alone would do
+        for number, target in enumerate(heads.targets):  # neither the heads alone nor one target alone gives this
             target.fall.bias.add_(torch.randn(32, generator=torch.Generator().manual_seed(number)))
     batch = continued(q_policy, beta=3.0, temperature=0.8, top_k=8)
     for i in range(len(TEXTS)):
@@ -213,7 +213,7 @@ def test_a_mask_bounds_what_advantages_temperature_and_top_k_leave() -> None:
     mask = [[YES, YES, NO]] * 3
     batch = draw(STEERED, [0] * 2000, mask, beta=BETA, temperature=0.5)
     assert probabilities(batch, "sampling_logprobs") == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
-    batch = draw(STEERED, [0] * 200, mask, beta=1.5 * BETA, top_k=1)  # not token 2, the likeliest of all
+    batch = draw(STEERED, [0] * 200, mask, beta=1.5 * BETA, top_k=1)  # not token 2, the most likely of all
     assert probabilities(batch, "sampling_logprobs") == {1: 1.0}
 
 
@@ -242,7 +242,7 @@ def test_a_mask_follows_sequences_that_change_places(
 def test_nothing_may_follow_is_an_error_where_a_sequence_comes_to_it() -> None:
     policy = Tables(torch.zeros(3, 3))
     trap = [[NO, YES, NO], [NO, NO, NO], [YES, NO, NO]]
-    assert draw(policy, [0], trap).action_tokens == [[1]]  # at its limit a sequence need not go on
+    assert draw(policy, [0], trap).action_tokens == [[1]]  # a sequence at its length limit needs no allowed next token
     message = (
         r"logit_mask\[1\]: allows no token after token 1 \('b'\), and a sequence has reached it; allow EOS after it"
     )

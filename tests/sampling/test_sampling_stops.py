@@ -1,4 +1,4 @@
-"""Laws of where a continuation stops, with a policy that says what a script tells it to."""
+"""Tests of stop sequences, with a policy that outputs scripted tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EOS = 30
 
 
 class ScriptedPolicy:
-    """Answer each prompt with the tokens a script holds for it, then with the last of them for ever."""
+    """Policy that answers each prompt with scripted tokens, then repeats the last of them."""
 
     def __init__(self, script: Mapping[str, Sequence[int]], tokenizer: PreTrainedTokenizerFast, max_length: int = 0):
         self.tokenizer, self.max_length, self.eos_token_ids = tokenizer, max_length, (EOS,)
@@ -110,7 +110,7 @@ def test_an_empty_stop_sequence_is_refused(char_tokenizer: PreTrainedTokenizerFa
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Make a byte-level tokenizer with one token a byte: no letter beyond ASCII is one token."""
+    """Make a byte-level tokenizer with one token per byte: no non-ASCII letter is a single token."""
     vocab = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     backend = Tokenizer(models.BPE(vocab, []))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -118,7 +118,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def piece_tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer of Llama's kind: pieces carry their space in front, and a text loses its first one."""
+    """Make a Llama-style tokenizer: pieces include the preceding space, and decoding drops a leading one."""
     vocab = {"▁": 0, "▁on": 1, "▁stop": 2, "e": 3, "▁of": 4, "</s>": 5, "<unk>": 6}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     backend.normalizer = normalizers.Replace(" ", "▁")
@@ -127,7 +127,7 @@ def piece_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def completed(tokenizer: PreTrainedTokenizerFast, stops: Sequence[str], context: list[int], tokens: list[int]) -> int:
-    """Return after how many of `tokens` a stop sequence is noticed, 0 if it is not."""
+    """Return after how many of `tokens` a stop sequence is detected, 0 if none is."""
     finder = StopSequences(tokenizer, stops)
     for end in range(1, len(tokens) + 1):
         if finder.completed([tokens[end - 1]], lambda _, end=end: (context, tokens[max(0, end - finder.tail) : end])):

@@ -25,7 +25,7 @@ def make_sft(make: Make, model: PreTrainedModel, samples: list[Any], /, **change
 
 
 def labelled(words: PreTrainedTokenizerFast, samples: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokenise, end and mask samples by hand: padded ids, attention mask, and labels as `transformers` wants them."""
+    """Tokenise, end and mask samples by hand: padded ids, attention mask, and labels in `transformers` format."""
     rows: list[tuple[list[int], list[int]]] = []
     for sample in samples:
         ids: list[int] = []
@@ -142,7 +142,7 @@ def test_dropout_is_the_models_own_unless_it_is_turned_off(make_trainer: Make, t
 def test_every_sample_is_seen_once_a_pass_in_another_order_each_time(
     make_trainer: Make, tiny_gpt2: PreTrainedModel
 ) -> None:
-    samples = ["a" * 2**k for k in range(5)]  # sums of their lengths tell which samples a batch holds
+    samples = ["a" * 2**k for k in range(5)]  # sums of their lengths identify the samples of a batch
     trainer = make_sft(make_trainer, tiny_gpt2, samples, batch_size=2, data={"append_eos": True})
     steps = trainer.steps()
     passes = []
@@ -158,7 +158,7 @@ def test_every_sample_is_seen_once_a_pass_in_another_order_each_time(
 def test_passes_become_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel, tmp_path: Any) -> None:
     run = {"root": str(tmp_path / "epochs"), "epochs": 2.5}
     trainer = make_sft(make_trainer, tiny_gpt2, TEXTS, batch_size=2, run=run)
-    assert trainer.run.total_steps == 8  # three steps a pass
+    assert trainer.run.total_steps == 8  # three steps per pass
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 64, "micro_batch_size": 7}], ids=str)

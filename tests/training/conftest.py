@@ -1,4 +1,4 @@
-"""Puts this folder on the path: processes of their own import the tests that start them."""
+"""Add this folder to the path: processes started by the tests import the test modules."""
 
 from __future__ import annotations
 

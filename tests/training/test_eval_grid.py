@@ -1,4 +1,4 @@
-"""Laws of sweeps: which ways of sampling an evaluation goes through, and what of it tells the best checkpoint."""
+"""Tests of evaluation sweeps: the combinations of sampling options, and the metric for the best checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of evaluation: how it samples, what its metrics are called, and what is checked before a run begins."""
+"""Tests of evaluation: sampling, metric names, and checks before a run begins."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_mask_of_another_size_is_known_before_the_first_step(make_trainer: Mak
 def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest.CaptureFixture[str]) -> None:
     mask = torch.ones(32, 32)
     sft_run(make_trainer, inputs={"logit_mask": mask})
-    mask[EOS] = 0.0  # nothing need follow the end
+    mask[EOS] = 0.0  # the end token needs no allowed next token
     sft_run(make_trainer, inputs={"logit_mask": mask})
     assert "logit_mask" not in capsys.readouterr().err
     mask[5] = mask[7] = 0.0
@@ -146,7 +146,7 @@ def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest
 
 def test_a_prompt_that_nothing_may_follow_is_known_before_the_first_step(make_trainer: Make) -> None:
     mask = torch.ones(32, 32)
-    mask[2] = 0.0  # c, with which the second prompt ends
+    mask[2] = 0.0  # c, the last token of the second prompt
     with pytest.raises(DataError, match=r"logit_mask\[2\]: allows no token after .* evaluation prompt 1, 'bc'"):
         sft_run(make_trainer, inputs={"logit_mask": mask})
 

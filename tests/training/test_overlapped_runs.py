@@ -1,4 +1,4 @@
-"""Runs whose rewards are asked for while sampling goes on learn and write what others do."""
+"""Tests of rewards computed while sampling continues: runs learn and write the same as without overlap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def train(folder: Path, name: str, *, overlap: bool, trainer: str = "ppo", **cha
 
 
 def lines(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
-    """Return what is written of rollouts and of metrics, but for times."""
+    """Return the logged rollouts and metrics, without times."""
     files = [(folder / name / file).read_text().splitlines() for file in ("rollouts.jsonl", "metrics.jsonl")]
     rollouts, metrics = ([json.loads(line) for line in file] for file in files)
     return rollouts, [{key: row[key] for key in row if not key.startswith(MEASURED)} for row in metrics]
@@ -65,7 +65,7 @@ def test_a_run_learns_and_writes_the_same(tmp_path: Path, trainer: str) -> None:
 
 def test_a_stop_in_the_middle_of_a_round_finishes_the_step(tmp_path: Path) -> None:
     def stopping(outputs: list[str]) -> list[float]:
-        os.kill(os.getpid(), signal.SIGTERM)  # Python delivers it to the main thread
+        os.kill(os.getpid(), signal.SIGTERM)  # Python delivers the signal to the main thread
         return [0.0] * len(outputs)
 
     result = train(tmp_path, "stopped", overlap=True, reward_fn=stopping, gen={"max_new_tokens": 6})
@@ -104,7 +104,7 @@ def test_what_cannot_be_overlapped_is_scored_afterwards_with_a_warning(
 
 
 def in_company(folder: str) -> None:
-    """Train twice on this rank, with rewards overlapped and without."""
+    """Train twice on this rank, with overlapped rewards and without."""
     for name, overlap in (("ours", True), ("theirs", False)):
         train(Path(folder), name, overlap=overlap)
 

@@ -1,4 +1,4 @@
-"""Rewards that are asked for while sampling goes on are those asked for afterwards: numbers, order, errors and all."""
+"""Tests of rewards computed while sampling continues: same numbers, order and errors as rewards computed afterwards."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlcore.types import Prompt, Trajectories
 
 TEXTS = ["a", "bb", "ccc", "dd", "eeeee", "f", "gg", "hhh", "i", "jj"]
 PARTS = [[0, 5, 8], [1, 3, 6], [9, 2, 7], [4]]
-"""Sub-batches in the order they are finished, as of a sampler that sorts prompts."""
+"""Sub-batches in the order they finish, as with a sampler that sorts prompts."""
 
 
 class Sampled:
-    """Continue prompts by what is written down, one sub-batch after another, as a sampler would."""
+    """Sampler that returns scripted continuations, one sub-batch after another."""
 
     def __init__(self, *, parts: Sequence[Sequence[int]] = PARTS, before: Callable[[int], None] | None = None) -> None:
         self.parts, self.before, self.told = parts, before, 0
@@ -74,12 +74,12 @@ def dense(output_tokens: list[list[int]]) -> list[list[float]]:
 
 
 def dense_where_long(output_tokens: list[list[int]], outputs: list[str]) -> list[Any]:
-    """Give a list to the longest output alone, which is one of a single sub-batch."""
+    """Return per-token rewards for the longest output alone, which is in a single sub-batch."""
     return [[0.5] * len(t) if len(o) == 5 else 1.5 for t, o in zip(output_tokens, outputs, strict=True)]
 
 
 async def later(outputs: list[str], tokenizer: Any) -> torch.Tensor:
-    await asyncio.sleep(0.001 * (5 - len(outputs[0])))  # the first sub-batches answer last
+    await asyncio.sleep(0.001 * (5 - len(outputs[0])))  # the first sub-batches finish last
     return torch.tensor([float(len(tokenizer(output)["input_ids"])) for output in outputs])
 
 
@@ -145,7 +145,7 @@ def test_coroutines_of_several_sub_batches_run_at_the_same_time() -> None:
     async def meet(outputs: list[str]) -> list[float]:
         state["now"] += 1
         state["most"] = max(state["most"], state["now"])
-        while state["most"] < len(PARTS):  # noqa: ASYNC110  nobody goes on before all have come; an Event needs a loop
+        while state["most"] < len(PARTS):  # noqa: ASYNC110  all wait until all have started; an Event needs a loop
             await asyncio.sleep(0)
         return [float(len(output)) for output in outputs]
 
@@ -182,7 +182,7 @@ def raises_at_g(outputs: list[str]) -> list[float]:
     ],
 )
 def test_an_error_names_function_and_sample_and_ends_sampling(reward_fn: Any, said: str) -> None:
-    sampled = Sampled(before=lambda number: time.sleep(0.3 if number == 3 else 0))  # for the thread to come so far
+    sampled = Sampled(before=lambda number: time.sleep(0.3 if number == 3 else 0))  # time for the thread to reach this
     with pytest.raises(RewardError, match=said):
         run(reward_fn, overlap=True, sampled=sampled)
     assert sampled.told < len(PARTS)
@@ -238,7 +238,7 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             run(blocked, overlap=True, sampled=Sampled(before=before))
-        assert threads()  # nothing can end a function but itself
+        assert threads()  # only the function itself can end
     finally:
         release.set()
     begun.clear()

@@ -1,4 +1,4 @@
-"""What training samples is on disk: in order, from all ranks, and as much of it as was asked for."""
+"""Tests of the rollout log: training samples are written in order, from all ranks, up to the configured number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlcore.types import Prompt, Trajectories
 
 
 class World:
-    """Some ranks in one process: `gather` puts together what each has brought, once all have."""
+    """Several ranks in one process: `gather` concatenates the rows of all ranks once all have called it."""
 
     def __init__(self, size: int, folder: Path, keep: Any) -> None:
         self.size, self.brought = size, [list[Any]() for _ in range(size)]
@@ -37,18 +37,18 @@ class World:
         return [row for brought in self.brought for row in brought]
 
     def share(self, rank: int, texts: Sequence[str]) -> None:
-        """Score what `Ranks.share` deals to a rank."""
+        """Score the prompts that `Ranks.share` assigns to a rank."""
         add(self.ranks[rank], texts[rank :: self.size])
 
     def write(self, step: int) -> None:
-        for rollouts in reversed(self.ranks):  # rank 0, which writes, is the last to come
+        for rollouts in reversed(self.ranks):  # rank 0, which writes, comes last
             rollouts.write(step)
 
 
 def add(
     rollouts: Rollouts, texts: Sequence[str], *, by_name: dict[str, list[float | None]] | None = None, **columns: Any
 ) -> None:
-    """Score prompts `<text>?` that were continued by the text, the longer the better; a text ends with a full stop."""
+    """Score prompts `<text>?` continued by the text, with longer texts scored higher; a text ends with a full stop."""
     prompts = [Prompt(f"{text}?", (1,), columns) for text in texts]
     masks = [[False] + [True] * len(text) for text in texts]
     batch = Trajectories.stack([[0] * len(mask) for mask in masks], masks, ended=[text.endswith(".") for text in texts])
@@ -102,7 +102,7 @@ def test_ranks_need_not_score_equally_often(tmp_path: Path) -> None:
     add(world.ranks[1], ["b", "c"])
     add(world.ranks[0], ["d", "e"])
     world.write(1)
-    world.write(2)  # and in some steps none does
+    world.write(2)  # and some steps have none
     add(world.ranks[1], ["f"])
     world.write(3)
     assert outputs(tmp_path) == [(1, "a"), (1, "b"), (1, "c"), (3, "f")]

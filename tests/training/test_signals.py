@@ -1,4 +1,4 @@
-"""One signal asks for a stop, two make one; in real processes."""
+"""Tests of signals in real processes: the first requests a stop, the second ends the process at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perf/tokens_per_s` against counts worked by hand and a clock fed by hand, whatever the trainer."""
+"""Tests of `perf/tokens_per_s` for every trainer: it equals manual counts, with a manual clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLES = [["ab", "cde"], ["a", "b"], ["abc", "d"], ["a", "bcdef"]]
 
 
 class Steps:
-    """The driver's clock, by which a step takes 250 ms: it is read where one begins and where it has ended."""
+    """The training loop's clock, on which every step takes 250 ms: it is read at the start and the end of a step."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -89,7 +89,7 @@ def test_a_step_that_samples_nothing_counts_what_it_learned_from(tmp_path: Path,
 
 
 def in_company(folder: str) -> list[list[float]]:
-    """Return the tokens of each step of runs of two processes, as the first one's clock has them."""
+    """Return the tokens of each step of runs with two processes, by the first process's clock."""
     samples = {"samples": [["ab", "cd"]] * 3}
     gen = {"max_new_tokens": 4, "min_new_tokens": 4}
     rollouts = {"prompts": ["ab", "c"], "gen": gen, "reward_fn": _numbers}
@@ -108,5 +108,5 @@ def test_tokens_of_all_processes_count(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(Path(__file__).parent))  # for the processes that import this file
     arguments = {"folder": str(tmp_path)}
     sft, reinforce = call_on_two_ranks("test_tokens_per_s:in_company", arguments, what="counting on two ranks")
-    assert sft == pytest.approx([9.0] * 4)  # a prompt stands in where one process has a sample less
+    assert sft == pytest.approx([9.0] * 4)  # a padding sample is used where one process has a sample less
     assert reinforce == pytest.approx([20.0] * 4)

@@ -1,4 +1,4 @@
-"""A process of a warm Python is as one that Python starts, but for the libraries that are imported already."""
+"""Tests of preloaded Python processes: they behave like newly started ones, except for imported libraries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_process_is_as_python_starts_it(
 def what_is_told(text: str) -> list[object]:
     told, modules = text.splitlines()
     argv, path, cwd, environment, name, file, read = json.loads(told)
-    environment.pop("LC_CTYPE", None)  # set by an interpreter that begins without a locale
+    environment.pop("LC_CTYPE", None)  # set by an interpreter that starts without a locale
     return [argv, path, cwd, environment, name, Path(cwd, file), read, modules]
 
 
@@ -96,7 +96,7 @@ def test_what_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
         os.kill(here, signal.SIGINT)
 
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    warm = WarmPython(tmp_path)  # one of its own: what is interrupted has no use for the answer
+    warm = WarmPython(tmp_path)  # a separate one, because an interrupted caller does not read the answer
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):

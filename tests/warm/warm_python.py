@@ -1,10 +1,10 @@
-"""Start Python processes that need not import torch and transformers, which takes seconds of a processor each time.
+"""Start Python processes without importing torch and transformers again, which takes seconds of CPU time each.
 
-They are forks of one process that has imported these libraries and nothing of rlcore. Each has its own folder,
+The processes are forks of one process that has imported these libraries and nothing of rlcore. Each has its own folder,
 environment, arguments, output, seeds and exit status, and runs its module or file from the first line, as `python`
-would; imports of rlcore and of its plugins begin there. What Python and the libraries read of the environment as they
-are imported (PYTHONHASHSEED, HF_HUB_OFFLINE) is that of the tests, and the same in all of them: what may depend on it,
-as whether ranks agree on the order of a set, needs interpreters that are new.
+would; it imports rlcore and its plugins itself. Environment variables that Python and the libraries read on import
+(PYTHONHASHSEED, HF_HUB_OFFLINE) are those of the tests, and equal in all processes: tests that depend on them, for
+example on whether ranks agree on the order of a set, need new interpreters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class WarmPython:
-    """Hold the process that forks; it begins when it is first needed."""
+    """The forking server process; it starts on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,13 +34,13 @@ class WarmPython:
     def run(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float = 300.0
     ) -> Done:
-        """Run `python *arguments`, a module or a file; what it leaves running in its session is killed."""
+        """Run `python *arguments`, a module or a file; processes it leaves running in its session are killed."""
         return self.run_together(arguments, cwd=cwd, environments=[environment], timeout_s=timeout_s)[0]
 
     def run_together(
         self, arguments: Sequence[str], *, cwd: Path, environments: Sequence[Mapping[str, str]], timeout_s: float
     ) -> list[Done]:
-        """Do the same in a process for each environment, all at the same time.
+        """Do the same in one process per environment, all at the same time.
 
         Raises:
             subprocess.TimeoutExpired: they took longer, and were killed.
@@ -56,7 +56,7 @@ class WarmPython:
         timer.start()
         try:
             codes = json.loads(answered.readline())
-        finally:  # also where the tests are interrupted
+        finally:  # also if the tests are interrupted
             timer.cancel()
             _kill(children)
         said = [[Path(each[name]).read_text(encoding="utf-8") for name in ("stdout", "stderr")] for each in processes]
@@ -65,7 +65,7 @@ class WarmPython:
         return [subprocess.CompletedProcess(list(arguments), codes[i], *texts) for i, texts in enumerate(said)]
 
     def close(self) -> None:
-        """Let the process end."""
+        """Stop the server process."""
         if self._server is not None:
             self._server.communicate()
 
@@ -87,7 +87,7 @@ class WarmPython:
 
 
 def _kill(leaders: Sequence[int]) -> None:
-    """End the sessions that these processes began."""
+    """Kill the sessions of these processes."""
     for leader in leaders:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader, signal.SIGKILL)

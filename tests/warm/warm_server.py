@@ -1,7 +1,7 @@
-"""Be the warm Python: import the libraries, then fork for each request, a line of JSON on stdin.
+"""Server of preloaded Python: import the libraries, then fork for each request, a line of JSON on stdin.
 
-A request holds `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, and one environment and one pair
-of files for the output for each process to start. Answered are two lines: the processes' ids, and how they ended.
+A request contains `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, and for each process to start
+one environment and one pair of output files. The answer is two lines: the process ids, and the exit statuses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LIBRARIES = (
     "torch", "accelerate", "transformers.optimization", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "transformers.models.gpt2.modeling_gpt2",
 )  # fmt: skip
-"""What training imports and is not ours; where a run needs more, it imports it itself."""
+"""Third-party modules that training imports; a run imports any others itself."""
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork for each request and wait for the children; return, in a child, what is asked of it; at the end, nothing."""
+    """Fork for each request and wait for the children; return the request in a child, None at the end of the input."""
     while line := sys.stdin.readline():
         request = json.loads(line)
         children = []
@@ -42,7 +42,7 @@ def serve() -> dict[str, Any] | None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Give this process what the request says, and nothing of what the server had."""
+    """Give this process the request's environment and output, and none of the server's."""
     os.setsid()
     for number, name in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         opened = os.open(name, os.O_RDWR)
@@ -52,12 +52,12 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     random.seed()
-    np.random.seed()  # noqa: NPY002  what a program finds that seeds nothing
+    np.random.seed()  # noqa: NPY002  the initial seed of programs that set none
     torch.seed()
 
 
 def run(arguments: list[str]) -> None:
-    """Do what Python does with its arguments; what is not caught ends this process, as it does there."""
+    """Run the arguments as Python does; an uncaught exception ends this process."""
     path = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if arguments[0] == "-m":
         sys.path[:0] = [str(Path.cwd()), *path]
@@ -73,7 +73,7 @@ if __name__ == "__main__":
     del sys.path[0]  # this file's folder
     for library in LIBRARIES:
         importlib.import_module(library)
-    gc.freeze()  # so that no child copies the memory of these only to look for garbage in it
+    gc.freeze()  # so that garbage collection in children does not copy the libraries' memory
     asked = serve()
     if asked is not None:
         become(asked)

@@ -34,7 +34,7 @@ TRIED = {
     "trainer.kl_coef=0", "model.dtype=bfloat16",
 }  # fmt: skip
 AGAIN = {"trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling_dtype=null"}
-"""Of which the policy is taken over, what sampling takes, and nothing."""
+"""Changes whose estimates reuse the policy, the sampling memory, and nothing, respectively."""
 
 
 def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folders: dict[str, Path]) -> None:

@@ -57,7 +57,7 @@ for block in large:
 more = [make(25 * MB, i * 25 * MB + MB) for i in range(1, 4)]  # none of the holes of 10 MB has room for them
 print(json.dumps([heap.peak, resident() - before]))
 """
-"""At the end 76 MB are in use, and there are ten holes of 10 MB between small blocks that stay."""
+"""At the end 76 MB are in use, with ten holes of 10 MB between small live blocks."""
 
 
 def laid_out(how: str, **environment: str) -> list[int]:

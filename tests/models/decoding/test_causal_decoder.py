@@ -1,4 +1,4 @@
-"""Laws of the decoder: transformers' own `generate` and full forward passes are what it must agree with."""
+"""Tests of the causal decoder: it agrees with transformers' `generate` and full forward passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of decoders that further prompts join: each sequence is continued as by a decoder of its own."""
+"""Tests of decoders that prompts join while they run: each sequence continues as with its own decoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have small batches of short sequences run as large ones of longer sequences do."""
+    """Lower the size thresholds, so that small batches run like large ones."""
     for name, number in {"MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed_decoder, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
@@ -36,7 +36,7 @@ def test_smaller_batches_run_packed_if_as_many_prompts_wait_as_begin(waiting: in
     model = make_policy(make_gpt2()).model
     prompts = [[i, 1] for i in range(8)]
     assert pays(model, prompts, max_new_tokens=40, waiting=waiting) is expected
-    assert not pays(model, prompts, max_new_tokens=9, waiting=waiting)  # short: held otherwise, so that none joins
+    assert not pays(model, prompts, max_new_tokens=9, waiting=waiting)  # short ones use another cache, so none joins
     assert not pays(model, prompts[:7], max_new_tokens=40, waiting=16)
     assert not pays(model, [[1] * 16] * 8, max_new_tokens=40, waiting=16)
 

@@ -1,4 +1,4 @@
-"""Laws of sampling with narrower weights: never stale, never taken for the policy's own, and close to it."""
+"""Tests of sampling with low-precision weights: never stale, never used as the policy's weights, and close to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the decoder without padding: the one with it is what it must agree with."""
+"""Tests of the decoder without padding: it agrees with the padded decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of adapters on disk: small and exact for going on, whole and plain for everyone else."""
+"""Tests of saved adapters: checkpoints are small and exact, exports are complete and loadable by other libraries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_was_saved_comes_back_to_the_last_bit(family: str, options: dict[st
     held = {id(p) for p in other.module.parameters()}
     other.load_pretrained(tmp_path / "saved")
     assert_equal(weights(other.module), weights(policy.module))
-    assert {id(p) for p in other.module.parameters()} == held  # an optimizer may have them
+    assert {id(p) for p in other.module.parameters()} == held  # optimizers may hold references to these tensors
 
 
 @pytest.mark.parametrize("options", [lora(), IA3])
@@ -111,7 +111,7 @@ def test_adapters_of_embeddings_are_merged_where_they_are_and_not_where_these_ar
     policy.export(tmp_path / "whole")
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
     torch.testing.assert_close(logits(plain), logits(policy.model), atol=2e-5, rtol=0)
-    assert not json.loads((tmp_path / "whole/config.json").read_text())["tie_word_embeddings"]  # for other readers
+    assert not json.loads((tmp_path / "whole/config.json").read_text())["tie_word_embeddings"]  # for other libraries
 
 
 def test_an_export_is_loaded_without_peft(base: str, tmp_path: Path) -> None:
@@ -159,14 +159,14 @@ def test_training_goes_on_from_an_adapter_by_its_folder(base: str, tmp_path: Pat
     for other in others:
         assert torch.equal(other.score(batch()).logprobs, said)
         step(other)
-        assert torch.equal(other.reference_score(batch()).logprobs, said)  # what it was at its start, not the base
+        assert torch.equal(other.reference_score(batch()).logprobs, said)  # the initial adapter, not the base model
         assert not torch.equal(other.score(batch()).logprobs, said)
 
 
 def test_an_adapter_that_transformers_brings_with_a_model_trains(base: str) -> None:
     trained = build(base, lora())
     step(trained)
-    trained.save_pretrained(Path(base))  # a folder with a model and an adapter of it
+    trained.save_pretrained(Path(base))  # a folder with a model and an adapter for it
     (Path(base) / "heads.safetensors").unlink()
     policy = build(base, None)
     assert torch.equal(policy.score(batch()).logprobs, trained.score(batch()).logprobs)
@@ -182,7 +182,7 @@ def test_the_start_of_a_model_in_memory_can_be_had_again(tmp_path: Path) -> None
     policy.save_start(tmp_path / "start")
     assert_equal(weights(model), before)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "start")
-    assert torch.equal(logits(plain), logits(make_llama()))  # beneath the adapter
+    assert torch.equal(logits(plain), logits(make_llama()))  # below the adapter
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)

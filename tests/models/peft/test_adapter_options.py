@@ -1,4 +1,4 @@
-"""Laws of the option `model.peft`: what it takes, and what an error says of what it does not take."""
+"""Tests of the option `model.peft`: accepted values, and the errors for other values."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_failed_option_leaves_a_model_in_memory_as_it_was() -> None:
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     assert "adapters need the package peft: pip install 'rlcore[peft]'" in refused("llama", lora())
-    build("llama", None)  # and nothing else needs it
+    build("llama", None)  # only this option needs it
 
 
 def test_nothing_imports_peft_that_is_not_asked_for_it(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -170,7 +170,7 @@ def test_a_configuration_object_is_taken_recorded_and_left_alone() -> None:
     assert given.to_dict() == before
     recorded = unstructure(options)["peft"]
     assert recorded["peft_type"] == "LORA"
-    assert recorded["target_modules"] == ["down_proj", "q_proj"]  # in one order, though peft holds a set
+    assert recorded["target_modules"] == ["down_proj", "q_proj"]  # in a fixed order, although peft stores a set
     again = structure(CausalLMConfig, {"peft": recorded})
     assert unstructure(again)["peft"] == recorded
     assert torch.equal(build("llama", again.peft).score(batch()).logprobs, one.score(batch()).logprobs)

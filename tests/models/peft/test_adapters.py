@@ -1,4 +1,4 @@
-"""Laws of adapters: what trains, what they are compared with, and that nothing else of a policy changes."""
+"""Tests of adapters: what is trained, the reference, and that the rest of the policy is unchanged."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_every_adapter_that_begins_at_nothing_is_its_own_reference(options: dict
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("llama", lora(init_lora_weights=False)),  # begins at something
-        ("llama", lora(init_lora_weights="pissa")),  # rewrites the weights beneath
+        ("llama", lora(init_lora_weights=False)),  # a non-zero initial adapter
+        ("llama", lora(init_lora_weights="pissa")),  # modifies the base weights
         ("gpt2", lora("gpt2", bias="all")),  # trains more than the adapter
-        ("llama", {"type": "trainable_tokens", "token_indices": [2], "init_weights": False}),  # tells at one token only
+        ("llama", {"type": "trainable_tokens", "token_indices": [2], "init_weights": False}),  # affects one token only
     ],
 )
 def test_where_turning_it_off_is_not_exact_a_copy_is_the_reference(family: str, options: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ def test_where_turning_it_off_is_not_exact_a_copy_is_the_reference(family: str, 
     assert torch.equal(policy.reference_score(batch()).logprobs, before)
     held = {id(p): p for p in policy.model.parameters() if not p.requires_grad}
     shared = sum(p.numel() for p in policy.reference.parameters() if id(p) in held)
-    assert shared == sum(p.numel() for p in held.values()) > 0  # what cannot drift is not copied
+    assert shared == sum(p.numel() for p in held.values()) > 0  # frozen weights are not copied
 
 
 def test_an_adapter_that_was_trained_before_is_kept_as_it_was() -> None:
@@ -128,7 +128,7 @@ def test_dropout_is_off_in_the_reference_and_ended_by_a_trainer_that_ends_it() -
         if isinstance(part, nn.Dropout):
             part.p = 0.5
     policy = build(model, lora("gpt2", lora_dropout=0.5))
-    step(policy)  # an adapter that does something
+    step(policy)  # an adapter with an effect
     policy.module.eval()
     still, reference = policy.score(batch()).logprobs, policy.reference_score(batch()).logprobs
     policy.module.train()
@@ -206,7 +206,7 @@ def test_what_an_adapter_begins_with_follows_from_the_seed_alone() -> None:
     for seed, draws in ((3, 0), (3, 7), (4, 0)):
         model = MODELS["llama"]()
         torch.manual_seed(seed)
-        torch.rand(draws)  # as one way to come by a model may draw more than another
+        torch.rand(draws)  # because loading methods may consume different amounts of random numbers
         state = torch.get_rng_state()
         build(model, lora(), value_head=False)
         assert torch.equal(torch.get_rng_state(), state)

@@ -1,4 +1,4 @@
-"""Puts this folder on the path: tests share batches and families."""
+"""Add this folder to the path: tests share batches and model families."""
 
 from __future__ import annotations
 

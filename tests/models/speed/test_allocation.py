@@ -1,4 +1,4 @@
-"""Laws of freed memory: it goes back to the system, unless the environment says how it shall be kept."""
+"""Tests of freed memory: it is returned to the system, unless the environment configures malloc otherwise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(resident() - before)
 
 
 def kept(called: str, **environment: str) -> int:
-    """Return how many bytes a process still holds of 56 MiB that it freed and of 8 that it did not."""
+    """Return the bytes a process still uses after it freed 56 MiB and kept 8 MiB."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, called],
         env={**os.environ, **environment},
@@ -44,7 +44,7 @@ def kept(called: str, **environment: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
 def test_freed_memory_goes_back_to_the_system() -> None:
-    assert kept("no") > 60 * MIB  # what would hold in any case proves nothing
+    assert kept("no") > 60 * MIB  # guard: without the call, memory would be retained
     assert kept("yes") < 12 * MIB
 
 

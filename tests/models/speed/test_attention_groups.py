@@ -1,4 +1,4 @@
-"""Laws of attention in groups: the same numbers as in one rectangle, gradients too, and hardly any padding."""
+"""Tests of grouped attention: the same outputs and gradients as one padded rectangle, with little padding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTHS = [2, 9, 3, 9, 1, 4, 8, 3]
 
 
 def price(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    """Say what one more call of attention costs."""
+    """Set the cost of an additional attention call."""
     for module in (packing, attention_groups):
         monkeypatch.setattr(module, "CALL", call)
 
@@ -37,20 +37,20 @@ def batch_of(lengths: list[int], *, left: bool = False, alike: bool = False) -> 
 
 
 def test_the_rectangles_are_the_hand_worked_ones() -> None:
-    # rows of 1, 3 and 2 tokens, numbered 0 | 1 2 3 | 4 5 in a rectangle 3 wide; padding holds 0
+    # rows of 1, 3 and 2 tokens, with indices 0 | 1 2 3 | 4 5 in a rectangle of width 3; padding is 0
     indices, positions = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 0]), torch.tensor([0, 3, 4, 5, 6, 7])
     lengths = torch.tensor([1, 3, 2])
     each = AttentionGroups.of(indices, positions, lengths, width=attention_groups.CALL)  # a call costs one position
-    # 3 + (2 * 2) positions and 2 calls cost 9, as do three groups of 3 + 2 + 1 and 3 calls, or one of 9 and 1 call: 10
+    # 3 + (2 * 2) positions and 2 calls cost 9, as do three groups of 3 + 2 + 1 and 3 calls; one of 9 and 1 call: 10
     assert sum(rows * columns for rows, columns in each.shapes) + len(each.shapes) == 9
-    apart = AttentionGroups.of(indices, positions, lengths, width=10 * attention_groups.CALL)  # it costs none
+    apart = AttentionGroups.of(indices, positions, lengths, width=10 * attention_groups.CALL)  # a call costs nothing
     assert apart.shapes == ((1, 3), (1, 2), (1, 1))
     assert apart.indices.tolist() == [1, 2, 3, 4, 5, 0]
     assert apart.positions.tolist() == [5, 0, 1, 2, 3, 4]
 
 
 def attended(made: Packing, heads: int, groups: int) -> list[Tensor]:
-    """Return what attention says, and the gradients of its queries, keys and values."""
+    """Return the attention outputs and the gradients of queries, keys and values."""
     torch.manual_seed(1)
     count = len(made.positions)
     q, k, v = (torch.randn(1, number, count, 4, requires_grad=True) for number in (heads, groups, groups))
@@ -68,7 +68,7 @@ def test_groups_change_neither_values_nor_gradients(
         price(monkeypatch, call)
         made = pack(batch.tokens, batch.mask, share=True).inputs["packing"]
         said.append(attended(made, 4, kv_heads))
-        if not alike:  # what is all alike is read in one row
+        if not alike:  # equal sequences are computed as one row
             assert bool(made._groups) == (call == 1)
     for one, other in zip(*said, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

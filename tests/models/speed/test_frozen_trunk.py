@@ -1,4 +1,4 @@
-"""Laws of the frozen trunk: it runs once a step for each sequence, and nothing that is said or learned changes."""
+"""Tests of the frozen trunk: it runs once per step and sequence, and outputs and gradients do not change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LENGTHS = (9, 4, 12, 9, 6)
 
 
 def trajectories(side: str, columns: int = 14) -> Trajectories:
-    """Make sequences of which the second begins the first, and the fourth is the first again."""
+    """Return sequences of which the second is a prefix of the first, and the fourth equals the first."""
     mask = torch.zeros(len(LENGTHS), columns, dtype=torch.bool)
     rows = torch.randint(0, 30, mask.shape, generator=torch.Generator().manual_seed(3))
     rows[1], rows[3] = rows[0], rows[0]
@@ -48,7 +48,7 @@ def trajectories(side: str, columns: int = 14) -> Trajectories:
 
 
 def build(spec: Any, unfrozen: int | None = 2, **options: Any) -> ModelPolicy:
-    """Build a policy whose top is no longer what its reference is."""
+    """Build a policy whose trainable layers differ from the reference."""
     config = CausalLMConfig(unfrozen_layers=unfrozen, **options)
     policy = build_causal_lm(spec, config, tokenizer=make_tokenizer(), value_head=True, reference=True)
     generator = torch.Generator().manual_seed(5)
@@ -60,7 +60,7 @@ def build(spec: Any, unfrozen: int | None = 2, **options: Any) -> ModelPolicy:
 
 
 def learn(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, dict[str, Tensor]]:
-    """Score, and return the gradient of something of all that is said."""
+    """Score a batch, and return the gradients of a loss over all outputs."""
     policy.module.zero_grad()
     said = policy.score(batch, entropy=True)
     assert said.values is not None
@@ -83,7 +83,7 @@ def assert_same(policy: ModelPolicy, batch: Trajectories, due: Any, reference: T
 
 @contextmanager
 def counting(*modules: nn.Module) -> Iterator[list[int]]:
-    """Count how often each module's own arithmetic runs: that of a block is in the parts it holds."""
+    """Count how often each module runs its own arithmetic; a block's arithmetic is in its submodules."""
     counts = [0] * len(modules)
 
     def note(i: int) -> Any:
@@ -107,7 +107,7 @@ def test_what_is_said_and_learned_is_the_same(name: str, unfrozen: int, packing:
     assert policy.module.trunk is not None
     assert policy.module.trunk.depth == 4 - unfrozen
     policy.module.train()
-    # What is replayed was read in other company, and padded otherwise.
+    # Cached activations were computed in other batches, with other padding.
     some = trajectories("right").rows(torch.tensor([2, 0]))
     for side in ("left", "right"):
         batch = trajectories(side)
@@ -130,7 +130,7 @@ def test_the_bottom_runs_once_for_a_sequence_and_the_top_each_time(name: str, pa
     with counting(*decoder_blocks(policy.model), *decoder_blocks(policy.reference)) as counts, policy.training_step():
         policy.score(batch.rows(torch.tensor([0, 1])))
         assert counts == [1, 1, 1, 1, 0, 0, 0, 0]
-        policy.reference_score(batch)  # some is known, and the rest is read by the reference's trunk, which is the same
+        policy.reference_score(batch)  # some rows are cached; the reference's identical trunk computes the others
         assert counts == [1, 1, 1, 1, 1, 1, 1, 1]
         for _ in range(3):
             for part in batch.split(2):
@@ -172,7 +172,7 @@ def test_what_drops_out_is_run_every_time() -> None:
     with policy.training_step():
         first, second = policy.score(batch), policy.score(batch)
         assert not torch.allclose(first.logprobs, second.logprobs, atol=1e-3)
-        for _ in range(2):  # the reference drops nothing out, and is not told what the policy's trunk made of it
+        for _ in range(2):  # the reference has no dropout, so it must not use the activations of the policy's trunk
             assert torch.allclose(policy.reference_score(batch).logprobs, reference, atol=1e-5)
         assert not torch.allclose(policy.score(batch).logprobs, second.logprobs, atol=1e-3)
 
@@ -206,7 +206,7 @@ def test_where_nothing_is_frozen_there_is_no_trunk() -> None:
     assert build(make_causal(CONFIGS["gpt2"]), None).module.trunk is None
     assert build(make_causal(CONFIGS["gpt2"]), 4).module.trunk is None
     model = make_causal(CONFIGS["gpt2"])
-    decoder_blocks(model)[0].requires_grad_(False)  # the embeddings still train
+    decoder_blocks(model)[0].requires_grad_(False)  # the embeddings are still trained
     assert build(model, None).module.trunk is None
 
 
@@ -223,11 +223,11 @@ def test_an_adapter_in_the_bottom_layers_leaves_no_trunk_and_one_above_does() ->
 
 
 class Leaving(nn.Module):
-    """A block that leaves something beside the hidden states for one above it."""
+    """Block that stores an extra value for a block above it, beside the hidden states."""
 
     def __init__(self, block: nn.Module, above: nn.Module) -> None:
         super().__init__()
-        self.block, self.above = block, (above,)  # in a tuple, so that it is not taken for a part of this
+        self.block, self.above = block, (above,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, hidden: Tensor, *rest: Any, **named: Any) -> Any:
         out = self.block(hidden, *rest, **named)
@@ -236,7 +236,7 @@ class Leaving(nn.Module):
 
 
 class Reading(nn.Module):
-    """A block that reads what one below it has left."""
+    """Block that uses the value stored by a block below it."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()

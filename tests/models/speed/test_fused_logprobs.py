@@ -1,4 +1,4 @@
-"""Laws of log-probs read off tiles: numbers and gradients are those of log-softmax over all logits, in float64."""
+"""Tests of tiled log-probs: values and gradients equal log-softmax over all logits in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inputs(rows: int = ROWS, dtype: torch.dtype = torch.float64, *, bias: bool =
 
 
 def plainly(hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, logit_map: LogitMap) -> TokenScores:
-    """Make every logit, and go by the definitions."""
+    """Compute all logits, and apply the definitions."""
     logits = (hidden @ weight.T + (0 if bias is None else bias)) * logit_map.scale
     if logit_map.cap:
         logits = logit_map.cap * torch.tanh(logits / logit_map.cap)
@@ -132,7 +132,7 @@ def test_narrow_products_are_summed_in_float32(how: str) -> None:
         tensor.requires_grad_()
     tokens, names = exact[3], ("logprobs", "entropy")
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        logits = F.linear(*given).float()  # rounded as the model's own head rounds them
+        logits = F.linear(*given).float()  # rounded like the outputs of the model's own head
         said = score_tokens(*given, tokens, entropy=True, tile=(3, 8))
     assert said.entropy is not None
     chosen, entropy = logits.log_softmax(-1)[torch.arange(ROWS), tokens], torch.special.entr(logits.softmax(-1)).sum(-1)
@@ -147,7 +147,7 @@ def test_narrow_products_are_summed_in_float32(how: str) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Note the most elements that any tensor has which an operation makes."""
+    """Record the number of elements of the largest tensor created by any operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def test_no_tensor_of_all_logits_is_made_or_saved(entropy: bool, logit_map: Logi
     with largest, torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
         said = score_tokens(hidden, weight, None, torch.arange(rows), logit_map=logit_map, entropy=entropy, tile=tile)
         loss(said, ("logprobs", "entropy") if entropy else ("logprobs",)).backward()
-    # The weights and their gradient are the largest; what is made of logits is a tile.
+    # The weights and their gradient are the largest tensors; logits exist only as tiles.
     assert largest.elements <= max(vocabulary * width, tile[0] * tile[1]) < rows * vocabulary
     assert max(saved) <= vocabulary * width
 

@@ -1,4 +1,4 @@
-"""A padded pass in groups of about one length says what one pass over the whole says, gradients included."""
+"""Tests of length groups: a padded pass in groups of similar length equals one pass over the whole batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_no_other_cuts_cost_less(price: int) -> None:
 
 def test_cuts_by_hand() -> None:
     assert cut([20, 20, 5, 5, 5], 10) == [0, 2]  # 20 + 20 + 10, and 15 + 10: 75; whole: 110
-    assert cut([20, 18, 16], 10) == [0]  # 60 + 10; a further cut saves 2, 4 or 6
+    assert cut([20, 18, 16], 10) == [0]  # 60 + 10; a further split saves 2, 4 or 6
     assert cut([100, 50, 10], 10) == [0, 1, 2]
     assert cut([7, 7, 7], 10) == [0]
     assert cut([], 10) == [0]
@@ -90,7 +90,7 @@ def ragged(*, left: bool = False) -> Trajectories:
 
 
 def told(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, PolicyOutputs, dict[str, Tensor]]:
-    """Return what the policy and its reference say of a batch, and the gradients of all of it together."""
+    """Return the outputs of the policy and its reference for a batch, and the gradients of their sum."""
     said = policy.score(batch, entropy=True, logits=True)
     assert said.values is not None
     assert said.entropy is not None

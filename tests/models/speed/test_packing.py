@@ -1,4 +1,4 @@
-"""Laws of packing: what runs over real tokens only says, to the last gradient, what runs over padding too."""
+"""Tests of packing: running real tokens only gives the same outputs and gradients as running padded batches."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ DOES_NOT_PACK = {
     "mamba, no attention": hf.MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4),
 }
 LENGTHS = (2, 7, 31, 12)
-COLUMNS = 37  # not the longest row: equal widths would run the same kernels and prove little
+COLUMNS = 37  # not the longest row: with equal widths, both sides would run the same kernels
 
 
 def batch(side: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, the mask of real ones, and chosen tokens scattered among them; padding holds a real token's id."""
+    """Return tokens, the mask of real ones, and scattered chosen tokens; padding contains a real token's id."""
     random = torch.Generator().manual_seed(1)
     tokens = torch.full((len(LENGTHS), COLUMNS), 5)
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
@@ -147,7 +147,7 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     wrong = pack(given[0], given[1]).inputs
     with pytest.raises(Exception, match="window of 12 tokens is shorter"):
         model(**wrong)
-    tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of 12 tokens at most: these fit
+    tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of at most 12 tokens: these fit
     logits, _ = predict(model, CausalLayout(longest), tokens, mask, action_mask)
     assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-5, atol=1e-5)
 

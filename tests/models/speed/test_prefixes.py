@@ -1,4 +1,4 @@
-"""Laws of shared prefixes: what stands behind the same tokens is read once, and nobody can tell."""
+"""Tests of shared prefixes: tokens after the same prefix are computed once, and outputs do not change."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ROWS = (
 )
 """Distinct prefixes: 5 of the first row, 2 more of the second, none of the third, 4, none, 1 more."""
 READ = 4 + 1 + 3 + 1
-"""Of these those that somebody reads: the last token of a row predicts nothing, but (9, 8, 7, 10) is read for row 6."""
+"""Prefixes that are computed: a row's last token predicts nothing, but (9, 8, 7, 10) is needed by row 6."""
 
 
 def batch(side: str = "right") -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, mask and chosen tokens, all but the first two of each row."""
+    """Return tokens, mask and chosen tokens: all but the first two of each row."""
     tokens, mask = torch.full((len(ROWS), 9), 5), torch.zeros(len(ROWS), 9, dtype=torch.bool)
     for i, row in enumerate(ROWS):
         start = 9 - len(row) if side == "left" else 0
@@ -53,7 +53,7 @@ def distinct(rows: NDArray[np.int64]) -> Prefixes:
 def test_prefixes_are_the_hand_worked_ones() -> None:
     order, owned = distinct(padded([[5, 6], [4, 4], [4, 4, 5], [5], [4, 4, 5]]))
     read = dict(zip(order.tolist(), owned.sum(1).tolist(), strict=True))
-    # Of the three that begin with 4, 4 one reads that; of the two equal ones one reads the 5; of two 5s one reads it.
+    # One of the three rows that begin with 4, 4 computes it; one of the two equal rows the 5; one of two 5s the 5.
     assert sorted(read[row] for row in (1, 2, 4)) in ([0, 0, 3], [0, 1, 2])
     assert sorted(read[row] for row in (0, 3)) in ([0, 2], [1, 1])
     assert owned.sum() == 5
@@ -72,7 +72,7 @@ def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
     assert len(read) == len(set(read))  # each once
     assert set(read) == {tuple(row[: i + 1]) for row in rows for i in range(len(row))}
     before: list[int] = []
-    for row, own in zip(order, owned, strict=True):  # what is not read stands behind the same tokens as above it
+    for row, own in zip(order, owned, strict=True):  # tokens not computed follow the same prefix as above
         for column in range(len(rows[row])):
             assert own[column] or rows[row][: column + 1] == before[: column + 1]
         before = rows[row]
@@ -113,7 +113,7 @@ def test_rows_that_others_hold_need_no_attention() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
     _, run = predict(model, CausalLayout(longest_packed(model)), *batch())
     packing = run.inputs["packing"]
-    assert len(packing.indices) == 2 * packing.columns  # the second, without its last token, and the fourth hold all
+    assert len(packing.indices) == 2 * packing.columns  # row 2 without its last token, and row 4, contain all
 
 
 @pytest.mark.parametrize(

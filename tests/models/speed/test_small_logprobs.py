@@ -1,4 +1,4 @@
-"""Laws of log-probs read off all logits in one piece of memory: those of log-softmax, and their gradients."""
+"""Tests of log-probs from full logits in a single buffer: values and gradients equal those of log-softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Techniques of speed are listed in one table, and each can be switched off without changing what is computed."""
+"""Tests of the table of speed techniques: each can be disabled without changing the results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_without_a_technique_the_same_is_computed(name: str, capsys: pytest.Capt
 
 
 def _outputs(policy: Any) -> list[torch.Tensor]:
-    """Return log-probs, values, gradients, and what is sampled with its log-probs."""
+    """Return log-probs, values, gradients, and samples with their log-probs."""
     batch = make_dialogues()
     with policy.training_step():
         policy.score(batch)
