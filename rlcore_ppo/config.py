@@ -27,7 +27,7 @@ class PPOConfig(BatchOptions):
     lam: float = option(0.95, "weight of later TD errors in the advantages", ge=0, le=1, source="arXiv:1506.02438")
     clip: float = option(0.2, "how far the ratio may leave 1 before its gradient stops", ge=0, le=1, source=SCHULMAN)
     clip_value: float = option(
-        0.2, "how far a value may leave the old one before its gradient stops; 0 does not clip", ge=0, source=HUANG
+        0.2, "how far a value may leave the old one before its gradient stops; 0: no clipping", ge=0, source=HUANG
     )
     value_coef: float = option(1.0, "weight of the value loss", ge=0, source="trlX 1, TRL 0.1")
     entropy_coef: float = option(0.0, "weight of the entropy bonus", ge=0, source=SCHULMAN)
@@ -36,18 +36,12 @@ class PPOConfig(BatchOptions):
     )
 
     kl_coef: float = option(
-        0.001,
-        "weight of the KL penalty, or its initial value if adaptive; 0 needs no reference model",
-        ge=0,
-        source=ZIEGLER,
+        0.001, "weight of the KL penalty, initial if adaptive; 0 needs no reference model", ge=0, source=ZIEGLER
     )
     kl_target: float | None = option(
-        None,
-        "target of the mean KL per response, to which kl_coef adapts; if omitted, kl_coef is fixed",
-        gt=0,
-        unit="nats",
-        source=ZIEGLER,
-    )
+        None, "mean KL per response to which kl_coef adapts; if omitted, kl_coef is fixed",
+        gt=0, unit="nats", source=ZIEGLER,
+    )  # fmt: skip
     kl_horizon: int = option(
         10_000, "number of responses over which an adaptive kl_coef changes; larger is slower", ge=1, source=ZIEGLER
     )
@@ -58,9 +52,7 @@ class PPOConfig(BatchOptions):
     score_min: float | None = option(None, "lower bound of scores, applied before scaling")
     score_max: float | None = option(None, "upper bound of scores, applied before scaling")
     score_scaling: Literal["none", "running", "first"] = option(
-        "none",
-        "divide scores by the standard deviation of all scores so far (running) or of the first round (first)",
-        source="trlX",
+        "none", "divide scores by the standard deviation of all so far (running) or of the first round", source="trlX"
     )
     missing_eos_penalty: float = option(0.0, "subtracted from the score of a truncated response", ge=0, source=HUANG)
     bootstrap_truncated: bool = option(

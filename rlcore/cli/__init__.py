@@ -1,4 +1,4 @@
-"""The command line: light, so that it answers at once, and guarded, so that it answers while every plugin is broken."""
+"""The command line: imports no torch, so that it starts fast, and works even if every plugin is broken."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 success, 1 a reported error, 2 wrong usage, 130 interrupted."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # plugins may print letters that its encoding lacks
+    """Run one command and return its exit code: 0 success, 1 reported error, 2 usage error, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # plugins may print characters outside its encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words = sys.argv[1:] if argv is None else argv
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rlcore: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code

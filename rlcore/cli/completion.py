@@ -1,7 +1,7 @@
-"""Completion of the command line in bash, from the parsers of the commands, those of plugins included.
+"""Bash completion of commands and their arguments, from the argument parsers of the core and of plugins.
 
-`complete -o default -C "rlcore --complete" rlcore` turns it on: bash then runs `rlcore --complete` for each completion,
-with the line in COMP_LINE and the position of the cursor in COMP_POINT.
+`complete -o default -C "rlcore --complete" rlcore` turns it on: for each completion, bash then runs `rlcore --complete`
+with the command line in COMP_LINE and the position of the cursor in COMP_POINT.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from rlcore.errors import RLCoreError
 
 
 def complete(environ: Mapping[str, str]) -> list[str]:
-    """List the words that may stand at the cursor; none where bash is to complete the name of a file."""
+    """Return the completions of the word at the cursor; an empty list if bash should complete a file name."""
     line = environ.get("COMP_LINE", "")
     words = line[: int(environ.get("COMP_POINT", len(line)))].split(" ")
     *before, current = words[1:] or [""]
     before = [word for word in before if word]
     if not before:
-        found = ["--commands", "--help", "--version"] if current.startswith("-") else command_names()
+        candidates = ["--commands", "--help", "--version"] if current.startswith("-") else command_names()
     else:
-        found = _arguments(before, current)
-    return sorted(word for word in found if word.startswith(current))
+        candidates = _arguments(before, current)
+    return sorted(word for word in candidates if word.startswith(current))
 
 
 def _arguments(before: list[str], current: str) -> list[str]:

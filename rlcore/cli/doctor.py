@@ -1,7 +1,7 @@
-"""Examine an installation for `rlcore doctor`: what a bug report needs, without names of users, homes or secrets.
+"""The command `rlcore doctor`: a report for bug reports, without user names, home folders or secrets.
 
-Nothing here imports torch, and everything works while plugins, packages or the configuration are broken: what is wrong
-ends up in the list of problems.
+No function here imports torch, and all of them work if plugins, packages or the configuration are broken: each defect
+becomes an entry in the report's list of problems.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlcore.plugins.switches import configured
 
 SCHEMA = 1
 FURTHER = ("huggingface_hub", "tokenizers", "pyarrow")
-"""Packages shown besides those rlcore requires: others bring them, and bug reports turn on them."""
+"""Packages reported in addition to the requirements of rlcore: indirect ones that often matter in bug reports."""
 PREFIXES = ("RLCORE_", "ACCELERATE_")
 SWITCHES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF",
@@ -40,38 +40,40 @@ LOW_DISK = machine.GIB
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore doctor` to its parser, and return what runs it."""
+    """Add the arguments of `rlcore doctor` to its parser, and return the function that runs it."""
     parser.description = (
-        "Print what a bug report needs: versions, machine, plugins, switches, and what is wrong with them."
+        "Print a report for bug reports: versions, machine, plugins, environment variables, and the problems found."
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="check this configuration file too")
-    parser.add_argument("--devices", action="store_true", help="ask torch for its devices too, which takes seconds")
+    parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
+    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="also check this configuration file")
+    parser.add_argument(
+        "--devices", action="store_true", help="also list torch's devices; importing torch takes seconds"
+    )
     return _doctor
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from rlcore.cli import doctor_report
 
-    found = examine(arguments.config)
+    report = examine(arguments.config)
     if not arguments.json:
-        print(doctor_report.write_report(found), flush=True)
+        print(doctor_report.write_report(report), flush=True)
     if arguments.devices:
-        found = with_torch(found)
+        report = with_torch(report)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(report, indent=2))
         return 0
-    if found["torch"] is not None:
-        print(doctor_report.write_torch(found["torch"]))
-    print(doctor_report.write_problems(found["problems"]))
+    if report["torch"] is not None:
+        print(doctor_report.write_torch(report["torch"]))
+    print(doctor_report.write_problems(report["problems"]))
     return 0
 
 
 def examine(config: Path | None = None) -> dict[str, Any]:
-    """Return everything `rlcore doctor --json` prints, but what only torch knows.
+    """Return the report that `rlcore doctor --json` prints, without torch's devices.
 
     Args:
-        config: a configuration file to check besides; its names, its options, the folder its runs go to.
+        config: a configuration file whose options, component names and runs folder are also checked.
     """
     errors: list[str] = []
     settings = None if config is None else _read(config, errors)
@@ -79,7 +81,7 @@ def examine(config: Path | None = None) -> dict[str, Any]:
         known = all_registries()
     if settings is not None:
         errors += _unknown_names(settings, known)
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "schema": SCHEMA,
         "rlcore": __version__,
         "system": machine.system(),
@@ -93,70 +95,70 @@ def examine(config: Path | None = None) -> dict[str, Any]:
         **{key: json.loads(plugins_as_json(known.discovery))[key] for key in ("plugins", "notes")},
         "config": None if config is None else {"file": str(config), "errors": errors},
     }
-    found = _without_names(found)
-    return found | {"problems": problems(found)}
+    report = _without_names(report)
+    return report | {"problems": problems(report)}
 
 
-def with_torch(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what `examine` found with what torch says of its devices, asked in a process of its own."""
+def with_torch(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of `examine` with torch's devices, listed in a separate process."""
     installed = installed_version("torch") is not None
-    answer = _without_names(machine.ask_torch() if installed else {"failed": "is not installed"})
-    found = found | {"torch": answer}
-    return found | {"problems": problems(found)}
+    devices = _without_names(machine.torch_devices() if installed else {"failed": "is not installed"})
+    report = report | {"torch": devices}
+    return report | {"problems": problems(report)}
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that change what rlcore does, those that are set; what may be secret is not shown."""
+    """Return the environment variables that affect rlcore and are set; values that may be secret are masked."""
     names = [name for name in environ if name.startswith(PREFIXES) or name in SWITCHES]
     return {name: "(set; not shown)" if SECRET.search(name) else environ[name] for name in sorted(names)}
 
 
-def problems(found: Mapping[str, Any]) -> list[str]:
-    """List what is wrong with an installation, a line each, with what to do."""
-    return list(_problems(found))
+def problems(report: Mapping[str, Any]) -> list[str]:
+    """Return the problems of an installation, one line each, with the remedy."""
+    return list(_problems(report))
 
 
-def _problems(found: Mapping[str, Any]) -> Iterator[str]:
-    own = [row for row in found["packages"] if row["dist"].startswith(CORE + " ")]
+def _problems(report: Mapping[str, Any]) -> Iterator[str]:
+    own = [row for row in report["packages"] if row["dist"].startswith(CORE + " ")]
     if not own:
-        yield "rlcore has no metadata, so its requirements are unknown: install it, as with pip install -e ."
-    for row in found["packages"]:
+        yield "rlcore has no metadata, so its requirements are unknown: install it, for example with pip install -e ."
+    for row in report["packages"]:
         if row["complaint"]:
             yield f"{row['dist']} {row['complaint']}"
-    for dist in {row["dist"] for row in own} - {f"{CORE} {found['rlcore']}"}:
-        yield f"the code is rlcore {found['rlcore']} and its metadata says {dist}: install it again"
-    for plugin in found["plugins"]:
+    for dist in {row["dist"] for row in own} - {f"{CORE} {report['rlcore']}"}:
+        yield f"the code is rlcore {report['rlcore']}, but its metadata is of {dist}: reinstall it"
+    for plugin in report["plugins"]:
         if plugin["state"] not in {State.OK, State.DISABLED}:
             yield f"{plugin['dist']} {plugin['version']} is {plugin['state']}: {plugin['reason']}"
-    yield from found["notes"]
-    yield from (found["config"] or {"errors": ()})["errors"]
-    for disk in found["disks"]:
+    yield from report["notes"]
+    yield from (report["config"] or {"errors": ()})["errors"]
+    for disk in report["disks"]:
         if not disk["writable"]:
-            yield f"{disk['what']}, {disk['path']}, cannot be written: {disk['error']}"
+            yield f"{disk['what']} {disk['path']} is not writable: {disk['error']}"
         elif disk["free"] < LOW_DISK:
-            yield f"{disk['what']}, {disk['path']}, has {disk['free'] / machine.GIB:.2f} GiB free"
-    yield from _machine_problems(found)
+            yield f"{disk['what']} {disk['path']} has only {disk['free'] / machine.GIB:.2f} GiB free"
+    yield from _machine_problems(report)
 
 
-def _machine_problems(found: Mapping[str, Any]) -> Iterator[str]:
-    quota, allowed = found["cores"]["quota"], found["cores"]["allowed"]
-    if quota is not None and quota < allowed and "OMP_NUM_THREADS" not in found["environment"]:
+def _machine_problems(report: Mapping[str, Any]) -> Iterator[str]:
+    quota, allowed = report["cores"]["quota"], report["cores"]["allowed"]
+    if quota is not None and quota < allowed and "OMP_NUM_THREADS" not in report["environment"]:
         share = max(1, round(quota))
-        yield f"{quota:g} of {allowed} cores may be used, and torch would start {allowed}: set OMP_NUM_THREADS={share}"
-    accelerators, asked = found["accelerators"], found["torch"]
+        yield f"torch would start {allowed} threads, but only {quota:g} cores may be used: set OMP_NUM_THREADS={share}"
+    accelerators, devices = report["accelerators"], report["torch"]
     if accelerators["source"].startswith("nvidia-smi "):
         yield accelerators["source"]
-    torch = next((row["installed"] for row in found["packages"] if row["name"] == "torch"), None) or ""
+    torch = next((row["installed"] for row in report["packages"] if row["name"] == "torch"), None) or ""
     if accelerators["seen"] and torch.endswith("+cpu"):
-        yield f"{accelerators['seen'][0]} is there, and torch {torch} is built for the CPU only"
-    elif accelerators["seen"] and asked is not None and asked.get("devices") == []:
-        yield f"{accelerators['seen'][0]} is there, and torch sees no device"
-    if asked is not None and "failed" in asked:
-        yield f"torch {asked['failed']}"
+        yield f"{accelerators['seen'][0]} is present, but torch {torch} is built for the CPU only"
+    elif accelerators["seen"] and devices is not None and devices.get("devices") == []:
+        yield f"{accelerators['seen'][0]} is present, but torch finds no device"
+    if devices is not None and "failed" in devices:
+        yield f"torch {devices['failed']}"
 
 
 def _read(config: Path, errors: list[str]) -> Any:
-    """Return the settings of a configuration file; None, and why in `errors`, where they cannot be used."""
+    """Return the settings of a configuration file; if they are invalid, append to `errors` and return None."""
     from rlcore.config import load_yaml, structure
     from rlcore.errors import ConfigError
     from rlcore.settings import TrainConfig
@@ -169,7 +171,7 @@ def _read(config: Path, errors: list[str]) -> Any:
 
 
 def _unknown_names(settings: Any, known: Registries) -> Iterator[str]:
-    """Say which components a configuration names that cannot be chosen here."""
+    """Yield an error for each component name in a configuration that is unknown or ambiguous."""
     from rlcore.errors import AmbiguousComponent, UnknownComponent
 
     named: list[tuple[Registry[Any], Any]] = [
@@ -194,7 +196,7 @@ def _unknown_names(settings: Any, known: Registries) -> Iterator[str]:
 
 
 def _packages(discovery: Discovery) -> Iterator[dict[str, Any]]:
-    """Yield what rlcore requires, all of it, and of what each plugin requires that which is missing or does not fit."""
+    """Yield all requirements of rlcore, and those of plugins that are missing or out of range."""
     core = installed_dist(CORE)
     if core is not None:
         yield from (_row(version_of(core), CORE, one) for one in requirements(core, skip=("dev",)))
@@ -204,7 +206,7 @@ def _packages(discovery: Discovery) -> Iterator[dict[str, Any]]:
         try:
             dist = installed_dist(name)
             needed = () if dist is None else [one for one in requirements(dist) if one.name != CORE]
-        except (ValueError, OSError):  # metadata that cannot be read, which discovery has told already
+        except (ValueError, OSError):  # discovery already reports unreadable metadata
             continue
         rows = (_row(installed_version(name) or "?", name, one) for one in needed)
         yield from (row for row in rows if row["complaint"])
@@ -215,12 +217,12 @@ def _row(version: str, dist: str, package: Package) -> dict[str, Any]:
 
 
 def _disks(runs: Path) -> list[dict[str, Any]]:
-    places = {"the folder of runs": runs, "the hub's cache": machine.hub_cache(os.environ)}
-    return [{"what": what, "path": str(place), **machine.disk(place)} for what, place in places.items()]
+    folders = {"runs folder": runs, "hub cache": machine.hub_cache(os.environ)}
+    return [{"what": what, "path": str(folder), **machine.disk(folder)} for what, folder in folders.items()]
 
 
 def _without_names(value: Any) -> Any:
-    """Take the user's home folder and name out of every text in a document."""
+    """Apply `anonymous` to every string in a document."""
     if isinstance(value, Mapping):
         return {key: _without_names(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -229,13 +231,13 @@ def _without_names(value: Any) -> Any:
 
 
 def anonymous(text: str) -> str:
-    """Write the home folder as `~`, the user's name, where it stands in a path, as `<user>`, and no login of a URL."""
+    """Replace the home folder by `~`, the user's name in paths by `<user>`, and logins in URLs by `<login>`."""
     text = re.sub(r"(?<=://)[^/@\s]+(?=@)", "<login>", text)
-    home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises where there is none
+    home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises if there is none
     for path in {home, os.path.realpath(home)} - {"/", "~"} if os.path.isabs(home) else ():  # noqa: PTH117
         text = re.sub(rf"{re.escape(path)}(?![\w.-])", "~", text)
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run under a user id without a name
         return text
     return re.sub(rf"(?<=[/\\]){re.escape(user)}(?![\w.-])", "<user>", text)

@@ -1,4 +1,4 @@
-"""Write what `rlcore.cli.doctor` found as text, to be read and to be pasted into a bug report."""
+"""The text form of the report of `rlcore doctor`, to read and to paste into a bug report."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from typing import Any
 
 from rlcore.cli.machine import GIB
 
-Found = Mapping[str, Any]
+DoctorReport = Mapping[str, Any]
 
 
-def write_report(found: Found) -> str:
-    """Write everything but what torch says and the problems, which may come later."""
-    parts = [_columns(_machine(found)), "", *_packages(found), "", *_plugins(found), "", *_environment(found), ""]
+def write_report(report: DoctorReport) -> str:
+    """Return the text of everything except torch's devices and the problems."""
+    parts = [_columns(_machine(report)), "", *_packages(report), "", *_plugins(report), "", *_environment(report), ""]
     return "\n".join(parts)
 
 
-def write_torch(asked: Found) -> str:
-    """Write what torch says of its devices."""
-    if "failed" in asked:
-        return f"torch: {asked['failed']}"
-    built = f"CUDA {asked['cuda']}" if asked["cuda"] else f"ROCm {asked['hip']}" if asked["hip"] else "the CPU only"
-    devices = ", ".join(asked["devices"]) or "none"
-    return f"torch: {asked['version']}, built for {built}, {asked['threads']} threads; devices: {devices}"
+def write_torch(torch: DoctorReport) -> str:
+    """Return one line about torch: version, build, threads and devices."""
+    if "failed" in torch:
+        return f"torch: {torch['failed']}"
+    built = f"CUDA {torch['cuda']}" if torch["cuda"] else f"ROCm {torch['hip']}" if torch["hip"] else "the CPU only"
+    devices = ", ".join(torch["devices"]) or "none"
+    return f"torch: {torch['version']}, built for {built}, {torch['threads']} threads; devices: {devices}"
 
 
 def write_problems(problems: Sequence[str]) -> str:
-    """Write the problems, or that none was found."""
+    """Return the text of the list of problems, `none found` if it is empty."""
     return "\n".join(["problems", *(f"  {line}" for line in problems or ("none found",))])
 
 
-def _machine(found: Found) -> Iterator[tuple[str, str]]:
-    system, cores, memory, accelerators = (found[key] for key in ("system", "cores", "memory", "accelerators"))
+def _machine(report: DoctorReport) -> Iterator[tuple[str, str]]:
+    system, cores, memory, accelerators = (report[key] for key in ("system", "cores", "memory", "accelerators"))
     place = ", in a virtual environment" if system["virtual_environment"] else ""
-    quota = "" if cores["quota"] is None else f", a share of {cores['quota']:g}"
-    yield "rlcore", found["rlcore"]
+    quota = "" if cores["quota"] is None else f", limited to {cores['quota']:g}"
+    yield "rlcore", report["rlcore"]
     yield "python", f"{system['python']} ({system['implementation']}{place})"
     yield "system", f"{system['system']} {system['machine']}"
     yield "cores", f"{cores['allowed']} of {cores['present']}{quota}"
     if memory:
         yield "memory", f"{memory['total'] / GIB:.1f} GiB, {memory['free'] / GIB:.1f} free"
-    yield "accelerators", f"{'; '.join(accelerators['seen']) or 'none seen'} ({accelerators['source']})"
-    if found["torch"] is None:
-        yield "", "torch was not asked for its devices: rlcore doctor --devices"
-    for disk in found["disks"]:
+    yield "accelerators", f"{'; '.join(accelerators['seen']) or 'none found'} ({accelerators['source']})"
+    if report["torch"] is None:
+        yield "", "devices of torch: rlcore doctor --devices"
+    for disk in report["disks"]:
         free = "" if disk["free"] is None else f", {disk['free'] / GIB:.1f} GiB free"
         yield disk["what"], f"{disk['path']}: {'writable' if disk['writable'] else disk['error']}{free}"
-    if found["config"]:
-        yield "configuration", f"{found['config']['file']}, {len(found['config']['errors']) or 'no'} errors"
+    if report["config"]:
+        yield "configuration", f"{report['config']['file']}, {len(report['config']['errors']) or 'no'} errors"
 
 
-def _packages(found: Found) -> Iterator[str]:
-    own = [row for row in found["packages"] if row["dist"].startswith("rlcore ") or not row["dist"]]
+def _packages(report: DoctorReport) -> Iterator[str]:
+    own = [row for row in report["packages"] if row["dist"].startswith("rlcore ") or not row["dist"]]
     always = [row for row in own if not row["extra"]]
     yield "packages"
     yield _columns((row["name"], row["installed"] or "not installed", row["required"]) for row in always)
@@ -62,25 +62,25 @@ def _packages(found: Found) -> Iterator[str]:
     )
 
 
-def _plugins(found: Found) -> Iterator[str]:
+def _plugins(report: DoctorReport) -> Iterator[str]:
     yield "plugins"
     rows: list[tuple[str, ...]] = []
-    for plugin in found["plugins"]:
-        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in plugin["components"].items())
-        rows.append((plugin["dist"], plugin["version"], plugin["state"], brought))
+    for plugin in report["plugins"]:
+        components = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in plugin["components"].items())
+        rows.append((plugin["dist"], plugin["version"], plugin["state"], components))
         rows += [("", "", "", line) for line in (plugin["reason"], *plugin.get("remarks", ())) if line]
     yield _columns(rows)
 
 
-def _environment(found: Found) -> Iterator[str]:
+def _environment(report: DoctorReport) -> Iterator[str]:
     yield "environment"
-    yield from (f"  {name}={value}" for name, value in found["environment"].items())
-    if not found["environment"]:
-        yield "  none of the variables that rlcore heeds is set"
+    yield from (f"  {name}={value}" for name, value in report["environment"].items())
+    if not report["environment"]:
+        yield "  none of the variables that affect rlcore is set"
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> str:
-    """Set rows side by side, each column as wide as its widest cell but the last."""
+    """Align rows in columns, each as wide as its widest cell; the last column is not padded."""
     table = [list(row) for row in rows]
     widths: dict[int, int] = {}
     for row in table:

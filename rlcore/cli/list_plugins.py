@@ -1,4 +1,4 @@
-"""The command `rlcore list-plugins`: a row for every plugin found, whatever its state."""
+"""The command `rlcore list-plugins`: one row per installed plugin, whatever its state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ _COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore list-plugins` to its parser, and return what runs it."""
-    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    """Add the arguments of `rlcore list-plugins` to its parser, and return the function that runs it."""
+    parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 unless every plugin is ok and there are no notes"
+        "--check", action="store_true", help="exit with code 1 unless every plugin is ok and there are no notes"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE.yaml", help="list what a run of this file would see")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE.yaml", help="apply the section `plugins` of this configuration"
+    )
     return _list_plugins
 
 
@@ -41,7 +43,7 @@ def _list_plugins(arguments: argparse.Namespace) -> int:
 
 
 def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
-    """Apply the section `plugins` of a configuration file, of which nothing else is checked."""
+    """Return a context that applies the section `plugins` of a configuration file; no other section is checked."""
     if file is None:
         return nullcontext()
     from rlcore.config import load_yaml
@@ -53,12 +55,12 @@ def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
 
 
 def print_plugins(discovery: Discovery) -> None:
-    """Print a row for every plugin, whatever its state, and beneath it why it is not ok and what is deprecated."""
+    """Print one row per plugin and, below it, the reason why it is not ok and its deprecation remarks."""
     console, table = make_console(), make_list("plugin", "version", "state", "components")
     for plugin in discovery.plugins:
-        brought = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
+        components = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
-        table.add_row(plugin.dist, plugin.version, state, Text(brought))
+        table.add_row(plugin.dist, plugin.version, state, Text(components))
         if plugin.reason:
             table.add_row("", "", "", Text(plugin.reason, style=state.style))
         for remark in plugin.remarks:
@@ -69,7 +71,7 @@ def print_plugins(discovery: Discovery) -> None:
 
 
 def plugins_as_json(discovery: Discovery) -> str:
-    """Write what `print_plugins` prints, for machines."""
+    """Return the content of `print_plugins` as JSON."""
     plugins = [
         {
             "dist": plugin.dist,

@@ -1,4 +1,4 @@
-"""Describe the machine a run would have, from sources that answer at once; torch is asked in a process of its own."""
+"""Facts about the machine: cores, memory, accelerators, disks; torch is imported only in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 SMI_TIMEOUT_S = 5.0
 TORCH_TIMEOUT_S = 60.0
 _SMI = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-_ASK_TORCH = """
+_TORCH_DEVICES = """
 import json, torch
 from torch import cuda
 mps = torch.backends.mps.is_available()
@@ -30,7 +30,7 @@ print(json.dumps({
 
 
 def system() -> dict[str, Any]:
-    """Name operating system, processor and Python, and nothing that tells whose they are."""
+    """Return operating system, processor and Python version, without host or user names."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
@@ -41,10 +41,11 @@ def system() -> dict[str, Any]:
 
 
 def cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> dict[str, Any]:
-    """Count the processor cores there are, those this process may run on, and the share a container is given.
+    """Count the processor cores.
 
     Returns:
-        `present`, `allowed`, and `quota` in cores, None where nothing bounds it.
+        `present` in the machine, `allowed` by the process's affinity, and `quota`: the container's CPU limit in cores,
+        None if there is none.
     """
     present = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present
@@ -52,13 +53,13 @@ def cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> dict[str, Any]:
     try:
         share, period = cgroup.read_text().split()
         quota = int(share) / int(period)
-    except (OSError, ValueError):  # no Linux container, or "max"
+    except (OSError, ValueError):  # not a Linux container, or "max"
         pass
     return {"present": present, "allowed": allowed, "quota": quota}
 
 
 def memory() -> dict[str, int] | None:
-    """Return `total` and `free` bytes of memory as Linux tells them, None elsewhere."""
+    """Return `total` and `free` memory in bytes from /proc/meminfo; None on other systems than Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
@@ -68,16 +69,16 @@ def memory() -> dict[str, int] | None:
 
 
 def accelerators() -> dict[str, Any]:
-    """Find accelerators without torch: what `nvidia-smi` lists, AMD's device file, Apple's processor.
+    """Find accelerators without torch: the list of `nvidia-smi`, AMD's device file, Apple's processor.
 
     Returns:
-        `seen`, a line for each, and `source`, where that comes from or why nothing is known.
+        `seen`, one line per accelerator, and `source`, the program or file that listed them, or its error.
     """
     if shutil.which("nvidia-smi"):
-        answer = _ask(["nvidia-smi", *_SMI], SMI_TIMEOUT_S)
-        if isinstance(answer, str):
-            return {"seen": [line.strip() for line in answer.splitlines() if line.strip()], "source": "nvidia-smi"}
-        return {"seen": [], "source": f"nvidia-smi {answer['failed']}"}
+        output = _run(["nvidia-smi", *_SMI], SMI_TIMEOUT_S)
+        if isinstance(output, str):
+            return {"seen": [line.strip() for line in output.splitlines() if line.strip()], "source": "nvidia-smi"}
+        return {"seen": [], "source": f"nvidia-smi {output['failed']}"}
     if Path("/dev/kfd").exists():
         return {"seen": ["AMD, driver loaded"], "source": "/dev/kfd"}
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
@@ -85,49 +86,49 @@ def accelerators() -> dict[str, Any]:
     return {"seen": [], "source": "no nvidia-smi, no /dev/kfd"}
 
 
-def ask_torch(timeout_s: float = TORCH_TIMEOUT_S) -> dict[str, Any]:
-    """Import torch in another process and return its version, threads and devices, or `failed` with the reason."""
-    # -P: the working folder may hold a torch.py of its own.
-    answer = _ask([sys.executable, "-P", "-c", _ASK_TORCH], timeout_s)
-    if not isinstance(answer, str):
-        return answer
+def torch_devices(timeout_s: float = TORCH_TIMEOUT_S) -> dict[str, Any]:
+    """Import torch in a separate process; return its version, threads and devices, or `failed` with the reason."""
+    # -P keeps a torch.py in the working folder from being imported.
+    output = _run([sys.executable, "-P", "-c", _TORCH_DEVICES], timeout_s)
+    if not isinstance(output, str):
+        return output
     try:
-        found: dict[str, Any] = json.loads(answer.splitlines()[-1])
+        devices: dict[str, Any] = json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"failed": f"printed no answer: {answer[-200:]!r}"}
-    return found
+        return {"failed": f"printed no JSON: {output[-200:]!r}"}
+    return devices
 
 
-def _ask(command: list[str], timeout_s: float) -> str | dict[str, str]:
-    """Return what a command printed, or `failed` with one line that says why it did not answer."""
+def _run(command: list[str], timeout_s: float) -> str | dict[str, str]:
+    """Return the output of a command, or `failed` with the reason in one line."""
     try:
         done = subprocess.run(  # noqa: S603  # the commands are the two above
             command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return {"failed": f"did not answer in {timeout_s:g} s"}
+        return {"failed": f"did not finish within {timeout_s:g} s"}
     except OSError as error:
         return {"failed": f"could not be started: {error}"}
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        return {"failed": f"exited with {done.returncode}" + (f": {said[-1]}" if said else "")}
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        return {"failed": f"exited with {done.returncode}" + (f": {lines[-1]}" if lines else "")}
     return done.stdout
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Tell whether files can be made in `folder`, or the nearest folder above it that exists, and what is free there.
+    """Check that files can be created in `folder` or its nearest existing parent, and measure the free space there.
 
     Returns:
-        `writable`, `free` in bytes (None where unknown), and `error`, empty where files can be made.
+        `writable`, `free` in bytes (None if unknown), and `error`, empty if writable.
     """
-    place = folder.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    parent = folder.absolute()
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
     free = None
     try:
-        free = shutil.disk_usage(place).free
-        with tempfile.TemporaryFile(dir=place) as file:
+        free = shutil.disk_usage(parent).free
+        with tempfile.TemporaryFile(dir=parent) as file:
             file.write(b"rlcore")
             file.flush()
     except OSError as error:
@@ -136,7 +137,7 @@ def disk(folder: Path) -> dict[str, Any]:
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder where models and data sets from the hub are kept, as `huggingface_hub` chooses it."""
+    """Return the cache folder for models and data sets from the hub, as `huggingface_hub` resolves it."""
     if "HF_HUB_CACHE" in environ:
         return Path(environ["HF_HUB_CACHE"]).expanduser()
     cache = environ.get("XDG_CACHE_HOME", "~/.cache")

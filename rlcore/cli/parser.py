@@ -1,7 +1,7 @@
-"""The parser of the command line: every command by name, and the arguments of the one that is given.
+"""The argument parser of the command line: the names of all commands, and the arguments of the chosen one.
 
-The core's commands come from a table, without any plugin. Plugins are loaded only if the first word is no command of
-the core, and for `--commands`, which lists all commands; so `--help` answers at once.
+The core's commands come from a table, so that they need no plugin. Plugins are loaded only if the first word is not a
+command of the core, or for `--commands`, which lists all commands; `--help` therefore starts fast.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OWN = {name: (target, summary) for name, target, summary in COMMANDS}
 
 
 def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
-    """Return the function that runs the given command, and its arguments.
+    """Return the function that runs the chosen command, and the parsed arguments.
 
-    argparse itself takes no key=value that follows a switch which follows another: such words are left over, and join
-    the argument `overrides`.
+    argparse does not accept positional words on both sides of an option, as in `a=1 --json b=2`: it leaves the later
+    ones unparsed. They are appended to the argument `overrides`.
 
     Raises:
         PluginError: a plugin's command cannot be loaded, or cannot add its arguments.
-        SystemExit: with 2 if the words are wrong usage, with 0 after `--help`, `--commands` and `--version`.
+        SystemExit: code 2 on a usage error, code 0 after `--help`, `--commands` and `--version`.
     """
     parser = argparse.ArgumentParser(
         prog="rlcore",
@@ -56,16 +56,16 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         else:
             component = _find(name, parser)
             run = _fill(_add(commands, name, component.summary), component)
-    arguments, left = parser.parse_known_args(words)
-    if left and ("overrides" not in arguments or any(word.startswith("-") for word in left)):
-        parser.error(f"unrecognized arguments: {' '.join(left)}")
-    if left:
-        arguments.overrides += left
+    arguments, rest = parser.parse_known_args(words)
+    if rest and ("overrides" not in arguments or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides += rest
     return run, arguments
 
 
 def command_names() -> list[str]:
-    """List the names of all commands, as `rlcore --commands` does."""
+    """Return the names of all commands that `rlcore --commands` lists."""
     return [*_OWN, *(name for name, _ in _plugin_commands())]
 
 
@@ -73,9 +73,9 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of one command, with its arguments.
 
     Raises:
-        UnknownCommand: there is no such command.
-        AmbiguousComponent: several plugins bring it.
-        PluginError: it cannot be loaded, or cannot add its arguments.
+        UnknownCommand: no command has this name.
+        AmbiguousComponent: several plugins register a command with this name.
+        PluginError: the command cannot be loaded, or cannot add its arguments.
     """
     parser = argparse.ArgumentParser(prog=f"rlcore {name}")
     if name in _OWN:
@@ -92,12 +92,12 @@ def _fill_own(parser: argparse.ArgumentParser, name: str) -> Run:
     return cast("Run", getattr(importlib.import_module(module), attribute)(parser))
 
 
-def _nothing(_: argparse.Namespace) -> int:  # argparse exits where no command is given
+def _nothing(_: argparse.Namespace) -> int:  # never called: argparse exits if no command is given
     return 0
 
 
 def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
-    """Return a plugin's command, or exit with 2 and one line that says which are near, and which are not loaded."""
+    """Return a plugin's command; otherwise exit with code 2 and one line with similar names and unloaded plugins."""
     from rlcore.plugins.registry import all_registries
 
     try:
@@ -107,7 +107,7 @@ def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
 
 
 def _plugin_commands() -> Iterator[tuple[str, Component[Any]]]:
-    """Yield the plugins' commands, each by its short name, or by its full one where the short one is not its own."""
+    """Yield the plugins' commands by their short names, or by `dist:name` where the short name is not unique."""
     from rlcore.plugins.registry import all_registries
 
     commands = all_registries().commands
@@ -117,7 +117,7 @@ def _plugin_commands() -> Iterator[tuple[str, Component[Any]]]:
 
 
 def _describe_unloaded() -> str:
-    """Name the plugins whose commands are missing, but for those that the user disabled; empty where there are none."""
+    """Return a sentence that lists the plugins not loaded, except disabled ones; empty if there are none."""
     from rlcore.plugins.discovery import State
     from rlcore.plugins.registry import all_registries
 
@@ -127,10 +127,10 @@ def _describe_unloaded() -> str:
 
 
 def _fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Run:
-    """Add the arguments of a command to its parser; return what runs it.
+    """Add the arguments of a plugin's command to its parser, and return the function that runs it.
 
     Raises:
-        PluginError: its target cannot be imported, raises, or returns something else than a function.
+        PluginError: the target cannot be imported, raises, or returns something other than a function.
     """
     from rlcore.components import describe_error
     from rlcore.plugins.checks import preserve_process_state
@@ -150,6 +150,6 @@ def _fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Run:
 
 def _add(commands: Any, name: str, summary: str, source: str = "") -> argparse.ArgumentParser:
     described = f"{summary[:1].upper()}{summary[1:]}.".replace("%(prog)", "rlcore") if summary else None
-    shown = f"{summary} {source}".strip().replace("%", "%%")  # argparse fills these in
+    shown = f"{summary} {source}".strip().replace("%", "%%")  # argparse would expand %
     parser: argparse.ArgumentParser = commands.add_parser(name, help=shown, description=described)
     return parser

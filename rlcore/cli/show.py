@@ -1,4 +1,4 @@
-"""The command `rlcore show`: print options, or what plugins wrap, as a table (plain lines into a pipe) or as JSON."""
+"""The command `rlcore show`: options of components and sections, and the plugins that wrap components."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _WIDEST = max(map(len, KINDS)) + 2
 
 @attrs.frozen
 class Options:
-    """Hold what `rlcore show` prints of one component or section.
+    """The options of one component or section, as `rlcore show` prints them.
 
     Attributes:
-        name: full name of the component, or the section's.
+        name: full name of the component, or name of the section.
         what: kind, name and dist.
-        summary: one line for a reader.
-        config: the class of the options, or None.
-        instead: what is printed where there are none.
+        summary: one-line description.
+        config: config class with the options, or None.
+        instead: text to print if there are no options.
     """
 
     name: str
@@ -45,18 +45,20 @@ class Options:
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore show` to its parser, and return what runs it."""
+    """Add the arguments of `rlcore show` to its parser, and return the function that runs it."""
     parser.description = "Print the options of a component, or of a section of the configuration file."
     parser.add_argument(
         "name",
         metavar="NAME",
         nargs="?",
-        help="a component (its name, or dist:name in full) or a section (gen, run, ...)",
+        help="name of a component (or dist:name) or of a section (gen, run, ...)",
     )
     parser.add_argument(
-        "--wrapped", action="store_true", help="print which plugins wrap what the component NAME builds, or all of them"
+        "--wrapped",
+        action="store_true",
+        help="print the plugins that wrap the component NAME; without NAME, of all components",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
     return partial(_show, parser)
 
 
@@ -65,7 +67,7 @@ def _show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int
         return _show_wrapped(arguments)
     if arguments.name is None:
         parser.error("the following arguments are required: NAME (or --wrapped)")
-    with redirect_stdout(sys.stderr):  # what modules print when they are imported
+    with redirect_stdout(sys.stderr):  # output of modules while they are imported
         found = find_options(arguments.name)
     if arguments.json:
         print(options_as_json(found))
@@ -76,7 +78,7 @@ def _show(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int
 
 
 def _show_wrapped(arguments: argparse.Namespace) -> int:
-    with redirect_stdout(sys.stderr):  # what hooks print
+    with redirect_stdout(sys.stderr):  # output of hooks
         found = find_layers(arguments.name)
     if arguments.json:
         print(layers_as_json(found))
@@ -94,15 +96,15 @@ NAMING = {
     "optimizer": "optimizers",
     "scheduler": "schedulers",
 }
-"""Parts of the configuration that name a component, each with the registry it is looked up in."""
+"""Options that name a component -> the registry in which the name is looked up."""
 
 
 def find_options(name: str) -> list[Options]:
-    """Find what is called `name`: a section of the configuration file, or components of any kind.
+    """Return the options of the section called `name`, or of the components of any kind with that name.
 
     Raises:
-        UnknownComponent: nothing is.
-        AmbiguousComponent: several dists brought a component of one kind by that name.
+        UnknownComponent: no section or component has this name.
+        AmbiguousComponent: several dists registered a component of one kind under this name.
     """
     sections = _sections()
     if name in sections:
@@ -121,11 +123,11 @@ def _find_components(name: str, sections: Collection[str]) -> list[Component[Any
         registry = getattr(all_registries(), NAMING[name])
         names = (component.name if component.name in registry else component.qualified for component in registry)
         choices = ", ".join(f"rlcore show {each}" for each in names)
-        raise UnknownComponent(f"'{name}' takes the options of the component it names: {choices}")
+        raise UnknownComponent(f"the options of '{name}' are those of the component it names: {choices}")
     everything = [*sections, *(component.name for registry in all_registries() for component in registry)]
     near = difflib.get_close_matches(name, everything, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    lines = [f"nothing is called '{name}'.{hint}"]
+    lines = [f"no section or component is called '{name}'.{hint}"]
     if sections:
         lines.append(f"  {'sections:':<{_WIDEST}}{', '.join(sections)}")
     lines += [
@@ -137,7 +139,7 @@ def _find_components(name: str, sections: Collection[str]) -> list[Component[Any
 
 
 def print_options(options: Options) -> None:
-    """Print one component's options: default, range, unit, meaning, source."""
+    """Print the options of one component or section: type, default, range, unit, meaning, source."""
     from rlcore.config.describe import describe
 
     console = make_console()
@@ -154,7 +156,7 @@ def print_options(options: Options) -> None:
 
 
 def options_as_json(found: list[Options]) -> str:
-    """Write what `print_options` prints, for machines."""
+    """Return the content of `print_options` as JSON."""
     from rlcore.config.describe import describe
 
     shown: list[dict[str, Any]] = [
@@ -170,23 +172,23 @@ def options_as_json(found: list[Options]) -> str:
 
 
 def find_layers(name: str | None) -> list[tuple[Component[Any], list[Layer]]]:
-    """Ask all plugins what they wrap the components called `name` in, or all components; nothing is built.
+    """Return the wrappers of each component called `name`, or of every component; no component is built.
 
     Raises:
-        UnknownComponent: no component is called that.
-        AmbiguousComponent: several dists brought a component of one kind by that name.
+        UnknownComponent: no component has this name.
+        AmbiguousComponent: several dists registered a component of one kind under this name.
     """
     everything = [component for registry in all_registries() for component in registry]
     found = everything if name is None else _find_components(name, ())
-    asked = [component for component in found if component.kind != "commands"]  # a command is part of no run
-    return [(component, layers_of(component, all_registries().discovery.hooks)) for component in asked]
+    wrappable = [component for component in found if component.kind != "commands"]  # commands are not part of a run
+    return [(component, layers_of(component, all_registries().discovery.hooks)) for component in wrappable]
 
 
 def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
-    """Print a line for each component: who wraps what it builds, from the innermost outwards."""
+    """Print one line per component with the plugins that wrap it, innermost first."""
     console = make_console()
     if len(found) > 1 and not any(layers for _, layers in found):
-        console.print("no installed plugin wraps anything")
+        console.print("no installed plugin wraps a component")
         return
     for component, layers in found:
         line = Text(f"{component}  ")
@@ -195,12 +197,12 @@ def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
         for i, layer in enumerate(layers):
             line.append(f"{' ' if i else ''}<- {layer.plugin}")
             if layer.error is not None:
-                line.append(f" (raises {describe_error(layer.error)}; a run leaves it out)", style="red")
+                line.append(f" (raises {describe_error(layer.error)}; runs do without it)", style="red")
         console.print(line)
 
 
 def layers_as_json(found: list[tuple[Component[Any], list[Layer]]]) -> str:
-    """Write what `print_layers` prints, for machines."""
+    """Return the content of `print_layers` as JSON."""
     wrapped: list[dict[str, Any]] = [
         {
             "name": component.qualified,

@@ -1,4 +1,4 @@
-"""The command `rlcore train`; what it needs besides its options is imported when it is given."""
+"""The command `rlcore train`; torch and the training loop are imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlcore.logging import FORMATS, LEVELS
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore train` to its parser, and return what runs it."""
-    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration; `rlcore show` prints the options")
+    """Add the arguments of `rlcore train` to its parser, and return the function that runs it."""
+    parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration; `rlcore show` lists the options")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as trainer.clip=0.1"
+        "overrides", nargs="*", default=[], metavar="key=value", help="override an option, such as trainer.clip=0.1"
     )
-    parser.add_argument("--log-level", choices=list(LEVELS), help="log events of this level and above")
-    parser.add_argument("--log-format", choices=list(FORMATS), help="explicit: begin each with its file, line and rank")
-    parser.add_argument("--profile", action="store_true", help="write where the time goes, as run.profile=true does")
-    parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
+    parser.add_argument("--log-level", choices=list(LEVELS), help="log events at this level and above")
+    parser.add_argument("--log-format", choices=list(FORMATS), help="explicit: prefix events with file, line and rank")
+    parser.add_argument("--profile", action="store_true", help="write a time profile, as run.profile=true does")
+    parser.add_argument("--no-progress", action="store_true", help="do not show a progress bar")
     return partial(_train, parser)
 
 
@@ -35,12 +35,12 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
     if arguments.no_progress:
         logging.disable_progress_bar()
     if arguments.profile and "torch" in arguments.overrides:
-        parser.error("argument --profile: takes no value; for 'torch' write run.profile=torch in its place")
+        parser.error("argument --profile: takes no value; for 'torch', write run.profile=torch instead")
     overrides = parse_overrides(arguments.overrides)
     values = merge(load_yaml(arguments.file), overrides)
     if arguments.profile:
-        said = overrides.get("run")
-        if isinstance(said, Mapping) and said.get("profile") is False:
+        run = overrides.get("run")
+        if isinstance(run, Mapping) and run.get("profile") is False:
             parser.error("argument --profile: not allowed with run.profile=false")
         run = values.get("run")
         if run is None or (isinstance(run, Mapping) and not run.get("profile")):

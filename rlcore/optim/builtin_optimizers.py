@@ -1,7 +1,7 @@
-"""Build those built-in learning-rate schedules that need more checks than `transformers` makes.
+"""Built-in optimizers, and the learning-rate schedules that need more checks than those in `transformers`.
 
-The others of `rlcore.plugins.builtin` are functions of `transformers` and classes of torch. Schedules that follow a
-metric, such as torch's ReduceLROnPlateau, are none: an optimizer step knows no metric.
+`rlcore.plugins.builtin` registers the others directly: functions of `transformers` and classes of torch. Schedules that
+depend on a metric, such as torch's ReduceLROnPlateau, are not supported: schedules are stepped without a metric.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rlcore.errors import ConfigError
 def build_polynomial(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, *, lr_end: float = 0.0, power: float = 1.0
 ) -> LRScheduler:
-    """Decay from lr to `lr_end` polynomially in the remaining steps."""
-    # The original divides by the steps after warm-up, which a short run may not have.
+    """Build polynomial decay from lr to `lr_end` after the warm-up."""
+    # transformers divides by the number of steps after the warm-up, which is 0 in a short run.
     last = max(num_training_steps, num_warmup_steps + 1)
     built: LRScheduler = get_polynomial_decay_schedule_with_warmup(
         optimizer, num_warmup_steps, last, lr_end=lr_end, power=power
@@ -42,13 +42,13 @@ def build_cosine_with_min_lr(
     min_lr_rate: float | None = None,
     num_cycles: float = 0.5,
 ) -> LRScheduler:
-    """Decay from lr to a rate above 0 along a cosine.
+    """Build cosine decay from lr to a rate above 0.
 
     Raises:
-        ValueError: not one of the two rates is given, or the rate is above lr.
+        ValueError: not exactly one of `min_lr` and `min_lr_rate` is set, or `min_lr` is above lr.
     """
     if (min_lr is None) == (min_lr_rate is None):
-        raise ValueError("one of min_lr and min_lr_rate must be given, and only one")
+        raise ValueError("exactly one of min_lr and min_lr_rate must be set")
     if min_lr is not None and min_lr > optimizer.defaults["lr"]:
         raise ValueError(f"min_lr = {min_lr:g} must not be above lr = {optimizer.defaults['lr']:g}")
     built: LRScheduler = get_cosine_with_min_lr_schedule_with_warmup(
@@ -68,16 +68,16 @@ def build_warmup_stable_decay(
     decay_type: str = "cosine",
     min_lr_ratio: float = 0.0,
 ) -> LRScheduler:
-    """Warm up to lr, keep it, and decay in the last steps (Hu et al., 2024, arXiv:2404.06395).
+    """Build warm-up to lr, a constant phase, and decay in the last steps (Hu et al., 2024, arXiv:2404.06395).
 
     Raises:
-        ValueError: how long it stays is neither given nor follows from the last step, or rise and fall do not fit.
+        ValueError: the length of the constant phase is unknown, or warm-up and decay are longer than the run.
     """
     if num_stable_steps is None and num_training_steps is None:
-        raise ValueError("needs to know the last step: set run.steps, or num_stable_steps")
+        raise ValueError("the number of steps is unknown: set run.steps or num_stable_steps")
     if num_stable_steps is None and num_training_steps is not None:
         num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
-        if num_stable_steps < 0 < num_training_steps:  # a run of no steps at all only evaluates
+        if num_stable_steps < 0 < num_training_steps:  # a run of 0 steps only evaluates
             raise ValueError(
                 f"warmup_steps = {num_warmup_steps} and num_decay_steps = {num_decay_steps} must fit into the "
                 f"{num_training_steps} optimizer steps of the run"
@@ -102,7 +102,7 @@ def build_adamw(
     amsgrad: bool = False,
     fused: bool = True,
 ) -> Optimizer:
-    """Build Adam with decoupled weight decay (Loshchilov & Hutter, 2017, arXiv:1711.05101), in fused kernels."""
+    """Build Adam with decoupled weight decay (Loshchilov & Hutter, 2017, arXiv:1711.05101), by default fused."""
     return torch.optim.AdamW(
         groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused or None
     )
@@ -118,7 +118,7 @@ def build_adam(
     amsgrad: bool = False,
     fused: bool = True,
 ) -> Optimizer:
-    """Build Adam (Kingma & Ba, 2014, arXiv:1412.6980), in fused kernels; weight decay goes through the gradient."""
+    """Build Adam (Kingma & Ba, 2014, arXiv:1412.6980), by default fused; weight decay is added to the gradient."""
     return torch.optim.Adam(
         groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=fused or None
     )
@@ -135,15 +135,15 @@ def build_adafactor(
     beta1: float | None = None,
     scale_parameter: bool = False,
 ) -> Optimizer:
-    """Build Adafactor (Shazeer & Stern, 2018, arXiv:1804.04235): of a matrix's second moment, its rows' and columns'.
+    """Build Adafactor (Shazeer & Stern, 2018, arXiv:1804.04235), which factorises second moments by row and column.
 
-    The learning rate is the schedule's: Adafactor's own, relative to the step, is off.
+    The learning rate comes from the schedule; Adafactor's relative step size is off.
     """
     from transformers import Adafactor
 
-    smallest_scale = 1e-3  # of a parameter, with scale_parameter; the paper's
+    min_scale = 1e-3  # lower bound of a parameter's scale if scale_parameter, from the paper
     built: Optimizer = Adafactor(
-        groups, lr=lr, eps=(eps, smallest_scale), weight_decay=weight_decay, clip_threshold=clip_threshold,
+        groups, lr=lr, eps=(eps, min_scale), weight_decay=weight_decay, clip_threshold=clip_threshold,
         decay_rate=decay_rate, beta1=beta1, scale_parameter=scale_parameter, relative_step=False,
     )  # fmt: skip
     return built
@@ -158,16 +158,16 @@ def build_adamw_8bit(
     weight_decay: float = 1e-6,
     min_8bit_size: int = 4096,
 ) -> Optimizer:
-    """Build AdamW with moments in 8 bits (Dettmers et al., 2021, arXiv:2110.02861).
+    """Build AdamW with 8-bit moments (Dettmers et al., 2021, arXiv:2110.02861).
 
     Raises:
         ConfigError: bitsandbytes is not installed.
     """
     try:
-        found = importlib.import_module("bitsandbytes.optim")
+        bitsandbytes = importlib.import_module("bitsandbytes.optim")
     except ImportError as error:
         raise ConfigError("needs bitsandbytes, which is not installed: pip install bitsandbytes") from error
-    built: Optimizer = found.AdamW8bit(
+    built: Optimizer = bitsandbytes.AdamW8bit(
         groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, min_8bit_size=min_8bit_size
     )
     return built

@@ -1,7 +1,7 @@
-"""Choose optimizers and learning-rate schedules by the names in a trainer's options, and build them.
+"""Optimizers and learning-rate schedules named in a trainer's options: look them up, check their options, build them.
 
-A builder is given by name what its signature has, so that classes of torch and functions of `transformers` are
-components as they are; see `rlcore.protocols`.
+A builder is called with the keyword arguments in its signature, so that classes of torch and functions of
+`transformers` can be registered unchanged; see `rlcore.protocols`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ _TRIAL_UPDATES = 10**9
 
 @attrs.frozen(eq=False)
 class Optimization:
-    """Hold the optimizer and the schedule that one section of options names, with their options checked.
+    """The optimizer and the schedule named by one `OptimizerConfig`, with checked options.
 
     Attributes:
-        config: the section.
-        where: file and dotted path of it, for errors.
+        config: the section of the trainer's options.
+        optimizer: the optimizer and its options.
+        scheduler: the learning-rate schedule and its options.
+        where: file and dotted path of the section, for errors.
     """
 
     config: OptimizerConfig
@@ -43,27 +45,31 @@ class Optimization:
         """Build the optimizer over groups of parameters.
 
         Raises:
-            ConfigError: its options do not go together, or a package it needs is missing.
-            PluginError: what was built is no optimizer.
+            ConfigError: the options contradict each other, or a required package is missing.
+            PluginError: the builder did not return an optimizer.
         """
         return self._build(groups, self.optimizer.wrap(self.optimizer.component.target()))
 
     def schedule(self, optimizer: Optimizer, total_updates: int | None) -> LRScheduler:
-        """Build the schedule of an optimizer; `total_updates` is its number of steps, None where only time bounds it.
+        """Build the learning-rate schedule of an optimizer.
+
+        Args:
+            optimizer: the optimizer whose learning rate is scheduled.
+            total_updates: optimizer steps of the run; None if only a time budget limits the run.
 
         Raises:
-            ConfigError: it needs to know the last step, or its options do not go together.
-            PluginError: what was built is no schedule.
+            ConfigError: the schedule needs the number of steps, or the options contradict each other.
+            PluginError: the builder did not return a schedule.
         """
         target = self.scheduler.wrap(self.scheduler.component.target())
         return self._schedule(optimizer, total_updates, target)
 
     def check(self) -> None:
-        """Refuse what cannot be used, before a run begins: the builders are tried on parameters of no size.
+        """Check the options before the run, by building optimizer and schedule for two small parameters.
 
         Raises:
-            ConfigError: as `build` and `schedule` do, and for an option that optimizer or schedule has no use for.
-            PluginError: as `build` and `schedule` do.
+            ConfigError: as in `build` and `schedule`, or the optimizer or schedule does not have an option that is set.
+            PluginError: as in `build` and `schedule`.
         """
         self._check_used()
         groups: list[dict[str, Any]] = [
@@ -74,40 +80,40 @@ class Optimization:
         self._schedule(optimizer, _TRIAL_UPDATES, self.scheduler.component.target())
 
     def _check_used(self) -> None:
-        """Refuse options that nobody would read: a user who set one believes that it does something."""
-        takes = parameters_of(self.optimizer)
+        """Raise ConfigError for options that are set but that the optimizer or schedule does not have."""
+        parameters = parameters_of(self.optimizer)
         lines = [
-            f"{self.where}.{name} = {value!r}: {self.optimizer.component} has no use for it; leave it out, or set null"
+            f"{self.where}.{name} = {value!r}: {self.optimizer.component} has no such option; omit it, or set null"
             for name in COMMON
-            if (value := getattr(self.config, name)) is not None and not _has(takes, name)
+            if (value := getattr(self.config, name)) is not None and not _has(parameters, name)
         ]
         if self.config.warmup_steps and not _has(parameters_of(self.scheduler), WARMUP):
             lines.append(
                 f"{self.where}.warmup_steps = {self.config.warmup_steps}: {self.scheduler.component} has no warm-up; "
-                "leave it out"
+                "omit it"
             )
         if lines:
             raise ConfigError("\n".join(lines))
 
     def _build(self, groups: list[dict[str, Any]], target: Any) -> Optimizer:
-        given = {name: value for name in COMMON if (value := getattr(self.config, name)) is not None}
-        built: Any = self._called(self.optimizer, target, groups, {"lr": self.config.lr, **given})
+        common = {name: value for name in COMMON if (value := getattr(self.config, name)) is not None}
+        built: Any = self._call(self.optimizer, target, groups, {"lr": self.config.lr, **common})
         if not isinstance(built, Optimizer):
-            made = type(built).__name__
-            raise PluginError(f"{self.optimizer.component} built a {made}; it must build a torch.optim.Optimizer")
+            name = type(built).__name__
+            raise PluginError(f"{self.optimizer.component} built a {name}; it must build a torch.optim.Optimizer")
         return built
 
     def _schedule(self, optimizer: Optimizer, total_updates: int | None, target: Any) -> LRScheduler:
-        takes = parameters_of(self.scheduler)
-        total = None if takes is None else takes.get(TOTAL)
+        parameters = parameters_of(self.scheduler)
+        total = None if parameters is None else parameters.get(TOTAL)
         if total_updates is None and total is not None and total.default is total.empty:
             raise ConfigError(
-                f"{self.where}.scheduler = {self.config.scheduler!r}: needs to know the last step: set run.steps "
-                "(a budget in time alone does not tell it)"
+                f"{self.where}.scheduler = {self.config.scheduler!r}: the number of steps is unknown: set run.steps "
+                "(a time budget is not enough)"
             )
-        told = {WARMUP: self.config.warmup_steps, TOTAL: total_updates}
-        given = {name: value for name, value in told.items() if _has(takes, name)}
-        built: Any = self._called(self.scheduler, target, optimizer, given)
+        steps = {WARMUP: self.config.warmup_steps, TOTAL: total_updates}
+        arguments = {name: value for name, value in steps.items() if _has(parameters, name)}
+        built: Any = self._call(self.scheduler, target, optimizer, arguments)
         if not isinstance(built, LRScheduler) or isinstance(built, ReduceLROnPlateau):
             raise PluginError(
                 f"{self.scheduler.component} built a {type(built).__name__}; it must build a schedule of "
@@ -115,43 +121,43 @@ class Optimization:
             )
         return built
 
-    def _called(self, choice: Choice, target: Any, first: Any, given: Mapping[str, Any]) -> Any:
+    def _call(self, choice: Choice, target: Any, first: Any, arguments: Mapping[str, Any]) -> Any:
         fields = () if choice.options is None else attrs.fields(type(choice.options))
         options = {field.alias or field.name: getattr(choice.options, field.name) for field in fields}
         try:
-            return target(first, **given, **options)
+            return target(first, **arguments, **options)
         except ValueError as error:
             raise ConfigError(f"{self.where}: {choice.component}: {error}") from error
 
 
 class Optimizers:
-    """Find the optimizer and schedule of every `OptimizerConfig` in a run.
+    """The optimizer and schedule of every `OptimizerConfig` in a run.
 
-    Those in the trainer's options are chosen and tried when this is made, before anything is built or written; one that
-    a trainer makes itself, when it asks for it.
+    Those in the trainer's options are looked up and checked by the constructor, before the run builds or writes
+    anything; an `OptimizerConfig` that a trainer creates itself is looked up and checked by `get`.
 
     Args:
-        options: the trainer's; nothing, outside a run.
-        chooser: what looks names up; without a word of where they come from when left out.
+        options: the trainer's options; None outside a run.
+        chooser: lookup of names; by default one without a file name in its errors.
 
     Raises:
-        UnknownOptimizer, UnknownScheduler: nobody registered a name.
-        ConfigError: an option cannot be used.
+        UnknownOptimizer, UnknownScheduler: a name is not registered.
+        ConfigError: an option is invalid.
     """
 
     def __init__(self, options: Any = None, chooser: Chooser | None = None) -> None:
         self._chooser = chooser or Chooser("", Wrapping())
-        self._found = [self._choose(config, path) for path, config in sections(options, "trainer")]
+        self._declared = [self._choose(config, path) for path, config in sections(options, "trainer")]
 
     @property
     def plugins(self) -> dict[str, str]:
-        """Return the version of every distribution that one of them comes from."""
-        chosen = (choice.component for each in self._found for choice in (each.optimizer, each.scheduler))
-        return {component.dist: component.version for component in chosen}
+        """Return dist -> version of the packages that provide these optimizers and schedules."""
+        components = (choice.component for each in self._declared for choice in (each.optimizer, each.scheduler))
+        return {component.dist: component.version for component in components}
 
     def get(self, config: OptimizerConfig) -> Optimization:
-        """Return what `config` names."""
-        for each in self._found:
+        """Return the optimizer and schedule that `config` names."""
+        for each in self._declared:
             if each.config == config:
                 return each
         return self._choose(config, "trainer.optimizer")
@@ -161,18 +167,18 @@ class Optimizers:
         optimizer, scheduler = known.optimizers.get(config.name), known.schedulers.get(config.scheduler)
         for component in (optimizer, scheduler):
             check_keys(component, component.config_class(), BESIDE_OPTIONS[component.kind])
-        chosen = Optimization(
+        optimization = Optimization(
             config=config,
             optimizer=choose(optimizer, config.options, f"{path}.options"),
             scheduler=choose(scheduler, config.scheduler_options, f"{path}.scheduler_options"),
             where=f"{where}: {path}" if where else path,
         )
-        chosen.check()
-        return chosen
+        optimization.check()
+        return optimization
 
 
 def sections(options: Any, path: str) -> Iterator[tuple[str, OptimizerConfig]]:
-    """Yield every section in a trainer's options that names an optimizer, with its dotted path."""
+    """Yield the dotted path and value of every `OptimizerConfig` in a trainer's options."""
     if isinstance(options, OptimizerConfig):
         yield path, options
     elif attrs.has(type(options)):
@@ -181,14 +187,14 @@ def sections(options: Any, path: str) -> Iterator[tuple[str, OptimizerConfig]]:
 
 
 def parameters_of(choice: Choice) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a component's target; None where it takes any, or does not say."""
+    """Return the parameters of a component's target; None if it accepts any keyword or has no signature."""
     target: Any = choice.component.target()
     try:
-        found = inspect.signature(target).parameters
-    except (ValueError, TypeError):  # what is written in another language need not say
+        parameters = inspect.signature(target).parameters
+    except (ValueError, TypeError):  # C functions may have no signature
         return None
-    return None if any(each.kind is each.VAR_KEYWORD for each in found.values()) else found
+    return None if any(each.kind is each.VAR_KEYWORD for each in parameters.values()) else parameters
 
 
-def _has(takes: Mapping[str, inspect.Parameter] | None, name: str) -> bool:
-    return takes is None or name in takes
+def _has(parameters: Mapping[str, inspect.Parameter] | None, name: str) -> bool:
+    return parameters is None or name in parameters

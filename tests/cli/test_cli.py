@@ -127,7 +127,7 @@ def test_a_section_is_shown_with_range_unit_meaning_and_source(run: Python) -> N
 def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Python) -> None:
     done = run("show", "poo")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("UnknownComponent: nothing is called 'poo'. Did you mean 'ppo'?\n")
+    assert done.stderr.startswith("UnknownComponent: no section or component is called 'poo'. Did you mean 'ppo'?\n")
     assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins, tokenizer$", done.stderr, re.MULTILINE)
 
 
@@ -164,7 +164,7 @@ def test_train_hands_the_file_and_the_overrides_to_the_door(python: Python, tmp_
     ("words", "complaint"),
     [
         (["run.profile=false"], "not allowed with run.profile=false"),
-        (["torch"], "takes no value; for 'torch' write run.profile=torch in its place"),
+        (["torch"], "takes no value; for 'torch', write run.profile=torch instead"),
     ],
     ids=["false", "a value"],
 )
@@ -244,5 +244,5 @@ def test_main_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_section_that_names_a_component_says_where_its_options_are(run: Python) -> None:
     done = run("show", "trainer")
     assert done.returncode == 1
-    advice = r"'trainer' takes the options of the component it names: (rlcore show \w+, )*rlcore show ppo, "
+    advice = r"the options of 'trainer' are those of the component it names: (rlcore show \w+, )*rlcore show ppo, "
     assert re.search(advice, done.stderr)

@@ -130,7 +130,7 @@ def test_without_a_run_all_are_listed(run: RunDir, say: Callable[..., str]) -> N
         (["--completions"], "required: RUN"),
         (["mine", "--best", "0"], "'0': must be a whole number, at least 1"),
         (["mine", "--worst", "x"], "'x': must be a whole number, at least 1"),
-        (["mine", "--step", "a:b"], "steps 'a:b': must be a step or a range, as 7, 3:9, 3: or :9"),
+        (["mine", "--step", "a:b"], "steps 'a:b': must be a step or a range, such as 7, 3:9, 3: or :9"),
     ],
 )
 def test_wrong_usage_is_said_as_that(

@@ -104,7 +104,7 @@ def test_steps_are_one_or_a_range(text: str, steps: tuple[int, float]) -> None:
 
 @pytest.mark.parametrize("text", ["", ":", "x", "1:2:3", "-1", "1.5", "3-9", "²"])
 def test_what_is_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="must be a step or a range, as 7, 3:9, 3: or :9"):
+    with pytest.raises(ConfigError, match="must be a step or a range, such as 7, 3:9, 3: or :9"):
         parse_steps(text)
 
 
@@ -127,9 +127,9 @@ def test_a_run_is_found_by_its_name_or_its_folder(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("frist", "no run lies in frist or runs/frist; did you mean 'first'"),
-        ("other", "no run lies in other or runs/other; `rlcore rollouts` lists the runs under ./runs"),
-        ("runs", "runs holds runs, the last of them runs/first: name one"),
+        ("frist", "no run in frist or runs/frist; did you mean 'first'"),
+        ("other", "no run in other or runs/other; `rlcore rollouts` lists the runs under ./runs"),
+        ("runs", "runs contains runs, the latest is runs/first: name one of them"),
     ],
 )
 def test_a_run_there_is_not_is_told_with_what_there_is(
@@ -146,12 +146,12 @@ def test_a_run_there_is_not_is_told_with_what_there_is(
 @pytest.mark.parametrize(
     ("rows", "keep", "query", "said"),
     [
-        ([], "none", {}, "keeps no rollouts, as run.rollouts = none says: set it to a number for each step, or to all"),
-        ([], 0, {"best": 1}, "run.rollouts = 0 says"),
-        ([], 8, {}, "no rollouts yet: no step has ended, or its trainer uses no reward function"),
-        (ROWS, 8, {"steps": (3, 3)}, "none of the rollouts is as asked for; they are of steps 1 to 4"),
-        (ROWS, 8, {"text": "zzz", "best": 3}, "none of the rollouts is as asked for"),
-        ([row(1, "a", None)], 8, {"worst": 1}, "none of the rollouts is with a reward"),
+        ([], "none", {}, "keeps no rollouts because run.rollouts = none: set it to a number per step, or to all"),
+        ([], 0, {"best": 1}, "because run.rollouts = 0: set it"),
+        ([], 8, {}, "no rollouts yet: no step has finished, or its trainer uses no reward function"),
+        (ROWS, 8, {"steps": (3, 3)}, "none of the rollouts matches; the file has steps 1 to 4"),
+        (ROWS, 8, {"text": "zzz", "best": 3}, "none of the rollouts matches"),
+        ([row(1, "a", None)], 8, {"worst": 1}, "none of the rollouts has a reward"),
     ],
 )
 def test_nothing_to_show_is_told_with_the_reason(
@@ -164,7 +164,7 @@ def test_nothing_to_show_is_told_with_the_reason(
 
 
 def test_without_an_evaluation_there_are_no_completions(tmp_path: Path) -> None:
-    with pytest.raises(NoRollouts, match="no completions yet: no evaluation has ended"):
+    with pytest.raises(NoRollouts, match="no completions yet: no evaluation has finished"):
         select(make_run(tmp_path / "mine", ROWS), Query(), completions=True)
 
 
@@ -189,5 +189,5 @@ def test_runs_are_listed_the_last_to_go_on_first(tmp_path: Path) -> None:
 
 def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(NoRollouts, match="holds no run; give the folder of one"):
+        with pytest.raises(NoRollouts, match="contains no run; name the folder of a run"):
             list_runs(folder)

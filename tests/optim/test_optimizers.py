@@ -101,17 +101,20 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choose(**options: Any) -> Any:
     chooser = Chooser("run.yaml", Wrapping())
-    [chosen] = Optimizers(OptimizerConfig(**options), chooser)._found
+    [chosen] = Optimizers(OptimizerConfig(**options), chooser)._declared
     return chosen
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"name": "sgd", "betas": (0.9, 0.9)}, r"betas = \(0.9, 0.9\): optimizer 'sgd' \(rlcore .*\) has no use for"),
-        ({"name": "sgd", "betas": (0.9, 0.95)}, "has no use for it; leave it out, or set null"),
+        (
+            {"name": "sgd", "betas": (0.9, 0.9)},
+            r"betas = \(0.9, 0.9\): optimizer 'sgd' \(rlcore .*\) has no such option",
+        ),
+        ({"name": "sgd", "betas": (0.9, 0.95)}, "has no such option; omit it, or set null"),
         ({"name": "sgd", "eps": 1e-8}, "eps = 1e-08: optimizer 'sgd'"),
-        ({"name": "adafactor", "betas": (0.9, 0.9)}, "'adafactor' .* has no use"),
+        ({"name": "adafactor", "betas": (0.9, 0.9)}, "'adafactor' .* has no such option"),
         ({"name": "sgd", "options": {"momentun": 0.9}}, r"options.momentun = 0.9: no such option; .* 'momentum'\?"),
         ({"name": "sgd", "options": {"momentum": 1.5}}, r"options.momentum = 1.5: must lie in \[0, 1\)"),
         ({"name": "sgd", "options": {"lr": 0.1}}, "options.lr = 0.1: no such option"),
@@ -120,22 +123,22 @@ def choose(**options: Any) -> Any:
         ({"scheduler": "linear", "scheduler_options": {"power": 2}}, "scheduler_options.power: 'linear' has no opt"),
         ({"scheduler": "polynomial", "scheduler_options": {"powre": 2.0}}, r"no such option; did you mean 'power'\?"),
         ({"scheduler": "polynomial", "scheduler_options": {"lr_end": 1.0}}, r"lr_end \(1.0\) must be smaller than"),
-        ({"scheduler": "cosine_with_min_lr"}, "one of min_lr and min_lr_rate must be given"),
+        ({"scheduler": "cosine_with_min_lr"}, "exactly one of min_lr and min_lr_rate must be set"),
         ({"scheduler": "cosine_with_min_lr", "scheduler_options": {"min_lr": 1.0}}, "min_lr = 1 must not be above lr"),
         ({"scheduler": "warmup_stable_decay"}, "scheduler_options.num_decay_steps: must be given"),
         (
             {"scheduler": "exponential", "scheduler_options": {"gamma": 0.9}, "warmup_steps": 5},
-            "warmup_steps = 5: scheduler 'exponential' .* has no warm-up; leave it out",
+            "warmup_steps = 5: scheduler 'exponential' .* has no warm-up; omit it",
         ),
     ],
     ids=str,
 )
-def test_what_an_optimizer_or_schedule_does_not_take_is_refused(options: dict[str, Any], says: str) -> None:
+def test_an_option_that_an_optimizer_or_schedule_does_not_have_is_an_error(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=f"run.yaml: trainer.*{says}"):
         choose(**options)
 
 
-def test_all_that_has_no_use_is_told_at_once() -> None:
+def test_all_options_without_effect_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         choose(
             name="sgd", betas=(0.9, 0.9), eps=1.0, scheduler="step", scheduler_options={"step_size": 2}, warmup_steps=1
@@ -145,7 +148,7 @@ def test_all_that_has_no_use_is_told_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_name_that_nobody_registered_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'adam_w'. Did you mean 'adamw'"):
         choose(name="adam_w")
     with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'AdamW'. Did you mean 'adamw'"):
@@ -166,7 +169,7 @@ def test_every_optimizer_in_the_options_is_found_with_its_path() -> None:
 
 def test_one_that_a_trainer_makes_itself_is_checked_too() -> None:
     found = Optimizers(Options(), Chooser("run.yaml", Wrapping()))
-    assert found.get(OptimizerConfig(lr=0.5)) is found._found[0]
+    assert found.get(OptimizerConfig(lr=0.5)) is found._declared[0]
     assert found.get(OptimizerConfig(name="sgd")).optimizer.component.name == "sgd"
     with pytest.raises(UnknownOptimizer):
         found.get(OptimizerConfig(name="sdg"))

@@ -203,7 +203,7 @@ def test_a_saved_state_goes_on_as_if_nothing_had_been(
 @pytest.mark.parametrize("name", ["linear", "cosine", "cosine_with_restarts", "polynomial"])
 def test_a_schedule_that_ends_needs_to_know_when(name: str) -> None:
     config = OptimizerConfig(scheduler=name)
-    with pytest.raises(ConfigError, match=rf"trainer.optimizer.scheduler = '{name}': needs to know the last step"):
+    with pytest.raises(ConfigError, match=rf"trainer.optimizer.scheduler = '{name}': the number of steps is unknown"):
         updater_of(Weights(), config, total=None)
 
 
@@ -225,7 +225,7 @@ def test_a_fall_that_does_not_fit_is_refused(total: int | None) -> None:
     config = OptimizerConfig(
         scheduler="warmup_stable_decay", scheduler_options={"num_decay_steps": 3}, warmup_steps=1
     )  # fmt: skip
-    said = "set run.steps, or num_stable_steps" if total is None else "must fit into the 3 optimizer steps"
+    said = "set run.steps or num_stable_steps" if total is None else "must fit into the 3 optimizer steps"
     with pytest.raises(ConfigError, match=said):
         updater_of(Weights(), config, total=total)
 

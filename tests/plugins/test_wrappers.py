@@ -226,7 +226,7 @@ def test_a_name_is_needed_unless_all_chains_are_shown(python: Python) -> None:
     assert python("-m", "rlcore", "show").returncode == 2
     unknown = python("-m", "rlcore", "show", "--wrapped", "poo")
     assert (unknown.returncode, unknown.stdout) == (1, "")
-    assert unknown.stderr.startswith("UnknownComponent: nothing is called 'poo'. Did you mean 'ppo'?")
+    assert unknown.stderr.startswith("UnknownComponent: no section or component is called 'poo'. Did you mean 'ppo'?")
 
 
 def test_what_stands_in_for_an_object_has_its_methods() -> None:

@@ -1,6 +1,7 @@
-"""Write a new plugin: a package that works, tests itself against the laws, and is there to be changed.
+"""The command `rlcore new-plugin`: writes a working plugin package with tests, to be edited by its author.
 
-`templates/common` holds what every plugin has, `templates/<kind>` what one kind has besides, as texts for the standard
-library's `string.Template`. A file's path in the package is its path there, less `.tmpl`, with `package` for the import
-package and `dot-` for a leading dot. What begins with `part-` is no file but a piece of the README. Light: no torch.
+`templates/common` contains the files of every plugin, `templates/<kind>` those of one kind, as texts for
+`string.Template` of the standard library. A file's path in the package is its path below that folder without
+`.tmpl`; `package` stands for the import package and `dot-` for a leading dot. Files whose names begin with `part-` are
+inserted into the README. No module here imports torch.
 """

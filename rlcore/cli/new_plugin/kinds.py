@@ -1,4 +1,4 @@
-"""The kinds of plugin that can be written, and what each is called where."""
+"""The kinds of plugin that `rlcore new-plugin` can write."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import attrs
 
 @attrs.frozen
 class PluginKind:
-    """Hold what differs from one kind of plugin to the next, its files aside.
+    """One kind of plugin: the values that its templates need.
 
     Attributes:
-        name: what a user says, and the module in which the work is done.
-        registry: where components of this kind are registered.
-        noun: what one is called in a sentence.
-        target: what is registered, with `{title}` for the component's name in CamelCase.
-        summary: one line for `rlcore show`.
-        about: what the package is, for its README; a sentence.
-        uses_torch: whether its code imports torch itself.
+        name: value of `--kind`, and name of the module with the implementation.
+        registry: registry of the components of this kind.
+        noun: name of a component in a sentence.
+        target: attribute to register, with `{title}` for the component's name in CamelCase.
+        summary: one-line description for `rlcore show`.
+        about: first sentence of the README.
+        uses_torch: whether the package imports torch itself.
     """
 
     name: str
@@ -35,8 +35,8 @@ _ALL = (
         noun="trainer",
         target="{title}Trainer",
         summary="REINFORCE with a leave-one-out baseline",
-        about="A trainer for rlcore that makes each response likelier, or less likely, by how much better it scored "
-        "than the others of its round: REINFORCE with a baseline, one optimizer step a round.",
+        about="A trainer for rlcore: REINFORCE with a leave-one-out baseline. It weights the log-probability of each "
+        "response by its score minus the mean score of the other responses in the round.",
         uses_torch=True,
     ),
     PluginKind(
@@ -44,44 +44,43 @@ _ALL = (
         registry="loggers",
         noun="logger",
         target="{title}Logger",
-        summary="metrics in a CSV file, one number a row",
-        about="A logger for rlcore that writes the metrics of a run to a CSV file, one number a row, so that metrics "
-        "may come and go.",
+        summary="metrics in a CSV file, one value per row",
+        about="A logger for rlcore that writes the metrics of a run to a CSV file, one value per row, so that each "
+        "step may have different metrics.",
     ),
     PluginKind(
         name="pipeline",
         registry="pipelines",
         noun="pipeline",
         target="{title}Pipeline",
-        summary="a template put around every prompt",
-        about="A pipeline for rlcore that puts a template around every prompt before it is tokenised.",
+        summary="prompts inserted into a template",
+        about="A pipeline for rlcore that inserts every prompt into a template before it is tokenised.",
     ),
     PluginKind(
         name="architecture",
         registry="architectures",
         noun="architecture",
         target="build_policy",
-        summary="causal_lm with parts that do not train",
-        about="An architecture for rlcore that builds any causal language model with embeddings that keep their "
-        "values, and other parameters where wanted.",
+        summary="causal_lm with frozen embeddings",
+        about="An architecture for rlcore that builds any causal language model with frozen token embeddings, and "
+        "optionally other frozen parameters.",
     ),
     PluginKind(
         name="store",
         registry="rollout_stores",
         noun="rollout store",
         target="{title}Store",
-        summary="rollouts in memory, the best-scored only",
-        about="A rollout store for rlcore that keeps the best-scored rollouts between sampling and learning, and drops "
-        "the others.",
+        summary="the rollouts with the highest scores, in memory",
+        about="A rollout store for rlcore that keeps the rollouts with the highest scores between sampling and "
+        "learning, and drops the others.",
     ),
     PluginKind(
         name="sampler",
         registry="samplers",
         noun="sampler",
         target="{title}Sampler",
-        summary="as many prompts at once as a budget of tokens allows",
-        about="A sampler for rlcore that continues as many prompts at once as a budget of tokens allows, whatever "
-        "their lengths.",
+        summary="batches of prompts limited by a token budget",
+        about="A sampler for rlcore whose batch size follows from a token budget and the length of the prompts.",
         uses_torch=True,
     ),
     PluginKind(
@@ -89,8 +88,8 @@ _ALL = (
         registry="rewards",
         noun="reward",
         target="{title}Reward",
-        summary="words that should occur, less a penalty for length",
-        about="A reward for rlcore: words that occur in an output count for it, and too many characters against it.",
+        summary="share of given words in the output, minus a length penalty",
+        about="A reward for rlcore: the share of given words that occur in an output, minus a penalty for its length.",
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}

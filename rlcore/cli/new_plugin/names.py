@@ -1,4 +1,4 @@
-"""What a new plugin is called: its dist, its import package, its component, its classes."""
+"""The names of a new plugin: its dist, import package, component and classes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rlcore.plugins.registry import all_registries
 
 PREFIX = "rlcore-"
 LONGEST = 30
-"""Characters of a component's name, as the conformance kit counts them."""
+"""Most characters in a component's name; the conformance kit has the same limit."""
 RESERVED = ("example", "src", "tests")
-"""Names of modules and folders that the package has besides."""
+"""Names of other modules and folders in the package's repository."""
 
 
 @attrs.frozen
 class Names:
-    """Hold the names of one plugin.
+    """The names of one plugin.
 
     Attributes:
-        dist: what pip installs, `rlcore-my-algo`.
-        package: what Python imports, `rlcore_my_algo`.
-        component: what a configuration names, `my-algo`.
-        title: what its classes begin with, `MyAlgo`.
+        dist: name for pip, such as `rlcore-my-algo`.
+        package: import package, such as `rlcore_my_algo`.
+        component: name in a configuration, such as `my-algo`.
+        title: prefix of the class names, such as `MyAlgo`.
     """
 
     dist: str
@@ -42,10 +42,10 @@ class Names:
 
 
 def read_name(name: str, kind: PluginKind) -> Names:
-    """Derive every name of a plugin from the name of its dist.
+    """Derive all names of a plugin from the name of its dist.
 
     Raises:
-        PluginNameError: it is no name of a dist, or its package or component could not be used or would hide another.
+        PluginNameError: the name is not valid for a dist, or its package or component would be invalid or hide another.
     """
     _check_form(name)
     component = name.removeprefix(PREFIX)
@@ -56,10 +56,9 @@ def read_name(name: str, kind: PluginKind) -> Names:
         title=_title(component, kind),
     )
     _check_package(names)
-    taken = all_registries()
-    for other in getattr(taken, kind.registry).matches(component):
+    for other in getattr(all_registries(), kind.registry).matches(component):
         raise PluginNameError(
-            f"'{name}': {other.dist} {other.version} brings a {kind.noun} '{component}'; choose another"
+            f"'{name}': {other.dist} {other.version} already has a {kind.noun} '{component}'; choose another name"
         )
     return names
 
@@ -68,18 +67,21 @@ def _check_form(name: str) -> None:
     component = name.removeprefix(PREFIX)
     if len(component) > LONGEST:
         raise PluginNameError(
-            f"'{name}': its component '{component}' has {len(component)} characters; {LONGEST} are the most"
+            f"'{name}': the component name '{component}' has {len(component)} characters; the limit is {LONGEST}"
         )
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = re.sub(r"[^a-z0-9]+", "-", normalise(_without_accents(name))).strip("-0123456789")
-        hint = f"; write it '{near}'" if near else ""
-        raise PluginNameError(f"'{name}': a name is small letters, digits and '-' between them, a letter first{hint}")
+        hint = f"; try '{near}'" if near else ""
+        raise PluginNameError(
+            f"'{name}': a name consists of lower-case letters, digits and single '-' between them, and begins with a "
+            f"letter{hint}"
+        )
     if not component[0].isalpha():
-        raise PluginNameError(f"'{name}': what follows '{PREFIX}' is the component's name and begins with a letter")
+        raise PluginNameError(f"'{name}': the component name after '{PREFIX}' must begin with a letter")
 
 
 def _title(component: str, kind: PluginKind) -> str:
-    """Write a component's name in CamelCase, less the kind that its class ends with: MyLogger, not MyLoggerLogger."""
+    """Return a component's name in CamelCase without the suffix that its class gets: MyLogger, not MyLoggerLogger."""
     title = "".join(part[:1].upper() + part[1:] for part in component.split("-"))
     return title.removesuffix(kind.target.removeprefix("{title}")) or title
 
@@ -91,18 +93,20 @@ def _without_accents(name: str) -> str:
 def _check_package(names: Names) -> None:
     package = names.package
     if keyword.iskeyword(package):
-        raise PluginNameError(f"'{names.dist}': '{package}' is a keyword of Python and cannot be imported")
+        raise PluginNameError(f"'{names.dist}': '{package}' is a Python keyword and cannot be imported")
     if package in sys.stdlib_module_names:
-        raise PluginNameError(f"'{names.dist}': its package would hide the module '{package}' of Python's own library")
+        raise PluginNameError(f"'{names.dist}': its package would hide the standard library's module '{package}'")
     if package in RESERVED:
-        raise PluginNameError(f"'{names.dist}': the package has a '{package}' of its own; choose another name")
+        raise PluginNameError(f"'{names.dist}': the repository has another '{package}'; choose another name")
     try:
         installed = distribution(names.dist)
     except PackageNotFoundError:
         pass
     else:
-        raise PluginNameError(f"'{names.dist}': {names.dist} {installed.version} is installed; choose another name")
-    found = importlib.machinery.PathFinder.find_spec(package, search_path())
-    if found is not None:
-        place = found.origin or ", ".join(found.submodule_search_locations or ())
-        raise PluginNameError(f"'{names.dist}': its package would hide the module '{package}' in {place}")
+        raise PluginNameError(
+            f"'{names.dist}': {names.dist} {installed.version} is already installed; choose another name"
+        )
+    spec = importlib.machinery.PathFinder.find_spec(package, search_path())
+    if spec is not None:
+        origin = spec.origin or ", ".join(spec.submodule_search_locations or ())
+        raise PluginNameError(f"'{names.dist}': its package would hide the module '{package}' in {origin}")

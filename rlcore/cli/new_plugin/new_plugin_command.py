@@ -1,4 +1,4 @@
-"""The command `rlcore new-plugin`."""
+"""The arguments of `rlcore new-plugin`, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from rlcore.cli.new_plugin.kinds import KINDS
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore new-plugin` to its parser, and return what runs it."""
-    parser.description = "Write a new package that works and tests itself, to make your own plugin of."
-    parser.add_argument(
-        "name", metavar="NAME", help="of the package, as pip will know it: small letters, digits and '-'"
-    )
-    parser.add_argument("--kind", choices=list(KINDS), default="trainer", help="what it brings; a trainer if absent")
-    parser.add_argument("--path", type=Path, metavar="DIR", help="folder to make; NAME in this one if absent")
+    """Add the arguments of `rlcore new-plugin` to its parser, and return the function that runs it."""
+    parser.description = "Write a working plugin package with tests, as a starting point for your own plugin."
+    parser.add_argument("name", metavar="NAME", help="name of the package for pip: lower-case letters, digits and '-'")
+    parser.add_argument("--kind", choices=list(KINDS), default="trainer", help="kind of component; default: trainer")
+    parser.add_argument("--path", type=Path, metavar="DIR", help="folder to create; default: ./NAME")
     return _new_plugin
 
 

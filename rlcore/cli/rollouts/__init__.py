@@ -1,1 +1,1 @@
-"""What training samples: kept in rollouts.jsonl of a run's folder, and shown by `rlcore rollouts`."""
+"""The command `rlcore rollouts`: list runs, and print their rollouts and completions."""

@@ -1,4 +1,4 @@
-"""Print what a run sampled, and which runs there are, for a person or for machines: `rlcore rollouts`."""
+"""Output of `rlcore rollouts`: tables on a terminal, one line per row in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.cli.rollouts.read import Listed, Row
+from rlcore.cli.rollouts.read import Row, RunSummary
 from rlcore.cli.screen import make_console, make_list
 from rlcore.loggers.tables import make_table
 
@@ -19,48 +19,48 @@ SCHEMA = 1
 
 
 def print_rollouts(run: Path, groups: Mapping[str, list[Row]], *, whole: bool) -> None:
-    """Print a table for each group of rows; in a pipe, a line for each row.
+    """Print a table for each group of rows; in a pipe, one line per row.
 
     Args:
         run: the run's folder.
-        groups: rows by what they are.
-        whole: print texts however long they are.
+        groups: title -> rows.
+        whole: do not truncate long texts.
     """
     console = make_console()
     for title, rows in groups.items():
-        shown = [_shown(row, one_line=not console.is_terminal) for row in rows]
-        table = make_table(shown, title=f"{run}: {title}", whole=whole)
+        cells = [_display_row(row, one_line=not console.is_terminal) for row in rows]
+        table = make_table(cells, title=f"{run}: {title}", whole=whole)
         if not console.is_terminal:
             table.box = None
         console.print(table)
 
 
 def rollouts_as_json(run: Path, groups: Mapping[str, list[Row]]) -> str:
-    """Write the rows of all groups, one after the other, as the file has them."""
+    """Return the rows of all groups in one JSON list, unchanged from the file."""
     rows = [row for group in groups.values() for row in group]
     return _as_json({"run": str(run), "rows": rows})
 
 
-def print_runs(runs: list[Listed]) -> None:
-    """Print a row for each run."""
-    table = make_list(*(field.name for field in attrs.fields(Listed)))
+def print_runs(runs: list[RunSummary]) -> None:
+    """Print one row per run."""
+    table = make_list(*(field.name for field in attrs.fields(RunSummary)))
     for run in runs:
         table.add_row(*(Text(str(value)) for value in attrs.astuple(run)))
     make_console().print(table)
 
 
-def runs_as_json(runs: list[Listed]) -> str:
-    """Write what `print_runs` prints, for machines."""
+def runs_as_json(runs: list[RunSummary]) -> str:
+    """Return the content of `print_runs` as JSON."""
     return _as_json({"runs": [attrs.asdict(run) for run in runs]})
 
 
-def _shown(row: Row, *, one_line: bool) -> Row:
-    """Say in words how a text ended, and, where a row is to be one line, spell out the text's own."""
-    shown = {**row, "end": "ended" if row["ended"] else "cut"} if "ended" in row else dict(row)
+def _display_row(row: Row, *, one_line: bool) -> Row:
+    """Return a row for display: `ended` in words, and newlines escaped if `one_line`."""
+    displayed = {**row, "end": "ended" if row["ended"] else "cut"} if "ended" in row else dict(row)
     for key in ("prompt", "output"):
         if one_line and key in row:
-            shown[key] = str(row[key]).replace("\n", "\\n")
-    return shown
+            displayed[key] = str(row[key]).replace("\n", "\\n")
+    return displayed
 
 
 def _as_json(document: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Find runs on disk, and read what they sampled: what `rlcore rollouts` shows."""
+"""Runs on disk, and the rows of their `rollouts.jsonl` and `completions.jsonl`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Row = dict[str, Any]
 
 @attrs.frozen
 class Query:
-    """Hold which rows are asked for; with nothing asked, those of the last step there are any of.
+    """A selection of rows; an empty query selects the rows of the last step that has any.
 
     Attributes:
         steps: first and last step.
-        best: so many with the highest rewards, highest first.
-        worst: so many with the lowest, lowest first.
-        text: prompt or output holds this, in small or large letters.
+        best: number of rows with the highest rewards, highest first.
+        worst: number of rows with the lowest rewards, lowest first.
+        text: substring of the prompt or the output, ignoring case.
     """
 
     steps: tuple[int, float] | None = None
@@ -40,13 +40,13 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nothing is asked."""
+        """Return whether the query has no condition."""
         return self == Query()
 
 
 @attrs.frozen
-class Listed:
-    """Hold what a list of runs says of one: the steps done, lines in its files, and when it last went on."""
+class RunSummary:
+    """One run in the list of runs: last step, numbers of rollouts and completions, time of the last change."""
 
     run: str
     steps: int
@@ -56,54 +56,54 @@ class Listed:
 
 
 def parse_steps(text: str) -> tuple[int, float]:
-    """Turn `7`, `3:9`, `3:` or `:9` into the first and the last step.
+    """Parse `7`, `3:9`, `3:` or `:9` into the first and the last step.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the text has another form, or the range is reversed.
     """
-    found = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip(), re.ASCII)
-    if found is None or not (found[1] or found[3]):
-        raise ConfigError(f"steps {text!r}: must be a step or a range, as 7, 3:9, 3: or :9")
-    first = int(found[1] or 0)
-    last = (int(found[3]) if found[3] else math.inf) if found[2] else first
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip(), re.ASCII)
+    if match is None or not (match[1] or match[3]):
+        raise ConfigError(f"steps {text!r}: must be a step or a range, such as 7, 3:9, 3: or :9")
+    first = int(match[1] or 0)
+    last = (int(match[3]) if match[3] else math.inf) if match[2] else first
     if last < first:
-        raise ConfigError(f"steps {text!r}: the last comes before the first; write {last}:{first}")
+        raise ConfigError(f"steps {text!r}: the range is reversed; write {last}:{first}")
     return first, last
 
 
 def find_run(name: str) -> Path:
-    """Return the folder of a run that is named by its path or, where it lies under ./runs, by its name.
+    """Return the folder of a run, given its path or its name under ./runs.
 
     Raises:
-        NoRollouts: there is none.
+        NoRollouts: no such run exists.
     """
     for folder in (Path(name), ROOT / name):
         if is_run(folder):
             return folder
     near = difflib.get_close_matches(name, [folder.name for folder in runs_in(ROOT)], n=1)
     hint = f"did you mean '{near[0]}'?" if near else "`rlcore rollouts` lists the runs under ./runs"
-    if held := runs_in(Path(name)):
-        hint = f"{name} holds runs, the last of them {held[0]}: name one"
-    raise NoRollouts(f"no run lies in {' or '.join(dict.fromkeys([name, str(ROOT / name)]))}; {hint}")
+    if nested := runs_in(Path(name)):
+        hint = f"{name} contains runs, the latest is {nested[0]}: name one of them"
+    raise NoRollouts(f"no run in {' or '.join(dict.fromkeys([name, str(ROOT / name)]))}; {hint}")
 
 
 def runs_in(root: Path) -> list[Path]:
-    """List the folders of the runs in `root`, the one that went on last first."""
+    """Return the folders of the runs in `root`, most recently changed first."""
     folders = [folder for folder in root.glob("*") if is_run(folder)]
     return sorted(folders, key=_changed, reverse=True)
 
 
-def list_runs(root: Path) -> list[Listed]:
-    """Say of each run in `root` how far it is and what it keeps.
+def list_runs(root: Path) -> list[RunSummary]:
+    """Summarise the runs in `root`, most recently changed first.
 
     Raises:
-        NoRollouts: there is no run.
+        NoRollouts: `root` contains no run.
     """
     folders = runs_in(root)
     if not folders:
-        raise NoRollouts(f"{root} holds no run; give the folder of one that lies elsewhere: rlcore rollouts RUN")
+        raise NoRollouts(f"{root} contains no run; name the folder of a run: rlcore rollouts RUN")
     return [
-        Listed(
+        RunSummary(
             run=folder.name,
             steps=max((row["step"] for row in read_rows(RunDir(folder).metrics)), default=0),
             rollouts=_count_lines(RunDir(folder).rollouts),
@@ -115,7 +115,7 @@ def list_runs(root: Path) -> list[Listed]:
 
 
 def read_rows(file: Path) -> Iterator[Row]:
-    """Yield the rows of a file that may still grow: a last line that is half written, or damaged, is no row."""
+    """Yield the rows of a file that may still grow; incomplete and damaged lines are skipped."""
     try:
         lines = file.open("rb")
     except FileNotFoundError:
@@ -131,15 +131,15 @@ def read_rows(file: Path) -> Iterator[Row]:
 
 
 def select(run: Path, query: Query, *, completions: bool = False) -> dict[str, list[Row]]:
-    """Return the rows asked for of a run, in groups by what they are.
+    """Return the rows of a run that match a query, as title -> rows.
 
     Args:
-        run: its folder.
-        query: which rows.
-        completions: of evaluations, instead of what training sampled.
+        run: the run's folder.
+        query: conditions on the rows.
+        completions: read completions of evaluations instead of rollouts.
 
     Raises:
-        NoRollouts: none was kept, or none is as asked for; the message says what there is.
+        NoRollouts: the run has no rows, or none matches; the message states which steps have rows.
     """
     file = RunDir(run).completions if completions else RunDir(run).rollouts
     what = "completions" if completions else "rollouts"
@@ -167,15 +167,15 @@ def _last_step(file: Path) -> list[Row]:
 
 def _matching(file: Path, query: Query) -> Iterator[Row]:
     first, last = query.steps or (0, math.inf)
-    wanted = query.text.casefold()
+    text = query.text.casefold()
     for row in read_rows(file):
         texts = (str(row.get(key, "")).casefold() for key in ("prompt", "output"))
-        if first <= row["step"] <= last and (not wanted or any(wanted in text for text in texts)):
+        if first <= row["step"] <= last and (not text or any(text in each for each in texts)):
             yield row
 
 
 def _ranked(file: Path, query: Query, what: str) -> dict[str, list[Row]]:
-    """Read the file once for each end, so that only what is shown is held."""
+    """Return the best and the worst rows; the file is read twice, so that only the results are kept in memory."""
 
     def numbered() -> Iterator[tuple[float, int, Row]]:
         for number, row in enumerate(_matching(file, query)):
@@ -193,30 +193,30 @@ def _ranked(file: Path, query: Query, what: str) -> dict[str, list[Row]]:
 
 
 def _explain(run: Path, file: Path, query: Query, what: str) -> str:
-    """Say why there is nothing to show, and what to do."""
+    """Return the reason why no row was selected, and the remedy."""
     steps = {row["step"] for row in read_rows(file)}
     if steps:
-        asked = "with a reward" if (query.best or query.worst) and any(_matching(file, query)) else "as asked for"
-        return f"{file}: none of the {what} is {asked}; they are of steps {min(steps)} to {max(steps)}"
+        verb = "has a reward" if (query.best or query.worst) and any(_matching(file, query)) else "matches"
+        return f"{file}: none of the {what} {verb}; the file has steps {min(steps)} to {max(steps)}"
     if what == "completions":
-        return f"{run} has no completions yet: no evaluation has ended, or none has prompts (eval_prompts)"
+        return f"{run} has no completions yet: no evaluation has finished, or the run has no eval_prompts"
     kept = _option(run)
     if kept in ("none", 0):
-        return f"{run} keeps no rollouts, as run.rollouts = {kept} says: set it to a number for each step, or to all"
-    return f"{run} has no rollouts yet: no step has ended, or its trainer uses no reward function"
+        return f"{run} keeps no rollouts because run.rollouts = {kept}: set it to a number per step, or to all"
+    return f"{run} has no rollouts yet: no step has finished, or its trainer uses no reward function"
 
 
 def _option(run: Path) -> Any:
-    """Return what the run's configuration says of `run.rollouts`."""
+    """Return `run.rollouts` from the run's configuration; None if the file is damaged."""
     try:
         config = yaml.safe_load(RunDir(run).config.read_text(encoding="utf-8"))
         return config["run"]["rollouts"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # a file that somebody has changed
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # the file was edited by hand
         return None
 
 
 def _count_lines(file: Path) -> int:
-    """Count without reading what the lines say: a run may keep millions."""
+    """Count lines without parsing them: a run may have millions."""
     if not file.exists():
         return 0
     with file.open("rb") as parts:

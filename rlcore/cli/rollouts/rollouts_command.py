@@ -1,4 +1,4 @@
-"""The command `rlcore rollouts`; what it needs besides its options is imported when it is given."""
+"""The arguments of `rlcore rollouts`, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from rlcore.errors import ConfigError
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore rollouts` to its parser, and return what runs it."""
-    parser.description = "Print what a run sampled: in the last step there is any of, or as the options ask."
-    parser.add_argument("run", metavar="RUN", nargs="?", help="folder, or name under ./runs; lists these if absent")
+    """Add the arguments of `rlcore rollouts` to its parser, and return the function that runs it."""
+    parser.description = "Print rollouts of a run: by default, those of its last step that has any."
     parser.add_argument(
-        "--step", type=_steps, metavar="N|A:B", help="of step N, or of steps A to B; A or B may be absent"
+        "run", metavar="RUN", nargs="?", help="folder of a run, or its name under ./runs; if omitted, list those runs"
     )
-    parser.add_argument("--best", type=_count, default=0, metavar="N", help="the N with the highest rewards")
-    parser.add_argument("--worst", type=_count, default=0, metavar="N", help="the N with the lowest rewards")
-    parser.add_argument("--grep", default="", metavar="TEXT", help="where prompt or output holds TEXT, large or small")
-    parser.add_argument("--completions", action="store_true", help="of evaluations, instead of training")
-    parser.add_argument("--full", action="store_true", help="print long texts whole")
-    parser.add_argument("--json", action="store_true", help="print JSON, with a schema number")
+    parser.add_argument(
+        "--step", type=_steps, metavar="N|A:B", help="rollouts of step N, or of steps A to B; A or B may be omitted"
+    )
+    parser.add_argument("--best", type=_count, default=0, metavar="N", help="the N rollouts with the highest rewards")
+    parser.add_argument("--worst", type=_count, default=0, metavar="N", help="the N rollouts with the lowest rewards")
+    parser.add_argument(
+        "--grep", default="", metavar="TEXT", help="rollouts whose prompt or output contains TEXT, ignoring case"
+    )
+    parser.add_argument("--completions", action="store_true", help="print completions of evaluations instead")
+    parser.add_argument("--full", action="store_true", help="do not truncate long texts")
+    parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
     return partial(_rollouts, parser)
 
 

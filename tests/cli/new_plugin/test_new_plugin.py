@@ -94,23 +94,23 @@ def test_the_longest_name_is_one_that_the_conformance_kit_accepts(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("My_Algo", "small letters, digits and '-' between them, a letter first; write it 'my-algo'"),
-        ("my algo!", "write it 'my-algo'"),
-        ("2-fast", "write it 'fast'"),
-        ("-x", "write it 'x'"),
-        ("日本", "a letter first$"),
-        ("ünï-Böx", "write it 'uni-box'"),
-        ("", "small letters"),
-        ("../up", "write it 'up'"),
-        ("rlcore-2", "begins with a letter"),
-        ("a" * (LONGEST + 1), f"{LONGEST} are the most"),
-        ("rlcore-" + "a" * (LONGEST + 1), f"{LONGEST} are the most"),
-        ("class", "is a keyword of Python"),
-        ("json", "would hide the module 'json' of Python's own library"),
-        ("tests", "has a 'tests' of its own"),
-        ("rlcore", "rlcore .* is installed"),
+        ("My_Algo", "lower-case letters, digits and single '-' between them, and begins with a letter; try 'my-algo'"),
+        ("my algo!", "try 'my-algo'"),
+        ("2-fast", "try 'fast'"),
+        ("-x", "try 'x'"),
+        ("日本", "begins with a letter$"),
+        ("ünï-Böx", "try 'uni-box'"),
+        ("", "lower-case letters"),
+        ("../up", "try 'up'"),
+        ("rlcore-2", "must begin with a letter"),
+        ("a" * (LONGEST + 1), f"the limit is {LONGEST}"),
+        ("rlcore-" + "a" * (LONGEST + 1), f"the limit is {LONGEST}"),
+        ("class", "is a Python keyword"),
+        ("json", "would hide the standard library's module 'json'"),
+        ("tests", "has another 'tests'"),
+        ("rlcore", "rlcore .* is already installed"),
         ("yaml", "would hide the module 'yaml' in"),
-        ("pytest", "pytest .* is installed"),
+        ("pytest", "pytest .* is already installed"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(
@@ -123,7 +123,7 @@ def test_a_name_that_cannot_be_used_is_refused(
 
 
 def test_a_component_that_another_plugin_brings_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PluginNameError, match=r"rlcore .* brings a logger 'console'; choose another"):
+    with pytest.raises(PluginNameError, match=r"rlcore .* already has a logger 'console'; choose another name"):
         new_plugin("rlcore-console", kind="logger", path=tmp_path / "made")
     assert new_plugin("rlcore-console", kind="reward", path=tmp_path / "made")  # another kind has no such name
 
@@ -134,7 +134,7 @@ def test_what_exists_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").write_text("precious")
     for path in (None, Path("dangling"), Path("file")):
-        with pytest.raises(ScaffoldError, match="exists, and nothing is overwritten"):
+        with pytest.raises(ScaffoldError, match="exists and is not overwritten"):
             new_plugin("acme", path=path)
     assert files_in(tmp_path) == {"file"}
     assert list((tmp_path / "acme").iterdir()) == []
@@ -155,7 +155,7 @@ def test_a_folder_made_in_the_meantime_is_not_overwritten(tmp_path: Path, monkey
 
 
 def test_there_must_be_a_folder_to_make_it_in(tmp_path: Path) -> None:
-    with pytest.raises(ScaffoldError, match="there is no folder"):
+    with pytest.raises(ScaffoldError, match=r"its parent folder .* does not exist"):
         new_plugin("acme", path=tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
 
@@ -196,7 +196,7 @@ def test_the_command_prints_the_files_and_what_to_do_next(
     assert main(["new-plugin", "acme", "--path", "my store"]) == 1
     assert capsys.readouterr().err.startswith("ScaffoldError: my store: exists")
     assert main(["new-plugin", "Acme"]) == 1
-    assert "write it 'acme'" in capsys.readouterr().err
+    assert "try 'acme'" in capsys.readouterr().err
 
 
 def test_it_is_light_and_works_while_plugins_are_broken(tmp_path: Path) -> None:
