@@ -188,7 +188,7 @@ def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
     """Print one line per component with the plugins that wrap it, innermost first."""
     console = make_console()
     if len(found) > 1 and not any(layers for _, layers in found):
-        console.print("no installed plugin wraps a component")
+        console.print("no plugin wraps a component")
         return
     for component, layers in found:
         line = Text(f"{component}  ")
@@ -197,7 +197,7 @@ def print_layers(found: list[tuple[Component[Any], list[Layer]]]) -> None:
         for i, layer in enumerate(layers):
             line.append(f"{' ' if i else ''}<- {layer.plugin}")
             if layer.error is not None:
-                line.append(f" (raises {describe_error(layer.error)}; runs do without it)", style="red")
+                line.append(f" (raises {describe_error(layer.error)}; runs skip it)", style="red")
         console.print(line)
 
 

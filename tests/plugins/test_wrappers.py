@@ -199,7 +199,7 @@ def test_the_chain_around_every_component_is_shown_innermost_first(show: Python)
     ppo = "trainer 'ppo' (rlcore-ppo 0.1.0)  <- acme-timer:main <- acme-trace:main"
     assert ppo in lines
     assert "rollout store 'memory' (rlcore 0.1.0)  not wrapped" in lines
-    bad = "sampler 'default' (rlcore 0.1.0)  <- acme-bad:main (raises ValueError: no; a run leaves it out)"
+    bad = "sampler 'default' (rlcore 0.1.0)  <- acme-bad:main (raises ValueError: no; runs skip it)"
     assert bad in lines
     assert show("--wrapped", "rlcore-ppo:ppo").stdout.splitlines() == [ppo]
 
@@ -217,8 +217,8 @@ def test_the_chain_is_shown_to_machines_too(show: Python) -> None:
 
 
 def test_where_nothing_is_wrapped_it_says_so(show: Python) -> None:
-    without = {"RLCORE_DISABLE_PLUGINS": "acme-trace,acme-timer,acme-bad"}
-    assert show("--wrapped", **without).stdout == "no installed plugin wraps anything\n"
+    without = {"RLCORE_PLUGINS": "rlcore-ppo"}
+    assert show("--wrapped", **without).stdout == "no plugin wraps a component\n"
     assert show("--wrapped", "ppo", **without).stdout == "trainer 'ppo' (rlcore-ppo 0.1.0)  not wrapped\n"
 
 
