@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlcore_profile.recorder import Profile
-from rlcore_profile.stretches import Row, Stretch
+from rlcore_profile.stretches import PhaseRow, Stretch
 
 MS = 1_000_000
 
@@ -37,7 +37,7 @@ def profile(clock: Clock) -> Profile:
     return Profile(clock=clock)
 
 
-def in_ms(rows: dict[Any, Row]) -> dict[Any, tuple[float, float, int]]:
+def in_ms(rows: dict[Any, PhaseRow]) -> dict[Any, tuple[float, float, int]]:
     """Return rows as (total, self, calls) in milliseconds."""
     return {path: (row.total / MS, row.own / MS, row.calls) for path, row in rows.items()}
 
