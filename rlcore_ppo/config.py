@@ -52,8 +52,9 @@ class PPOConfig(BatchOptions):
     score_min: float | None = option(None, "lower bound of scores, applied before scaling")
     score_max: float | None = option(None, "upper bound of scores, applied before scaling")
     score_scaling: Literal["none", "running", "first"] = option(
-        "none", "divide scores by the standard deviation of all so far (running) or of the first round", source="trlX"
-    )
+        "none", "divide scores by the standard deviation of all scores so far (running) or of the first round (first)",
+        source="trlX",
+    )  # fmt: skip
     missing_eos_penalty: float = option(0.0, "subtracted from the score of a truncated response", ge=0, source=HUANG)
     bootstrap_truncated: bool = option(
         False, "the value after a truncated response is the critic's estimate instead of 0"
