@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
-from rlcore.components import Component
+
+if TYPE_CHECKING:
+    from rlcore.components import Component
+    from rlcore.settings import TrainConfig
 
 
 @hookimpl
-def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
-    """Wrap the policy that an architecture builds."""
-    return with_static_decoding if component.kind == "architectures" else None
+def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
+    """Wrap the policy of a run with `model.decoding: static`."""
+    if component.kind != "architectures" or config is None or config.model.get("decoding") != "static":
+        return None
+    return with_static_decoding
 
 
 def with_static_decoding(policy: Any) -> Any:
-    """Call `policy.use_decoder` if the policy was built with `decoding: static`; return the same policy.
-
-    Policies of other architectures have no attribute `decoding` and are left alone.
-    """
+    """Call `policy.use_decoder` and return the same policy; those of other architectures, without `decoding`, stay."""
     if getattr(policy, "decoding", None) == "static":
         from rlcore_cuda_graphs.choice import StaticDecoding
 

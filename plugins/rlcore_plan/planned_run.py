@@ -90,7 +90,7 @@ def build_subject(
         RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
     """
     inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision")))
-    chosen = choose(settings, inputs, where, Wrapping())
+    chosen = choose(settings, inputs, where, Wrapping(config=settings))
     component, options = chosen.trainer.component, chosen.trainer.options
     trainer: Any = component.target()
     check_declared(component, trainer)

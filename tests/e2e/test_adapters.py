@@ -102,7 +102,7 @@ def test_a_checkpoint_of_a_run_from_random_weights_can_be_started_from(tmp_path:
 
 def test_a_start_that_cannot_be_had_again_is_refused_before_training(tmp_path: Path) -> None:
     pissa = LLAMA | {"init_lora_weights": "pissa", "lora_dropout": 0.0}
-    with pytest.raises(ModelError, match="could not be had again to resume the run"):
+    with pytest.raises(ModelError, match="could not restore because the model has no name"):
         fit(SFT, {"path": make_llama(), "peft": pissa}, tmp_path, "run", 2)
     assert not (tmp_path / "run").exists()
     make_llama().save_pretrained(tmp_path / "base")
