@@ -9,7 +9,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Workload:
-    """Hold the batch sizes and model heads that a trainer will use; input to `rlcore plan`.
+    """The batch sizes and model heads that a trainer will use; input to `rlcore plan`.
 
     A trainer states them in a static method, called with its options and the number of its prompts (0 where that is
     unknown):

@@ -22,7 +22,7 @@ def minibatches(batch: Trajectories, size: int, *, seed: int, group: int = 1) ->
         group: so many consecutive sequences stay together, in their order.
 
     Raises:
-        ValueError: the batch or `size` is no multiple of `group`.
+        ValueError: the batch or `size` is not a multiple of `group`.
     """
     count = _count_groups(len(batch), group)
     if size % group:
@@ -53,7 +53,7 @@ def micro_batches(
             group that exceeds a bound is a part of its own.
 
     Raises:
-        ValueError: the batch is no multiple of `group`.
+        ValueError: the batch is not a multiple of `group`.
     """
     count = _count_groups(len(batch), group)
     if not tokens and (not size or size >= -(-count // ranks.world) * group):

@@ -21,7 +21,7 @@ class Meter:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether nothing has been added."""
+        """Return whether nothing has been added."""
         return self._sums is None
 
     @timed("metrics")
@@ -48,7 +48,7 @@ class Meter:
 
     @timed("metrics")
     def means(self) -> dict[str, float]:
-        """Return the average of each metric over all entries added on all ranks, and of each noted one over steps."""
+        """Return the average of each metric over all entries on all ranks, and of each noted number over steps."""
         noted = {name: sum(map(float, values)) / len(values) for name, values in self._noted.items()}
         if self._sums is None:
             return noted

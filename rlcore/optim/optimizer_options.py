@@ -14,9 +14,9 @@ from rlcore.config import config, option
 COMMON = ("betas", "eps", "weight_decay")
 """Options of every optimizer that has them in its signature."""
 WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"
-"""What a schedule is told of the run, where it has them in its signature."""
+"""Arguments of a schedule that come from the run, if its signature has them."""
 BESIDE_OPTIONS = {"optimizers": ("lr", *COMMON), "schedulers": (WARMUP, TOTAL)}
-"""Kind → what is given by name beside a component's options, so that none of these may be called so."""
+"""Kind → arguments that the core passes by name, so that no option of a component may have these names."""
 MUST_BE_GIVEN = attrs.NOTHING
 
 
@@ -126,7 +126,7 @@ class InverseSqrtOptions:
     """Decay with the inverse square root of the step."""
 
     timescale: int | None = option(
-        None, "steps after which the rate, but for warm-up, is 1/√2 of lr; warmup_steps, or 10000, when left out", ge=1
+        None, "steps after which the rate is 1/√2 of lr, not counting warm-up; by default warmup_steps, or 10000", ge=1
     )
 
 

@@ -1,4 +1,4 @@
-"""Choose a trainer when the user names none: the one whose class says that it fits what was given (`default_for`)."""
+"""Choose a trainer if the user names none: the one whose class attribute `default_for` fits the given inputs best."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def default_trainer(given: Sequence[str], trainers: Registry[Any]) -> Component[
         return installed[0]
     if installed:
         names = ", ".join(f"'{component.qualified}'" for component in installed)
-        raise InputsError(f"what was given ({', '.join(given)}) fits several trainers, {names}: name one of them")
+        raise InputsError(f"what was given ({', '.join(given)}) fits several trainers, {names}; name one of them")
     try:
         return trainers.get(best[0].name)
     except UnknownTrainer as error:
