@@ -1,1 +1,1 @@
-"""Turn a model specification into a policy; `causal` is the architecture the core ships."""
+"""Turn a model specification into a policy; `causal` and `seq2seq` are the architectures of the core."""

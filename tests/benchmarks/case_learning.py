@@ -16,7 +16,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     return [
         Duel(
             "6 layers, 144 wide",
-            ours=["door_ppo.py", *work],
+            ours=["train_ppo.py", *work],
             theirs=["hand_ppo.py", "ppo", *work],
             figure="cpu_s_to_95",
             own_goal=8.0,

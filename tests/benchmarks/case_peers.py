@@ -30,7 +30,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
         found.append(
             Duel(
                 name,
-                ours=["door_ppo.py", *work],
+                ours=["train_ppo.py", *work],
                 theirs=["trl_rloo.py", *work],
                 theirs_python=python,
                 figure="s_per_iteration",

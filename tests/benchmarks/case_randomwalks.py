@@ -22,7 +22,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
         found.append(
             Duel(
                 name,
-                ours=["door_ppo.py", *work],
+                ours=["train_ppo.py", *work],
                 theirs=["hand_ppo.py", "ppo", *work],
                 goal=goal,
                 own_goal=own_goal,

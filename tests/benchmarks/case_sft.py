@@ -26,7 +26,7 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
             found.append(
                 Duel(
                     f"{NAMES[kind]}, {name}",
-                    ours=["door_sft.py", *work, *ours],
+                    ours=["train_sft.py", *work, *ours],
                     theirs=["transformers_sft.py", *work, *theirs],
                     figure="tokens_per_s",
                     cpu_figure="tokens_per_cpu_s",

@@ -15,7 +15,7 @@ TOKENS: dict[str, Any] = {"figure": "tokens_per_s", "better": "more"}
 def duels(folder: Path, quick: bool) -> list[Duel]:
     """List the techniques that speed up learning on random walks, then those that speed up sampling."""
     base = str(folder / "base")
-    walks = ["door_ppo.py", base, "--iterations", "3" if quick else "12"]
+    walks = ["train_ppo.py", base, "--iterations", "3" if quick else "12"]
     making = [["hand_ppo.py", "base", base]]
     repeats = ["--repeats", "1" if quick else "3"]
     natural = ["sampling_speed.py", "rlcore", *repeats]

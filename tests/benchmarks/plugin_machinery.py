@@ -142,8 +142,8 @@ class Clock:
 
 def measure_iteration(base: str, iterations: int) -> dict[str, float]:
     """Train by PPO with IMPLEMENTERS observers; return seconds per iteration, seconds in observers, and their share."""
-    from door_ppo import train
     from tasks import load_task
+    from train_ppo import train
 
     from rlcore.plugins.registry import registries
 

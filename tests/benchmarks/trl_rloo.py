@@ -1,4 +1,4 @@
-"""The closest TRL equivalent of door_ppo.py: RLOO, because TRL has no PPO; prints one line of JSON.
+"""The closest TRL equivalent of train_ppo.py: RLOO, because TRL has no PPO; prints one line of JSON.
 
 A round has the same number of completions, trained on for four epochs in eight optimizer steps, of two equal halves per
 epoch instead of 100 and 40. RLOO has no value function and no per-token advantages, so it does less work than PPO; the

@@ -5,7 +5,7 @@
 
 `--again` runs frozen layers in every pass. A round is 32 prompts of 32 words with 32 sampled words each, trained on in
 4 epochs of 2 minibatches; with `--walks` the folder contains the model of random walks, and the round is that of
-door_ppo.py. The output is one line of JSON, in seconds per iteration: total, scoring and learning.
+train_ppo.py. The output is one line of JSON, in seconds per iteration: total, scoring and learning.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make(folder: str, layers: int, width: int) -> None:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Run PPO and return the same report as door_ppo.py."""
+    """Run PPO and return the same report as train_ppo.py."""
     clock, task, words = Clock(), RandomWalks(1000), random.Random(0)
     scores: list[float] = []
 

@@ -1,7 +1,7 @@
 """The workload of hand_ppo.py through `rlcore.train`, with the public API only.
 
-    OMP_NUM_THREADS=1 python door_ppo.py FOLDER [--iterations 12] [--seed 0]     prints one line of JSON
-    OMP_NUM_THREADS=1 python door_ppo.py FOLDER --task reviews --data DATA       the same on another task (tasks.py)
+    OMP_NUM_THREADS=1 python train_ppo.py FOLDER [--iterations 12] [--seed 0]     prints one line of JSON
+    OMP_NUM_THREADS=1 python train_ppo.py FOLDER --task reviews --data DATA       the same on another task (tasks.py)
 
 An iteration is the time between two calls of the reward function: learning from one round and sampling the next. The
 run therefore takes one step more than it reports.
