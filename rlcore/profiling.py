@@ -1,7 +1,7 @@
-"""Mark where time goes and count the tokens of a step; the marks cost next to nothing where nothing records them.
+"""Mark phases for the profile and count the tokens of a step; without a recorder, a mark costs next to nothing.
 
-This page holds what is ambient in a run: the recorder of the process, which the marks below call if there is one, and
-the token count of the step in progress. Code that does work marks it as a phase and needs no reference to its run.
+This module contains the state that is ambient in a process: the recorder, which the functions below call if one is
+running, and the token count of the step in progress. Code marks a phase without a reference to its run.
 
     perf/tokens_per_s = chosen tokens of the step, on all processes / time/step_s
 
@@ -81,13 +81,13 @@ def phase(name: str) -> AbstractContextManager[object]:
     ```
 
     Args:
-        name: of the phase; blocks of one name are counted together, and within another phase are shown under that.
+        name: name of the phase; blocks of one name in the same enclosing phase are counted together.
     """
     return NOTHING if _recorder is None else _recorder.phase(name)
 
 
 def background(name: str) -> AbstractContextManager[object]:
-    """Return a block of which all that falls into no phase is shown as the phase `name`, beside those within it."""
+    """Return a block whose time outside any inner phase counts as the phase `name`; inner phases stand beside it."""
     return NOTHING if _recorder is None else _recorder.background(name)
 
 
@@ -143,13 +143,13 @@ def count_tokens(chosen: Tensor) -> None:
 
 
 def begin_step(done: int) -> None:
-    """Note that `done` steps are done, and that the next begins."""
+    """Begin the step after `done` steps."""
     if _recorder is not None:
         _recorder.begin_step(done)
 
 
 def end_steps(done: int) -> None:
-    """Note that `done` steps are done, and that what follows is part of none."""
+    """End the last step, of `done`; the time until the next step begins belongs to no step."""
     if _recorder is not None:
         _recorder.end_steps(done)
 
@@ -193,7 +193,7 @@ def note_scored(chosen: Tensor) -> None:
     tokens = _counting.get()
     if tokens is None:
         return
-    import torch  # this page is light; whoever brings a tensor has imported torch
+    import torch  # imported late to keep this module light
 
     if torch.is_grad_enabled():
         tokens.learned = tokens.learned + chosen.sum()

@@ -77,12 +77,12 @@ def check(config: PPOConfig, world: int) -> None:
     low, high = config.score_min, config.score_max
     if config.kl_target is not None and not config.kl_coef:
         raise ConfigError(
-            f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: an adaptive weight is multiplied "
-            "each round, so it would stay 0: begin with one above 0, or leave kl_target out"
+            f"trainer.kl_coef = 0 with trainer.kl_target = {config.kl_target}: the adaptive weight is scaled "
+            "each round and would stay 0; set kl_coef above 0 or remove kl_target"
         )
     if config.kl_target is not None and 0.2 * config.rollouts >= config.kl_horizon:
         raise ConfigError(
-            f"trainer.kl_horizon = {config.kl_horizon}: with {config.rollouts} rollouts one round could turn the "
+            f"trainer.kl_horizon = {config.kl_horizon}: with {config.rollouts} rollouts, one round could make the "
             f"weight of the KL penalty negative; set it above {0.2 * config.rollouts:g}"
         )
     if low is not None and high is not None and low >= high:

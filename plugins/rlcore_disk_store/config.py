@@ -7,13 +7,13 @@ from rlcore.config import config, option
 
 @config
 class DiskStoreConfig:
-    """Rollouts on disk."""
+    """Options of the rollout store on disk."""
 
     path: str | None = option(
-        None, "folder in which every process makes one of its own; the system's for temporary files when left out"
+        None, "folder in which each process creates a subfolder; if omitted, the system's temporary folder"
     )
     keep: int = option(
         0,
-        "newest rounds that stay on disk for inspection after they are taken, and after the run; needs `path`",
+        "number of newest rounds kept on disk for inspection after they are taken and after the run; needs `path`",
         ge=0,
     )

@@ -1,4 +1,4 @@
-"""Give each store a folder of its own, and remove what it or a dead process left there."""
+"""Locked folders, one per store, and the removal of folders of ended processes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 PREFIX = "rlcore-rollouts-"
 LOCK = ".lock"
 TAKEN = "taken"
-"""Subfolder of what was taken and is kept; it alone outlives its process."""
+"""Subfolder of rounds that are kept after they are taken; only this subfolder remains after the process."""
 
 
 def claim_folder(parent: Path) -> tuple[Path, int]:
-    """Make a folder in `parent` that no other store uses; also remove what dead processes left beside it.
+    """Create a folder in `parent` for one store, and remove the folders of ended processes.
 
     Returns:
-        The folder, and the descriptor of its lock: the folder counts as in use while this process lives.
+        The folder, and the descriptor of its lock; the folder is in use while a process holds the lock.
     """
     parent.mkdir(parents=True, exist_ok=True)
     for folder in parent.glob(f"{PREFIX}*"):
-        _remove_if_left(folder)
-    # It gets the name that others look for only when it is locked.
+        _remove_if_abandoned(folder)
+    # The folder is renamed to the name that other processes search for after it is locked.
     new = Path(tempfile.mkdtemp(prefix=f".new-rank{os.environ.get('RANK', '0')}-", dir=parent))
     lock = os.open(new / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -33,20 +33,20 @@ def claim_folder(parent: Path) -> tuple[Path, int]:
 
 
 def release_folder(folder: Path, lock: int, pid: int) -> None:
-    """Remove a folder at its owner's end, but for what was to be kept; a forked child removes nothing."""
+    """Remove a folder, except for kept rounds, and its lock; in a forked child, which is not `pid`, do nothing."""
     if os.getpid() == pid:
         _remove(folder)
         os.close(lock)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> None:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR)
-    except OSError:  # another user's, or only what was kept is left in it
+    except OSError:  # the folder of another user, or one with nothing but kept rounds
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # its process lives
+    except OSError:  # its process is running
         return
     else:
         _remove(folder)

@@ -13,5 +13,5 @@ def register_rollout_stores(register: Register) -> None:
         "disk",
         "rlcore_disk_store.store:DiskStore",
         config="rlcore_disk_store.config:DiskStoreConfig",
-        summary="rollouts in Arrow files, mapped into memory when they are taken",
+        summary="rollouts in Arrow files, memory-mapped when they are taken",
     )

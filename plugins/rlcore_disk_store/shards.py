@@ -1,4 +1,4 @@
-"""Write a batch of trajectories to an Arrow file, and join such files into one batch that is mapped from disk."""
+"""Arrow files of trajectories, and one memory-mapped batch joined from several files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ WRITTEN_AS = {
         torch.float16, torch.float32, torch.float64,
     )
 } | {torch.bfloat16: torch.float32}  # fmt: skip
-"""Arrow has no bfloat16; float32 holds each of its numbers."""
+"""The stored type of each type. Arrow has no bfloat16; float32 represents all of its values."""
 
 
 @attrs.frozen
 class Shard:
-    """Hold the file of a batch, and the types and shapes of its arrays.
+    """The file of one batch, with the types and shapes of its arrays.
 
     Attributes:
-        path: the Arrow file; one row a sequence, one column an array.
+        path: the Arrow file, with a row per sequence and a column per array.
         kinds: data type and shape of each array.
     """
 
@@ -47,10 +47,10 @@ class Shard:
 
 
 def write_shard(path: Path, batch: Trajectories) -> Shard:
-    """Write `batch` to the file `path`, which appears when it is whole.
+    """Write `batch` to the file `path` atomically.
 
     Raises:
-        DataError: an array that Arrow has no place for.
+        DataError: an array has a type, shape or name that cannot be stored.
         OSError: the disk is full or fails.
     """
     arrays = {name: getattr(batch, name) for name in FIELDS}
@@ -59,22 +59,22 @@ def write_shard(path: Path, batch: Trajectories) -> Shard:
             raise DataError(f"column '{name}' cannot be stored: trajectories have an array of that name; rename it")
         arrays[name] = array
     table = pa.table({name: _to_arrow(name, array) for name, array in arrays.items()})
-    beside = path.with_name(f".{path.name}")
+    temporary = path.with_name(f".{path.name}")
     try:
-        with ArrowWriter(path=str(beside), writer_batch_size=ROWS_AT_ONCE) as writer:
+        with ArrowWriter(path=str(temporary), writer_batch_size=ROWS_AT_ONCE) as writer:
             writer.write_table(table)
             writer.finalize()
-        beside.rename(path)
+        temporary.rename(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return Shard(path, {name: (array.dtype, tuple(array.shape)) for name, array in arrays.items()})
 
 
 def join_shards(shards: Sequence[Shard], folder: Path) -> Trajectories:
-    """Return the batches of `shards` under each other, padded on the right as `Trajectories.concat` does.
+    """Return the concatenated batches of `shards`, padded on the right as in `Trajectories.concat`.
 
-    Every array is a private mapping of a file in `folder` that has no name any more: reading brings in the pages that
-    are read, writing changes this mapping only, and the disk is free again when the last tensor on it is gone.
+    Every array is a private mapping (MAP_PRIVATE) of an unlinked file in `folder`: pages are loaded on access, writes
+    do not reach the file, and its disk space is released with the last tensor that uses it.
     """
     widths = [shard.kinds["tokens"][1][1] for shard in shards]
     arrays: dict[str, Tensor] = {}
@@ -103,12 +103,12 @@ def _to_arrow(name: str, tensor: Tensor) -> Any:
 
 
 def _parts(shards: Sequence[Shard], name: str) -> Iterator[Tensor]:
-    """Yield an array of all shards, some rows at a time."""
+    """Yield the array `name` of all shards in chunks of rows."""
     for shard in shards:
         dtype, shape = shard.kinds[name]
         for chunk in Dataset.from_file(str(shard.path)).data.column(name).chunks:
             flat = chunk.flatten() if len(shape) == 2 else chunk
-            # A copy: what Arrow hands out is read-only, which tensors cannot be.
+            # Copied, since Arrow's arrays are read-only and tensors are not.
             rows = torch.tensor(flat.to_numpy(zero_copy_only=False), dtype=WRITTEN_AS[dtype])
             yield rows.to(dtype).reshape(len(chunk), *shape[1:])
 
@@ -118,12 +118,12 @@ def _widened(rows: Tensor, width: int) -> Tensor:
 
 
 def _mapped(parts: Iterator[Tensor], dtype: torch.dtype, shape: tuple[int, ...], folder: Path) -> Tensor:
-    """Write rows to a file without a name that lasts, and return them as a tensor mapped from it."""
+    """Write rows to a temporary file and return them as a tensor mapped from it; the file is unlinked at once."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".mapped-") as file:
         for part in parts:
             file.write(part.contiguous().view(torch.uint8).numpy().data if part.numel() else b"")
         file.flush()
         size = torch.Size(shape).numel()
-        # Written through the file and not the mapping: a full disk is then an error, not the end of the process.
+        # Rows are written to the file, not the mapping, so that a full disk raises OSError instead of SIGBUS.
         flat = torch.from_file(file.name, shared=False, size=size, dtype=dtype) if size else torch.empty(0, dtype=dtype)
     return flat.view(shape)

@@ -19,15 +19,15 @@ from rlcore_disk_store.shards import Shard, join_shards, write_shard
 
 
 class DiskStore:
-    """Hold trajectories in files, in the order they came (`rlcore.protocols.RolloutStore`).
+    """A store of trajectories in files, in order of insertion (`rlcore.protocols.RolloutStore`).
 
     Attributes:
-        folder: this store's own, removed with the store or at the end of the process, but for rounds that are kept.
+        folder: the store's folder; it is removed with the store or when the process ends, except for kept rounds.
     """
 
     def __init__(self, config: DiskStoreConfig) -> None:
         if config.keep and config.path is None:
-            raise ConfigError(f"store.keep = {config.keep}: set store.path too, so that what is kept can be found")
+            raise ConfigError(f"store.keep = {config.keep}: set store.path too, the folder of the kept rounds")
         self._keep = config.keep
         parent = Path(tempfile.gettempdir() if config.path is None else config.path)
         try:
@@ -39,11 +39,11 @@ class DiskStore:
         self._num_written = self._num_takes = 0
 
     def append(self, batch: Trajectories) -> None:
-        """Write a batch to a file of its own; all must have the same columns, of the same types.
+        """Write a batch to its own file; all batches must have the same columns, of the same types.
 
         Raises:
-            DataError: it has other arrays than the batches before it, or arrays that Arrow has no place for.
-            OSError: the disk is full or fails; what the store held before it still holds.
+            DataError: its arrays differ from those of earlier batches, or cannot be stored in Arrow.
+            OSError: the disk is full or fails; earlier batches are unchanged.
         """
         shard = write_shard(self.folder / f"{self._num_written:06d}.arrow", batch)
         if self._shards and (ours := _columns(shard)) != (theirs := _columns(self._shards[0])):
@@ -57,33 +57,33 @@ class DiskStore:
         self._num_written += 1
 
     def take(self) -> Trajectories:
-        """Return everything as one batch on the CPU, mapped from disk, and forget it.
+        """Return all batches as one batch on the CPU, mapped from disk, and empty the store.
 
         Raises:
-            EmptyStore: nothing has been added since the last time.
-            OSError: the disk is full or fails; nothing is forgotten.
+            EmptyStore: no batch was appended since the last call.
+            OSError: the disk is full or fails; the store is unchanged.
         """
         if not self._shards:
             raise EmptyStore("the rollout store is empty: append a batch before taking one")
         batch = join_shards(self._shards, self.folder)
-        self._forget(keep=self._keep)
+        self._clear(keep=self._keep)
         return batch
 
     def __len__(self) -> int:
         return sum(len(shard) for shard in self._shards)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is held, mapped from disk; a checkpoint of it needs no file of the store any more."""
+        """Return the stored batches, mapped from disk; a checkpoint of the state does not need the store's files."""
         parts = (join_shards([shard], self.folder) for shard in self._shards)
         return {"parts": [attrs.asdict(part, recurse=False) for part in parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned; the store `memory` writes and reads the same state."""
-        self._forget(keep=0)
+        self._clear(keep=0)
         for part in state["parts"]:
             self.append(Trajectories(**part))
 
-    def _forget(self, *, keep: int) -> None:
+    def _clear(self, *, keep: int) -> None:
         shards, self._shards = self._shards, []
         for shard in shards:
             if keep:
@@ -93,7 +93,7 @@ class DiskStore:
         self._num_takes += bool(keep)
 
     def _set_aside(self, shard: Shard) -> None:
-        """Move a file to the kept ones, and delete the oldest kept round if there are too many."""
+        """Move a file to the current kept round, and delete the oldest rounds beyond `keep`."""
         taken = self.folder / TAKEN
         (taken / f"{self._num_takes:06d}").mkdir(parents=True, exist_ok=True)
         shard.path.rename(taken / f"{self._num_takes:06d}" / shard.path.name)
@@ -102,6 +102,6 @@ class DiskStore:
 
 
 def _columns(shard: Shard) -> dict[str, Any]:
-    """Return the type of each array, and its shape without B and T, in which all batches must agree."""
+    """Return the type of each array and its shape without B and T; these must be equal in all batches."""
     width = shard.kinds["tokens"][1][1:]
     return {name: (dtype, "T" if shape[1:] == width else shape[1:]) for name, (dtype, shape) in shard.kinds.items()}

@@ -17,7 +17,7 @@ from rlcore_plan.estimate import Estimate, estimate
 from rlcore_plan.phases import TRUNK
 
 SAMPLES = {"sampling": "gen.batch_size", "evaluation": "eval.batch_size"}
-"""The option that bounds how many sequences a phase samples at once."""
+"""The option that bounds the number of sequences that a phase samples at once."""
 FREE = "the same result"
 SLOWER = "the same result, slower"
 OTHER = "changes the training"
@@ -30,10 +30,10 @@ class Advice:
     """One change of the configuration, and the memory it saves.
 
     Attributes:
-        change: as `rlcore train` takes it.
-        saving: bytes off the peak.
-        peak: the peak then.
-        price: what it costs.
+        change: overrides as arguments of `rlcore train`.
+        saving: bytes by which the peak falls.
+        peak: peak with the change.
+        price: the effect on the result or the speed.
     """
 
     change: str
@@ -43,7 +43,7 @@ class Advice:
 
 
 def advise(values: Mapping[str, Any], where: str, found: Estimate, limit: int) -> list[Advice]:
-    """List changes that save memory: those with the same result first, then slower ones, then other trainings.
+    """List changes that save memory: those with the same result first, then slower ones, then changes of the training.
 
     Within each group, the smallest change that makes the run fit comes first; changes that are not enough follow, the
     largest saving first. Changes of the training are not tried if another change is enough.

@@ -22,22 +22,22 @@ def learned(subject: PlannedRun) -> Trajectories:
     samples = subject.lengths.samples
     order, batches = Order(len(samples), subject.settings.run.seed), []
     while order.position < len(samples):
-        dealt = order.take_within_pass(subject.workload.batch_size)
-        batches.append([samples[i] for i in dealt[:: subject.world]])
+        indices = order.take_within_pass(subject.workload.batch_size)
+        batches.append([samples[i] for i in indices[:: subject.world]])
     return stack_samples(max(batches, key=lambda batch: sum(len(each.tokens) for each in batch)))
 
 
 def rollouts(subject: PlannedRun, size: int) -> Trajectories:
-    """Return different sequences of the maximum length, of as many different prompts as the run has."""
+    """Return different sequences of the maximum length, with as many distinct prompts as the run has."""
     new, base = subject.settings.gen.max_new_tokens, max(vocabulary_of(subject.policy), 2)
-    drawn = torch.randint(base, (size, new), generator=torch.Generator().manual_seed(0)).tolist()
+    responses = torch.randint(base, (size, new), generator=torch.Generator().manual_seed(0)).tolist()
     made = prompts(subject, size, subject.lengths.prompt, subject.lengths.num_prompts)
-    tokens = [[*prompt.tokens, *response] for prompt, response in zip(made, drawn, strict=True)]
+    tokens = [[*prompt.tokens, *response] for prompt, response in zip(made, responses, strict=True)]
     return Trajectories.stack(tokens, [[False] * len(prompt.tokens) + [True] * new for prompt in made])
 
 
 def prompts(subject: PlannedRun, size: int, length: int, different: int = 0) -> list[Prompt]:
-    """Return `size` prompts of one length; `different` of them differ, or all."""
+    """Return `size` prompts of one length, of which `different` are distinct; all are if it is 0."""
     base, made = max(vocabulary_of(subject.policy), 2), []
     for i in range(size):
         number, tokens = i % (different or size), [0] * max(length, 1)

@@ -1,4 +1,4 @@
-"""The command `rlcore plan`; what it needs besides its options is imported when it is given."""
+"""The command `rlcore plan`; light: the modules that it runs are imported on use."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
-    """Add the arguments of `rlcore plan` to its parser, and return what runs it."""
+    """Add the arguments of `rlcore plan` to its parser, and return the function that runs it."""
     parser.description = (
-        "Estimate the memory a run takes of each device, phase by phase, from its configuration: no "
-        "weights are read. Where it does not fit, list changes that save memory."
+        "Estimate the memory that a run takes on each device, phase by phase, from its configuration and "
+        "without reading weights. If the run does not fit, list changes that save memory."
     )
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="configuration, as for `rlcore train`")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, as gen.batch_size=8"
+        "overrides", nargs="*", default=[], metavar="key=value", help="an option by its path, such as gen.batch_size=8"
     )
-    parser.add_argument("--world", type=_count, default=1, metavar="N", help="processes, one for each device")
-    parser.add_argument("--device-memory", metavar="SIZE", help="such as 24GB; this machine's device if absent")
+    parser.add_argument("--world", type=_count, default=1, metavar="N", help="number of processes, one per device")
+    parser.add_argument(
+        "--device-memory", metavar="SIZE", help="such as 24GB; if omitted, the memory of this machine's device"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes, with a schema number")
     return _plan
 
@@ -39,12 +41,12 @@ def _plan(arguments: argparse.Namespace) -> int:
     from rlcore_plan.heap import Heap
     from rlcore_plan.report import report_as_json, write_report
 
-    gc.freeze()  # garbage is looked for in each estimate, and there is none in all that has been imported
+    gc.freeze()  # each estimate collects garbage; imported modules need not be searched
     heap = Heap()
-    with redirect_stdout(sys.stderr):  # what a model's or a user's module prints
+    with redirect_stdout(sys.stderr):  # output of a model's or a user's module
         found = estimate(values, where, world=arguments.world, heap=heap)
         limit, limit_from = device_memory(found.device) if given is None else (given, "given (--device-memory)")
-        with heap.closed():  # much has been freed by now
+        with heap.closed():  # the holes are measurable only in a process that has freed little
             advice = advise(values, where, found, limit) if found.peak > limit else []
     if arguments.json:
         print(report_as_json(found, limit, advice))

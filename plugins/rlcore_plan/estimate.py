@@ -24,10 +24,10 @@ from rlcore_plan.phases import Measured, measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 
 KERNELS = 46_000_000
-"""Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers that come with the first
-steps. Measured as the peak of a run of a model of 0.1 MB less what the process held after its imports (torch 2.13)."""
+"""Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers of the first steps.
+Measured with torch 2.13 as the peak of a run with a 0.1 MB model, less the process's memory after its imports."""
 
-NO_ROOM = "malloc had no room for some blocks of these sizes: freed tensors take more than is shown"
+NO_ROOM = "malloc could not reserve some blocks: freed tensors take more memory than shown"
 
 
 @attrs.frozen
@@ -35,12 +35,12 @@ class Estimate:
     """The memory that a run takes of one device.
 
     Attributes:
-        measured: what its tensors take, phase by phase.
-        baseline: bytes that the process takes without a model; 0 on an accelerator, where it is not the device's.
+        measured: the memory of its tensors, phase by phase.
+        baseline: bytes of the process without a model; 0 on an accelerator, since they are in host memory.
         device: the kind of device that kernels were chosen for, `cpu` or `cuda`.
-        world: processes.
-        subject: the run that was built, reused by estimates with other options.
-        mode: the mode of its fake tensors.
+        world: number of processes.
+        subject: the planned run, reused by estimates with other options.
+        mode: the dispatch mode of its fake tensors.
     """
 
     measured: Measured
@@ -63,7 +63,7 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Return the bytes of the worst phase, with the baseline and with what malloc keeps of freed tensors."""
+        """Return the bytes of the worst phase, with the baseline and the bytes that malloc keeps of freed tensors."""
         return self.measured.worst.taken + self.baseline
 
     @property
@@ -80,16 +80,16 @@ def estimate(
     known: Estimate | None = None,
     heap: Heap | None = None,
 ) -> Estimate:
-    """Estimate the memory of a run; no weights are read and none are made.
+    """Estimate the memory of a run without reading or allocating weights.
 
     Args:
-        values: a configuration, as a file holds it; `model.path` may be an object of `transformers` too.
+        values: a configuration as read from YAML; `model.path` may also be an object of `transformers`.
         where: name of the configuration, for errors.
-        world: processes that the run will have, each with a device of its own.
+        world: number of processes of the run, each with its own device.
         known: the estimate of a configuration with the same prompts, samples and lengths; its unchanged parts are
             reused.
-        heap: measures what malloc keeps of freed tensors; it needs a process that has freed little. Without one,
-            nothing is counted for it.
+        heap: measures the bytes that malloc keeps of freed tensors, in a process that has freed little before; without
+            it they are not counted.
 
     Raises:
         RLCoreError: the configuration cannot be used, or does not bound the lengths of the data.
@@ -119,9 +119,9 @@ def _measured(
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError, IndexError) as error:
         path = settings.model.get("path")
         name = str(path) if isinstance(path, (str, os.PathLike)) else type(path).__name__
-        said = (str(error).strip().splitlines() or [""])[0]
+        reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            f"model = {name}: cannot be run on fake tensors ({type(error).__name__}: {said:.200}); "
+            f"model = {name}: cannot be run on fake tensors ({type(error).__name__}: {reason:.200}); "
             "measure its memory instead: run.steps=1 and the metric perf/peak_memory_gb"
         ) from error
 
@@ -141,5 +141,7 @@ def device_memory(kind: str) -> tuple[int, str]:
         return int(torch.cuda.get_device_properties(0).total_memory), f"on {torch.cuda.get_device_name(0)}"
     found = machine.memory()
     if kind != "cpu" or found is None:
-        raise ConfigError(f"the memory of this machine's device ({kind}) is not known: give --device-memory, as 24GB")
+        raise ConfigError(
+            f"the memory of this machine's device ({kind}) cannot be read: pass --device-memory, such as 24GB"
+        )
     return found["total"], "in this machine"

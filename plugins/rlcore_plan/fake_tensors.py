@@ -51,7 +51,7 @@ class FakeTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, on shapes alone if an argument is fake, and count the bytes of the result."""
-        if func is _device_of:  # every second call, and nothing is made
+        if func is _device_of:  # half of all calls; it allocates nothing
             return args[0].fake_device
         return self.live.counted(self._called(func, types, args, kwargs or {}))
 
@@ -138,7 +138,7 @@ def _apply(module: nn.Module, convert: Any, recurse: bool = True) -> nn.Module:
     """Convert the weights of a module, as `Module._apply` does, which itself cannot replace fake tensors in place."""
     for child in module.children() if recurse else ():
         _apply(child, convert)
-    for kept in (module._parameters, module._buffers):  # noqa: SLF001  torch's own way takes these too
+    for kept in (module._parameters, module._buffers):  # noqa: SLF001  Module._apply uses these too
         for name, weight in kept.items():
             new: Any = weight if weight is None else convert(weight)
             if weight is None or new is weight:
@@ -157,7 +157,7 @@ def fake_tensors(again: FakeTensors | None = None) -> Iterator[FakeTensors]:
     """Run the code in this context on fake tensors; yields the mode, which counts their bytes.
 
     Args:
-        again: the mode of an earlier context, whose tensors are then usable here; a new one if left out.
+        again: the mode of an earlier context, whose tensors are then usable here; a new one if omitted.
     """
     mode, converted = again or FakeTensors(), nn.Module._apply  # noqa: SLF001  put back below
     nn.Module._apply = _apply  # type: ignore[method-assign]  # noqa: SLF001  it cannot swap fake tensors

@@ -13,9 +13,9 @@ Form = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 
 
 class Forms:
-    """Keep shape, strides, type and device of operations' results, which follow from those of the arguments.
+    """Shape, strides, type and device of operations' results, keyed by those of the arguments.
 
-    Only operations whose results are new fake tensors are kept: results that share no memory with an argument.
+    Only operations whose results are new fake tensors, which share no memory with an argument, are cached.
 
     Args:
         mode: the mode that the fake tensors belong to.
@@ -26,7 +26,7 @@ class Forms:
         self._known: dict[Hashable, Form | list[Form]] = {}
 
     def recall(self, call: Hashable) -> Any:
-        """Return new fake tensors as an equal call returned before; None for a call that is not known."""
+        """Return new fake tensors of the form that an equal call returned; None if no such call is cached."""
         known = self._known.get(call)
         if known is None:
             return None
@@ -56,15 +56,15 @@ def _seen(value: Any) -> Hashable:
         return value.shape, value.stride(), value.dtype, value.device
     if isinstance(value, (list, tuple)):
         return tuple(map(_seen, value))
-    return type(value), value  # 1 and True are equal, and do not promote alike
+    return type(value), value  # 1 == True, but their type promotion differs
 
 
 def _place(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  what tells storages apart
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  identifies the storage
 
 
 def _is_new(made: Any, places: set[int]) -> bool:
-    """Tell whether a result is a floating-point fake tensor that fills a storage of its own."""
+    """Return whether a result is a floating-point fake tensor that fills a storage of its own."""
     if not isinstance(made, FakeTensor) or not made.is_floating_point() or _place(made) in places:
         return False
     again = torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")

@@ -17,26 +17,26 @@ from typing import Any
 import attrs
 
 ALIGNMENT = 64
-"""Bytes on whose multiples torch has tensors begin on a CPU."""
+"""Alignment of torch's CPU tensors, in bytes."""
 
 
 @attrs.frozen
 class Block:
-    """A reserved block: its address, and its bytes if the system mapped it by itself, else 0."""
+    """A reserved block: its address, and its size if malloc obtained it by mmap, else 0."""
 
-    place: int
+    address: int
     mapped: int
 
 
 class Heap:
-    """Reserve a block for every tensor that would be made, and note the most that tensors and holes take together.
+    """A replay of a run's tensor allocations through malloc, which measures tensors and holes together.
 
-    Where the C library does not say how its heap lies nothing is reserved, and no holes are known of.
+    Without glibc's `mallinfo2` nothing is reserved and no holes are counted.
 
     Attributes:
-        peak: bytes that the process would hold for tensors, holes between them included, at most since `restart`.
-        is_open: blocks are reserved.
-        has_failed: there was no room for some block, so that what is known of holes is too little.
+        peak: largest number of bytes since `restart` that the process would hold for tensors and holes between them.
+        is_open: whether blocks are reserved.
+        has_failed: whether an allocation failed, so that the holes are underestimated.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Heap:
             self._begin, self._free = _LIBRARY.sbrk(0), _LIBRARY.mallinfo2().fordblks
 
     def restart(self) -> None:
-        """Forget the peak."""
+        """Reset the peak."""
         self.peak, self._most = 0, 0
 
     @contextmanager
@@ -59,29 +59,34 @@ class Heap:
             self.is_open = was_open
 
     def take(self, size: int, held: int) -> Block | None:
-        """Reserve a block of `size` bytes, with which tensors hold `held` bytes; None where there is none to be had."""
+        """Reserve a block of `size` bytes; return None if blocks are not reserved or the allocation fails.
+
+        Args:
+            size: bytes of the new tensor.
+            held: bytes of all tensors, the new one included.
+        """
         if not self.is_open:
             return None
-        place = ctypes.c_void_p()
-        if _LIBRARY.posix_memalign(ctypes.byref(place), ALIGNMENT, size) or place.value is None:
+        address = ctypes.c_void_p()
+        if _LIBRARY.posix_memalign(ctypes.byref(address), ALIGNMENT, size) or address.value is None:
             self.has_failed = True
             return None
         end = _LIBRARY.sbrk(0)
-        mapped = size if place.value > end else 0  # what is asked for by itself lies above the heap
+        mapped = size if address.value > end else 0  # mmapped blocks lie above the heap
         self._mapped += mapped
         if end - self._begin + self._mapped > self._most:
             self._most = end - self._begin + self._mapped
             self.peak = max(self.peak, held + _LIBRARY.mallinfo2().fordblks - self._free)
-        return Block(place.value, mapped)
+        return Block(address.value, mapped)
 
     def give(self, block: Block) -> None:
         """Free a block."""
         self._mapped -= block.mapped
-        _LIBRARY.free(block.place)
+        _LIBRARY.free(block.address)
 
 
 class _Account(ctypes.Structure):
-    """What glibc says of its heap: `struct mallinfo2` of malloc.h."""
+    """glibc's heap statistics: `struct mallinfo2` of malloc.h."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -92,7 +97,7 @@ class _Account(ctypes.Structure):
 
 
 def _library() -> Any:
-    """Return the C library if it is a glibc that accounts for its heap in numbers of 64 bits, which 2.33 brought."""
+    """Return the C library if it is glibc 2.33 or later, which has `mallinfo2`; None otherwise."""
     name, version = platform.libc_ver()
     if name != "glibc" or [int(part) for part in version.split(".")[:2]] < [2, 33]:
         return None

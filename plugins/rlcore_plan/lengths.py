@@ -1,4 +1,4 @@
-"""The lengths of a run's prompts and samples, read where nothing has to be downloaded."""
+"""The lengths of a run's prompts and samples, read if this downloads nothing."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Lengths:
     """Lengths and numbers of the run's prompts and samples.
 
     Attributes:
-        prompt: tokens of the longest prompt; 0 where there are none.
-        num_prompts: how many there are; 0 where that is not known.
+        prompt: tokens of the longest prompt; 0 if there are no prompts.
+        num_prompts: number of prompts; 0 if unknown.
         eval_prompt: tokens of the longest evaluation prompt.
-        num_eval_prompts: how many there are; 0 where that is not known.
-        samples: the demonstrations, tokenised.
-        notes: what was assumed.
+        num_eval_prompts: number of evaluation prompts; 0 if unknown.
+        samples: the tokenized demonstrations.
+        notes: the assumptions about lengths.
     """
 
     prompt: int = 0
@@ -49,7 +49,7 @@ def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | No
     """Return the run's tokenizer if it is on this machine; None if it would have to be downloaded.
 
     Raises:
-        ModelError: it is on this machine and cannot be used.
+        ModelError: the tokenizer is on this machine but cannot be used.
     """
     given = inputs.tokenizer
     if isinstance(given, PreTrainedTokenizerBase):
@@ -66,7 +66,7 @@ def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | No
 def _cached(name: str) -> Any:
     try:
         return try_to_load_from_cache(name, "tokenizer_config.json") or try_to_load_from_cache(name, "tokenizer.json")
-    except ValueError:  # no name that a repository can have
+    except ValueError:  # not a valid repository name
         return None
 
 
@@ -86,15 +86,15 @@ def find_lengths(
     max_prompt: int,
     max_length: int,
 ) -> Lengths:
-    """Read prompts and samples as the run would, or go by the limits in the section `data`.
+    """Read prompts and samples as the run would, or use the limits in the section `data`.
 
     Args:
         settings: the configuration.
-        inputs: prompts and samples.
-        chosen: the pipelines.
-        tokenizer: the run's; None if it would have to be downloaded.
-        max_prompt: tokens of a prompt that the policy takes, 0 for any number.
-        max_length: tokens of prompt and continuation together, likewise.
+        inputs: the prompts and samples that it names.
+        chosen: the components that it names, among them the pipelines.
+        tokenizer: the run's tokenizer; None if it would have to be downloaded.
+        max_prompt: largest number of tokens of a prompt that the policy accepts, 0 for any number.
+        max_length: largest number of tokens of prompt and continuation together, 0 for any number.
 
     Raises:
         ConfigError: neither the data nor a limit bounds the lengths.
@@ -127,7 +127,7 @@ def find_lengths(
 
 
 def _is_here(source: Any) -> bool:
-    """Tell whether rows can be read without a download: they are no data set of the hub."""
+    """Return whether rows can be read without a download, that is, are not a data set of the hub."""
     if source is None or not isinstance(source, (str, Path)):
         return source is not None
     name = str(source)
@@ -139,7 +139,7 @@ def _note(what: str, length: int, option: str, *, given: bool) -> str:
     """Return a note on which option or context bounds a length.
 
     Raises:
-        ConfigError: nothing bounds it.
+        ConfigError: neither an option nor the context bounds the length.
     """
     if length <= 0:
         raise ConfigError(

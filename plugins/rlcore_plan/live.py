@@ -25,7 +25,7 @@ class LiveBytes(TorchDispatchMode):
 
     Attributes:
         now: bytes held at present.
-        peak: the most since `restart`.
+        peak: largest number of bytes since `restart`.
     """
 
     def __init__(self, heap: Heap | None = None) -> None:
@@ -34,7 +34,7 @@ class LiveBytes(TorchDispatchMode):
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def restart(self) -> int:
-        """Forget the peak; return what is held now."""
+        """Reset the peak to the bytes held now, and return them."""
         self.peak = self.now
         if self.heap is not None:
             self.heap.restart()
@@ -62,7 +62,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  what tells storages apart
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  identifies the storage
         if not size or key in self._known:
             return
 
@@ -81,10 +81,10 @@ class LiveBytes(TorchDispatchMode):
 
 
 def held(*tensors: Tensor | None) -> int:
-    """Count the bytes of the storages behind tensors, shared ones once."""
+    """Return the bytes of the tensors' storages, each storage counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
-    by_place = {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001  what tells storages apart
-    return sum(by_place.values())
+    by_id = {storage._cdata: storage.nbytes() for storage in storages}  # noqa: SLF001  identifies the storage
+    return sum(by_id.values())
 
 
 def parameters_of(module: torch.nn.Module | None) -> list[Tensor]:

@@ -17,12 +17,12 @@ from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.planned_run import PlannedRun
 
 MANY = 10**6
-"""Updates of a run for its schedule, which takes no memory."""
+"""Number of updates of the learning-rate schedule; it does not affect memory."""
 TOKEN_BYTES = 8 + 1 + 1 + 7 * 4
-"""What is kept of a token: its id, two masks, and seven columns (log-probs, values, KL, rewards and what follows)."""
+"""Bytes of a rollout per token: int64 id, two bool masks, and seven float32 columns such as log-probs and rewards."""
 
 TRUNK = "cached outputs of the frozen layers"
-"""The line that `model.trunk_cache_gb` bounds."""
+"""Name of the line whose size `model.trunk_cache_gb` bounds."""
 
 
 @attrs.frozen
@@ -30,10 +30,10 @@ class Phase:
     """The memory of one phase.
 
     Attributes:
-        name: what the phase is called.
-        parts: bytes it adds to what is held throughout, by what they are for.
-        peak: bytes at its worst moment, all that is held included.
-        holes: bytes that malloc keeps of freed tensors beyond that; 0 where it is not known.
+        name: the name shown in the report.
+        parts: bytes by purpose, beyond the bytes held throughout.
+        peak: largest number of bytes of all tensors during the phase.
+        holes: further bytes that malloc keeps of freed tensors; 0 if unknown.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Phase:
 
     @property
     def taken(self) -> int:
-        """Return the bytes at its worst moment, and what malloc keeps."""
+        """Return the peak with the bytes that malloc keeps of freed tensors."""
         return self.peak + self.holes
 
 
@@ -52,9 +52,9 @@ class Measured:
     """The memory of one training step, in bytes.
 
     Attributes:
-        held: bytes held throughout, by what they are for.
-        phases: in their order.
-        draws: the memory of sampling, to be reused for a run that samples in the same way.
+        held: bytes held throughout, by purpose.
+        phases: the phases in the order in which they run.
+        draws: the memory of sampling, reused for a run with the same sampling options.
     """
 
     held: dict[str, int]
@@ -63,7 +63,7 @@ class Measured:
 
     @property
     def worst(self) -> Phase:
-        """Return the phase that takes the most."""
+        """Return the phase with the largest peak, holes included."""
         return max(self.phases, key=lambda phase: phase.taken)
 
 
@@ -71,9 +71,9 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
     """Run one training step on fake tensors; called inside `fake_tensors`.
 
     Args:
-        subject: the run that is planned.
-        live: counts bytes.
-        draws: the memory of sampling, if it is known.
+        subject: the planned run.
+        live: counts the bytes of its tensors.
+        draws: the memory of sampling if an earlier estimate measured it.
     """
     policy = subject.policy
     weights = parameters_of(policy.module)
@@ -94,11 +94,11 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
             "optimizer": moments,
             "gradients exchanged between processes": held(*trained) if subject.world > 1 else 0,
             "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
-            TRUNK: _remembered(subject, live),
+            TRUNK: _trunk_cache(subject, live),
         }
     earlier = sum(parts.values())
     parts["buffers kept by sampling"] = draws.kept
-    throughout = earlier + draws.kept  # there when a model learns, though not yet when it first samples
+    throughout = earlier + draws.kept  # allocated before the first update, but not before the first sampling
     phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
     phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
     phases.append(Phase("update", update, throughout + sum(update.values()), holes))
@@ -119,12 +119,12 @@ def _no_garbage() -> Iterator[None]:
 
 
 def _update(subject: PlannedRun, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int, int]:
-    """Make one optimizer step, of two micro-batches where there are several.
+    """Run one optimizer step, on two micro-batches if the batch has more than one.
 
     Returns:
-        parts: what is there at the worst moment.
-        moments: bytes of the optimizer's.
-        holes: bytes that malloc then keeps of freed tensors.
+        parts: bytes at the peak, by purpose.
+        moments: bytes of the optimizer's state.
+        holes: bytes that malloc keeps of freed tensors.
     """
     micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
     largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
@@ -138,11 +138,12 @@ def _update(subject: PlannedRun, live: LiveBytes, updater: Updater) -> tuple[dic
     step = live.peak - before - moments
     parts = {"gradients": gradients}
     if passes > step:
-        there = min(gradients, passes - kept)  # activations go while gradients come, so not all may be there at once
-        parts = {"gradients" if there == gradients else "gradients by then": there}
+        # Activations are freed while gradients are allocated, so not all may exist at the peak.
+        present = min(gradients, passes - kept)
+        parts = {"gradients" if present == gradients else "gradients by then": present}
         parts["activations kept for the backward pass"] = kept
     parts["the rest, such as logits"] = max(passes, step) - sum(parts.values())
-    if live.heap is not None and live.heap.is_open:  # another step finds the holes that the first has left
+    if live.heap is not None and live.heap.is_open:  # a second step, in the heap that the first has fragmented
         live.restart()
         _passes(subject, live, updater, [largest] * min(len(micro), 2))
         updater.step()
@@ -150,7 +151,7 @@ def _update(subject: PlannedRun, live: LiveBytes, updater: Updater) -> tuple[dic
 
 
 def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
-    """Make forward and backward passes of micro-batches; return what one keeps in between."""
+    """Run forward and backward passes of micro-batches; return the bytes that one forward pass keeps."""
     kept = 0
     for batch in micro:
         began = live.now
@@ -162,14 +163,14 @@ def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater, micro: Seque
 
 
 def _loss(outputs: PolicyOutputs) -> torch.Tensor:
-    """Add up all that an algorithm may learn from."""
-    given = (outputs.logprobs, outputs.values, outputs.entropy, outputs.q_values, outputs.q_logprobs)
-    terms = [array.sum() for array in given if array is not None]
+    """Return the sum of all outputs that a loss may depend on."""
+    arrays = (outputs.logprobs, outputs.values, outputs.entropy, outputs.q_values, outputs.q_logprobs)
+    terms = [array.sum() for array in arrays if array is not None]
     return torch.stack(terms).sum()
 
 
-def _remembered(subject: PlannedRun, live: LiveBytes) -> int:
-    """Count the bytes of what a frozen trunk makes of a step's sequences, which is kept until the step is over."""
+def _trunk_cache(subject: PlannedRun, live: LiveBytes) -> int:
+    """Return the bytes of the frozen trunk's outputs for the sequences of a step, which are cached during the step."""
     room = getattr(subject.chosen.architecture.options, "trunk_cache_gb", 0.0)
     if not room or all(parameter.requires_grad for parameter in subject.policy.module.parameters()):
         return 0
@@ -183,25 +184,27 @@ def _remembered(subject: PlannedRun, live: LiveBytes) -> int:
 
 
 def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
-    """Score rollouts as the trainer does before it learns from them, where it does; return what that takes.
+    """Score rollouts as the trainer does before its updates.
 
-    Twice: the bytes of a pass, and those that malloc keeps of freed tensors.
+    Returns:
+        One pair, of the bytes of a scoring pass and the bytes that malloc keeps of freed tensors; an empty list if the
+        trainer scores nothing.
     """
     policy, workload, settings = subject.policy, subject.workload, subject.settings
-    is_wide = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
-    is_known = (
+    is_float32 = subject.ranks.mixed_precision == "no" and next(policy.module.parameters()).dtype == torch.float32
+    are_reused = (
         settings.gen.reused_logprobs
-        and is_wide
+        and is_float32
         and settings.gen.is_plain
         and settings.model.get("sampling_dtype") is None
     )
-    if not workload.num_scored or (is_known and not workload.reference):
+    if not workload.num_scored or (are_reused and not workload.reference):
         return []
     batch = pieces(subject, rollouts(subject, subject.share(workload.num_sampled)), workload.num_scored)[0]
     before = live.restart()
     with torch.no_grad():
         if workload.reference:
             policy.reference_score(batch)
-        if not is_known:
+        if not are_reused:
             policy.score(batch, entropy=True)
     return [(live.peak - before, live.holes)]

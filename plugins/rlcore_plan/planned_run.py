@@ -1,4 +1,4 @@
-"""The policy, components and data lengths of the run that is planned, built on fake tensors."""
+"""The policy, components and data lengths of the planned run, built on fake tensors."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
 @attrs.frozen(eq=False)
 class PlannedRun:
-    """The run that is planned.
+    """The run whose memory is estimated.
 
     Attributes:
         settings: the configuration.
-        chosen: the components it names.
+        chosen: the components that the configuration names.
         workload: batch sizes and model heads that the trainer uses.
-        optimizer: the section that names its optimizer.
-        optimizers: looks up its optimizer and schedule.
-        policy: the policy, its weights fake tensors.
-        ranks: this process, which stands for one of `world`.
-        world: processes of the run.
-        tokenizer: the run's; None if it would have to be downloaded.
-        lengths: of prompts and samples.
-        notes: what was assumed.
+        optimizer: the section of the configuration that names the optimizer.
+        optimizers: looks up the optimizer and its schedule.
+        policy: the policy; its weights are fake tensors.
+        ranks: this process, as one of `world`.
+        world: number of processes of the run.
+        tokenizer: the run's tokenizer; None if it would have to be downloaded.
+        lengths: the lengths of prompts and samples.
+        notes: the assumptions of the estimate.
     """
 
     settings: TrainConfig
@@ -63,7 +63,7 @@ class PlannedRun:
     notes: tuple[str, ...]
 
     def share(self, count: int) -> int:
-        """Return the number of sequences of one rank, of `count` in all."""
+        """Return the largest number of sequences that one rank gets of `count`."""
         return -(-count // self.world)
 
 
@@ -76,15 +76,15 @@ def read_inputs(settings: TrainConfig) -> Inputs:
 def build_subject(
     settings: TrainConfig, inputs: Inputs, where: str, world: int, known: PlannedRun | None = None
 ) -> PlannedRun:
-    """Build the run that is planned; called inside `fake_tensors`.
+    """Build the planned run; called inside `fake_tensors`.
 
     Args:
         settings: the configuration.
-        inputs: the model, prompts and samples it names.
+        inputs: the model, prompts and samples that it names.
         where: name of the configuration, for errors.
-        world: processes of the run.
-        known: the subject of a configuration with the same data options; its tokenizer, lengths and, where the model
-            options are equal, its policy are reused.
+        world: number of processes of the run.
+        known: the planned run of a configuration with the same data options; its tokenizer and lengths are reused, and
+            its policy if the model options are equal.
 
     Raises:
         RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
@@ -119,11 +119,11 @@ def build_subject(
 
 
 def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) -> bool:
-    """Tell whether a configuration would build the policy that another one has built."""
-    asked, given = (
+    """Return whether a configuration builds the same policy as the known run."""
+    ours, theirs = (
         (each.value_head, each.reference, each.q_heads, each.dropout) for each in (workload, known.workload)
     )
-    return (asked, settings.model, settings.run) == (given, known.settings.model, known.settings.run)
+    return (ours, settings.model, settings.run) == (theirs, known.settings.model, known.settings.run)
 
 
 def _described(model: Any, revision: Any) -> Any:
@@ -157,33 +157,33 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
     Raises:
         PluginError: `workload` of the trainer returns another type.
     """
-    ask = getattr(trainer, "workload", None)
-    if ask is not None:
-        said = ask(options, num_prompts)
-        if not isinstance(said, Workload):
+    declare = getattr(trainer, "workload", None)
+    if declare is not None:
+        workload = declare(options, num_prompts)
+        if not isinstance(workload, Workload):
             raise PluginError(
-                f"{name}: workload() returned {said!r:.80}; it must return a rlcore.config.workload.Workload"
+                f"{name}: workload() returned {workload!r:.80}; it must return a rlcore.config.workload.Workload"
             )
-        return said, ()
-    given: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)
-    sizes = {key: int(given[key]) for key in _ASSUMED if isinstance(given.get(key), int)}
+        return workload, ()
+    values: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)
+    sizes = {key: int(values[key]) for key in _ASSUMED if isinstance(values.get(key), int)}
     samples = "prompts" in trainer.needs
-    sampled = int(given.get("rollouts", sizes.get("batch_size", 32))) if samples else 0
+    sampled = int(values.get("rollouts", sizes.get("batch_size", 32))) if samples else 0
     guess = Workload(
         batch_size=sizes.get("batch_size", sampled or 32),
         micro_batch_size=sizes.get("micro_batch_size", 0),
         micro_batch_tokens=sizes.get("micro_batch_tokens", 0),
         num_sampled=sampled,
         num_held=sampled,
-        reference=bool(given.get("kl_coef")),
-        num_scored=sampled if given.get("kl_coef") else 0,
+        reference=bool(values.get("kl_coef")),
+        num_scored=sampled if values.get("kl_coef") else 0,
     )
     return guess, (f"{name} declares no workload; assumed from the names of its options: {guess}",)
 
 
 def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
     build: Any = chosen.architecture.component.target()
-    asked: dict[str, Any] = {
+    heads: dict[str, Any] = {
         "value_head": workload.value_head or workload.q_heads > 0,
         "reference": workload.reference,
         **({"q_heads": workload.q_heads} if workload.q_heads else {}),
@@ -193,7 +193,7 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         options = evolve(options, critic=ConfigOnly(options.critic))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **asked)
+        policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **heads)
     if not workload.dropout:
         disable_dropout(policy.module)
     wrapped: Policy = chosen.architecture.wrap(policy)
@@ -201,12 +201,12 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
 
 
 def _ranks(settings: TrainConfig) -> Ranks:
-    """Return this process's ranks; bf16 stands for fp16 on a machine that cannot run it, as both take two bytes."""
-    wanted = settings.run.mixed_precision
+    """Return this process's ranks; bf16 replaces fp16 on a machine without it, since both take two bytes."""
+    precision = settings.run.mixed_precision
     try:
-        ranks = Ranks(wanted)
+        ranks = Ranks(precision)
     except ConfigError:
-        if wanted != "fp16":
+        if precision != "fp16":
             raise
         ranks = Ranks("bf16")
     ranks.accelerator.device_placement = False  # fake tensors cannot be moved
@@ -214,11 +214,6 @@ def _ranks(settings: TrainConfig) -> Ranks:
 
 
 def vocabulary_of(policy: Policy) -> int:
-    """Return the size of the policy's vocabulary; two if it is unknown."""
+    """Return the size of the policy's vocabulary; 2 if it is unknown."""
     model = getattr(policy, "model", None)
     return vocabulary_size(model) if isinstance(model, PreTrainedModel) else 2
-
-
-def with_options(settings: TrainConfig, **sections: Any) -> TrainConfig:
-    """Return the settings with sections replaced."""
-    return evolve(settings, **sections)

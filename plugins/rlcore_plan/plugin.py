@@ -1,4 +1,4 @@
-"""Bring the command `rlcore plan` to rlcore; light, for `rlcore --help` imports it."""
+"""Registration of the command `rlcore plan`; light, since `rlcore --help` imports it."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def register_commands(register: Register) -> None:
     register(
         "plan",
         "rlcore_plan.command:command",
-        summary="estimate the memory a run takes of each device, and options that reduce it",
+        summary="estimate the memory that a run takes on each device, and options that reduce it",
     )

@@ -1,4 +1,4 @@
-"""An estimate as text, or as JSON."""
+"""An estimate as text or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIVES_BACK = "MALLOC_MMAP_THRESHOLD_=131072"
 
 
 def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[Advice]) -> str:
-    """Return the estimate, whether the run fits, and which changes save memory if it does not."""
+    """Return a text of the estimate, whether the run fits, and the changes that save memory if it does not."""
     measured, worst = found.measured, found.measured.worst
     lines = [
         f"memory of each of {found.world} devices ({found.device})" if found.world > 1 else f"memory ({found.device})"
@@ -52,7 +52,7 @@ def write_report(found: Estimate, limit: int, limit_from: str, advice: Sequence[
     if not fits and found.holes:
         lines.append(f"{GIVES_BACK} in the environment: up to {write_size(found.holes)} less, and slower")
     if found.baseline > limit:
-        lines.append("interpreter, torch and its kernels alone take more than the device has")
+        lines.append("interpreter, torch and its kernels alone take more memory than the device has")
     return "\n".join(lines)
 
 

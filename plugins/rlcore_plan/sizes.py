@@ -1,4 +1,4 @@
-"""Read and write amounts of memory; light."""
+"""Parsing and formatting of amounts of memory; light."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?i?)b?\s*", re.IGNORECASE
 
 
 def parse_size(text: str) -> int:
-    """Read `24GB`, `80GiB` or a number of bytes.
+    """Return the bytes of an amount such as `24GB`, `80GiB` or a plain number of bytes.
 
     Raises:
-        ConfigError: it is no amount of memory.
+        ConfigError: the text is not an amount of memory.
     """
     found = _SIZE.fullmatch(text)
     size = int(float(found[1]) * UNITS[found[2].lower()]) if found and found[2].lower() in UNITS else 0
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def write_size(size: int) -> str:
-    """Write bytes in GB, or in MB or kB where that says more."""
+    """Return a number of bytes as text in GB, MB or kB."""
     if abs(size) >= 1e9:
         return f"{size / 1e9:.2f} GB"
     return f"{size / 1e6:.1f} MB" if abs(size) >= 1e5 else f"{size / 1e3:.1f} kB"

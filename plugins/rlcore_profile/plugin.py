@@ -1,4 +1,4 @@
-"""Record a run's profile through hooks, where `run.profile` is set; light, for every command imports it."""
+"""Hooks that record a run's profile if `run.profile` is set; light, since every command imports it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rlcore_profile.session import Session
 
 _sessions: dict[RunView, Session] = {}
-"""The runs of this process that are being recorded; a reward function may start one within another."""
+"""The runs that this process is recording; there are several if a reward function starts a run."""
 
 
 @hookimpl
 def wrap_component(component: Component[Any], config: TrainConfig | None) -> Callable[[Any], Any] | None:
-    """Wrap the policy of a run that is to be profiled, so that what it scores is timed."""
+    """Wrap the policy of a profiled run in `TimedPolicy`."""
     if component.kind != "architectures" or config is None or not config.run.profile:
         return None
     from rlcore_profile.timed_policy import TimedPolicy
@@ -29,7 +29,7 @@ def wrap_component(component: Component[Any], config: TrainConfig | None) -> Cal
 
 @hookimpl(tryfirst=True)
 def on_run_start(run: RunView) -> None:
-    """Begin to record on process 0, before the other observers are called."""
+    """Start recording on process 0, before other observers are called."""
     if run.config.run.profile and run.ranks.is_main:
         from rlcore_profile.session import Session
 
@@ -38,7 +38,7 @@ def on_run_start(run: RunView) -> None:
 
 @hookimpl(trylast=True)
 def on_run_end(run: RunView) -> None:
-    """Write the profile, however the run ended, after the other observers were called."""
+    """Write the profile after other observers were called, also if the run failed."""
     session = _sessions.pop(run, None)
     if session is not None:
         session.end(run.step)

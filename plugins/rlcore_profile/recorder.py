@@ -1,13 +1,13 @@
-"""Measure where time goes: named phases, one in another, on every thread, by one clock.
+"""The recorder of a run's profile: times of named, nested phases on every thread, read from one clock.
 
-    total = sum of what a phase took, those within it included
-    self  = total less what phases directly within it took
+    total = time between entering and leaving a phase, summed over its calls
+    self  = total - time of the phases directly within it
     wall  = sum of self over all phases + other
 
-so the phases of the thread that drives the run, and what is left between them (`other`), add up to its wall time. A
-background is a phase that is what is left in it: phases within it stand beside it, and its total is its self. Other
-threads have tracks of their own: what goes on there goes on beside, and is no part of the sum; nor is what is awaited,
-which belongs to no thread.
+The sum runs over the phases of the main thread, which drives the run; `other` is its time outside any phase. A
+background phase counts only the time outside the phases within it: these are listed beside it instead of under it, and
+its total equals its self. Phases of other threads, and awaited blocks of coroutines, run concurrently with the main
+thread and are not part of the sum.
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ from rlcore_profile.stretches import Event, Frame, PhaseRow, Stretch, Track
 
 NOTHING: AbstractContextManager[object] = nullcontext()
 TRACED = 6
-"""Steps whose phases the trace shows one by one; the table has all of them."""
+"""Number of steps that the trace contains; the table covers all steps."""
 
 
 class Operators(Protocol):
-    """What records a framework's operators beside the phases."""
+    """The interface of a recorder of a framework's operators."""
 
     def begin_step(self, nth: int) -> bool:
-        """Note that the nth step of this process begins; tell whether it is recorded, and is slower for it."""
+        """Begin the nth step of this process; return whether its operators are recorded, which makes it slower."""
         ...
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """Return what marks a phase among the operators."""
+        """Return a block that marks a phase in the trace of operators."""
         ...
 
 
 class Profile:
-    """Keep the times of one run; made on the thread that drives it.
+    """The times of one run. The thread that constructs it is the main thread.
 
     Args:
-        clock: tells nanoseconds.
-        wait: called before the clock is read on the driving thread, so that what a device has been asked for is done.
-        operators: records operators beside the phases.
+        clock: returns the time in nanoseconds.
+        wait: called before the clock is read on the main thread; synchronizes the device.
+        operators: records a framework's operators in addition to the phases.
 
     Attributes:
-        first: the first whole step of this process, which pays for what is made once.
-        steps: the whole steps after it.
-        around: what lay before and after the steps, a step that did not come to its end, and those whose operators were
-            recorded.
-        num_begun: steps that this process began.
-        events: what the trace shows.
+        first: the first complete step of this process, which includes one-time costs such as allocations.
+        steps: the complete steps after it.
+        around: the time before and after the steps, an incomplete step, and steps whose operators were recorded.
+        num_begun: number of steps that this process began.
+        events: the events of the trace.
     """
 
     def __init__(
@@ -74,43 +73,43 @@ class Profile:
 
     @property
     def tracks(self) -> list[str]:
-        """Return the names of the tracks: those of their threads."""
+        """Return the name of each track's thread."""
         return [thread.name for thread in self._threads]
 
     def phase(self, name: str) -> AbstractContextManager[object]:
-        """Return a block whose time is the phase's; within a phase of the same name it is part of that."""
+        """Return a block whose time counts as the phase `name`; directly within that phase, the block adds no phase."""
         frames = self._track().frames
         return NOTHING if frames and frames[-1].path[-1] == name else _Phase(self, name)
 
     def background(self, name: str) -> AbstractContextManager[object]:
-        """Return a block of which what no phase in it takes is the phase `name`."""
+        """Return a block whose time outside any inner phase counts as the phase `name`."""
         return _Phase(self, name, is_background=True)
 
     def awaited(self, name: str) -> AbstractContextManager[object]:
-        """Return a block, as of a coroutine, that goes on beside the others of its thread; each counts in full."""
+        """Return a block of a coroutine; concurrent blocks of one thread each count in full."""
         return _Awaited(self, name)
 
     def count_tokens(self, tokens: int) -> None:
-        """Note that the phase that is open on this thread is about so many tokens."""
+        """Add tokens to the innermost open phase of this thread."""
         if frames := self._track().frames:
             frames[-1].tokens += tokens
 
     def begin_step(self, done: int) -> None:
-        """Note that `done` steps are done, and that the next begins."""
+        """Begin the step after `done` steps."""
         self.end_steps(done)
         self.num_begun += 1
         if self._operators is not None:
             self._is_recorded = self._operators.begin_step(self.num_begun)
-            self._turn(done)  # to begin and end a recording takes long, and is no step's time
+            self._turn(done)  # starting and stopping the operator recorder is slow and is not counted in a step
         self._number = done + 1
 
     def end_steps(self, done: int) -> None:
-        """Note that `done` steps are done, and that what follows is part of none."""
+        """End the last step, of `done`; the time until the next step begins counts in `around`."""
         self._turn(done)
         self._number = 0
 
     def close(self, done: int) -> None:
-        """End the profile after `done` steps, without the phases that are open, such as that of the calling hook."""
+        """End the profile after `done` steps; phases that are still open, such as the calling hook's, are dropped."""
         self._main.frames.clear()
         self.end_steps(done)
 
@@ -126,22 +125,22 @@ class Profile:
         return frame
 
     def leave(self, frame: Frame) -> None:
-        """Close a phase; those of coroutines, which take turns on one thread, need not end in their order."""
+        """Close a phase; phases of coroutines that share a thread may close in any order."""
         track = self._track()
         frame.range.__exit__(None, None, None)
         now = self._now() if track is self._main else self._clock()
-        if frame not in track.frames:  # it was opened on another thread, and is none of this one's
+        if frame not in track.frames:  # it was opened on another thread
             return
         at = track.frames.index(frame)
         del track.frames[at]
         self._settle(track, frame, now, track.frames[at - 1] if at else None, calls=1)
 
     def now(self) -> int:
-        """Tell the nanoseconds of the clock, on any thread, without waiting for a device."""
+        """Return the clock's time in nanoseconds, without synchronizing the device; callable on any thread."""
         return self._clock()
 
     def note_awaited(self, name: str, begun: int) -> None:
-        """Add what was awaited, from `begun` until now."""
+        """Add an awaited block that began at `begun` and ends now."""
         now = self.now()
         with self._lock:
             self._open.beside.setdefault((name,), PhaseRow()).add(PhaseRow(now - begun, now - begun, 1))
@@ -152,7 +151,7 @@ class Profile:
             self.events.append(event)
 
     def _settle(self, track: Track, frame: Frame, now: int, outer: Frame | None, *, calls: int) -> None:
-        """Add what a phase has taken so far to its row and to the phase around it, and have it begin again."""
+        """Add the time of a phase since `frame.begun` to its row and to the enclosing phase, then restart the frame."""
         took = now - frame.begun
         if outer is not None:
             outer.inner += took
@@ -164,7 +163,7 @@ class Profile:
         frame.begun, frame.inner, frame.tokens = now, 0, 0
 
     def _turn(self, done: int) -> None:
-        """End the present stretch and put it where it belongs; phases that are open go on in the next."""
+        """End the current stretch and add it to `first`, `steps` or `around`; open phases continue in the next."""
         now, frames = self._now(), self._main.frames
         for i in reversed(range(len(frames))):
             self._settle(self._main, frames[i], now, frames[i - 1] if i else None, calls=0)
@@ -188,7 +187,7 @@ class Profile:
         return track
 
     def _number_of(self, thread: threading.Thread) -> int:
-        """Return the number of a thread's track: one that came after another of its name goes on with its track."""
+        """Return the number of a thread's track; a thread reuses the track of an ended thread of the same name."""
         with self._lock:
             for number, earlier in enumerate(self._threads):
                 if earlier.name == thread.name and not earlier.is_alive():
@@ -204,7 +203,7 @@ class Profile:
 
 
 class _Phase:
-    """Be one block of a phase."""
+    """One block of a phase."""
 
     def __init__(self, profile: Profile, name: str, *, is_background: bool = False) -> None:
         self._profile, self._name, self._is_background = profile, name, is_background
@@ -219,7 +218,7 @@ class _Phase:
 
 
 class _Awaited:
-    """Be one block that is awaited."""
+    """One awaited block."""
 
     def __init__(self, profile: Profile, name: str) -> None:
         self._profile, self._name = profile, name

@@ -1,4 +1,4 @@
-"""Write a profile down: a table for a person, the same numbers for a program, and a trace for a browser."""
+"""A profile as a text table, as JSON, and as a Chrome trace."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NS = 1_000_000_000
 
 
 def make_table(profile: Profile) -> str:
-    """Return the table of the steps' phases; the first step stands apart where there are more.
+    """Return the table of phases over all steps but the first, which has a line of its own if there are others.
 
-    Rows without indent add up to the whole. A row further in is a part of the one above it.
+    Rows without indent add up to the wall time. An indented row is part of the row above it.
     """
     counted, lines = profile.steps if profile.steps.num_steps else profile.first, []
     if counted.num_steps:
@@ -25,32 +25,32 @@ def make_table(profile: Profile) -> str:
         span = f"step {first}" if first == last else f"steps {first} to {last}"
         lines += [f"where the time of {span} went: {each:.3g} s a step", *_rows(counted)]
     else:
-        lines.append("no step came to its end")
+        lines.append("no step was completed")
     if counted is profile.steps:
         lines.append(f"step {profile.first.first_step}, the first: {_in_a_line(profile.first)}")
     lines.append(f"outside these steps: {_in_a_line(profile.around)}")
     if counted.beside:
-        lines.append("beside, at the same time, and no part of the sum:")
+        lines.append("concurrent, not part of the sum:")
         lines += [_row(path, row, counted) for path, row in _in_order(counted.beside)]
     return "\n".join(lines) + "\n"
 
 
 def as_json(profile: Profile) -> str:
-    """Return all that the table says, unrounded: stretches of the run with their phases, in seconds."""
-    told = {
+    """Return the table's numbers unrounded, as JSON: each stretch of the run with its phases, in seconds."""
+    profile_values = {
         "schema": SCHEMA,
         "steps": _plain(profile.steps),
         "first": _plain(profile.first),
         "around": _plain(profile.around),
     }
-    return json.dumps(told, indent=1) + "\n"
+    return json.dumps(profile_values, indent=1) + "\n"
 
 
 def as_trace(profile: Profile) -> str:
     """Return the first steps' phases in the Trace Event Format, which chrome://tracing and Perfetto open.
 
-    A complete event (`"ph": "X"`) has its beginning `ts` and its length `dur` in microseconds; a track is a thread.
-    What is awaited is on none, and has a beginning and an end (`"b"`, `"e"`) of one `id`.
+    A complete event (`"ph": "X"`) has a start `ts` and a duration `dur` in microseconds, and a thread's track `tid`. An
+    awaited block becomes a pair of async events, start (`"b"`) and end (`"e"`), with a common `id`.
     """
     pid = os.getpid()
     names = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "rank 0"}}]
@@ -58,21 +58,21 @@ def as_trace(profile: Profile) -> str:
         {"name": "thread_name", "ph": "M", "pid": pid, "tid": number, "args": {"name": name}}
         for number, name in enumerate(profile.tracks)
     ]
-    # Of events that begin together the longer one is around the others, and readers want it first.
+    # Of events with equal start the longest encloses the others; trace viewers expect it first.
     events = sorted(profile.events, key=lambda event: (event.begun, -event.ended))
     origin = profile.begun
-    passages = [passage for number, event in enumerate(events) for passage in _passage(event, number, pid, origin)]
-    told = {"displayTimeUnit": "ms", "otherData": {"steps": TRACED}, "traceEvents": [*names, *passages]}
-    return json.dumps(told) + "\n"
+    entries = [entry for number, event in enumerate(events) for entry in _entries(event, number, pid, origin)]
+    trace = {"displayTimeUnit": "ms", "otherData": {"steps": TRACED}, "traceEvents": [*names, *entries]}
+    return json.dumps(trace) + "\n"
 
 
-def _passage(event: Event, number: int, pid: int, origin: int) -> list[dict[str, Any]]:
+def _entries(event: Event, number: int, pid: int, origin: int) -> list[dict[str, Any]]:
     begun, ended = ((at - origin) / 1000 for at in (event.begun, event.ended))
     if event.track is not None:
-        what = {"name": event.name, "cat": "phase", "ph": "X", "pid": pid, "tid": event.track}
-        return [{**what, "ts": begun, "dur": (event.ended - event.begun) / 1000}]
-    what = {"name": event.name, "cat": "awaited", "id": number, "pid": pid, "tid": 0}
-    return [{**what, "ph": "b", "ts": begun}, {**what, "ph": "e", "ts": ended}]
+        common = {"name": event.name, "cat": "phase", "ph": "X", "pid": pid, "tid": event.track}
+        return [{**common, "ts": begun, "dur": (event.ended - event.begun) / 1000}]
+    common = {"name": event.name, "cat": "awaited", "id": number, "pid": pid, "tid": 0}
+    return [{**common, "ph": "b", "ts": begun}, {**common, "ph": "e", "ts": ended}]
 
 
 def _rows(stretch: Stretch) -> list[str]:
@@ -94,11 +94,11 @@ def _row(path: Path, row: PhaseRow, stretch: Stretch) -> str:
 
 
 def _in_order(rows: dict[Path, PhaseRow]) -> list[tuple[Path, PhaseRow]]:
-    """Put each phase under the one it lies in, the longest first."""
+    """Sort rows so that each phase follows its enclosing phase, siblings by decreasing time."""
 
     def place(path: Path) -> tuple[tuple[int, str], ...]:
         outer = [path[: i + 1] for i in range(len(path))]
-        # A phase that is still open around one that has ended may have no row yet.
+        # A phase that is still open has no row yet, though phases within it may have one.
         return tuple((-rows.get(each, PhaseRow()).total, each[-1]) for each in outer)
 
     return sorted(rows.items(), key=lambda pair: place(pair[0]))
@@ -111,7 +111,7 @@ def _in_a_line(stretch: Stretch) -> str:
 
 
 def _plain(stretch: Stretch) -> dict[str, Any]:
-    def told(rows: dict[Path, PhaseRow]) -> list[dict[str, Any]]:
+    def as_rows(rows: dict[Path, PhaseRow]) -> list[dict[str, Any]]:
         return [
             {
                 "path": list(path),
@@ -128,7 +128,7 @@ def _plain(stretch: Stretch) -> dict[str, Any]:
         "first_step": stretch.first_step,
         "last_step": stretch.last_step,
         "wall_s": stretch.wall / NS,
-        "phases": told(stretch.rows),
+        "phases": as_rows(stretch.rows),
         "other_s": stretch.other / NS,
-        "beside": told(stretch.beside),
+        "beside": as_rows(stretch.beside),
     }

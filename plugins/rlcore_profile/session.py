@@ -1,4 +1,4 @@
-"""Record one run, and write its profile when it ends; torch's operators too, for `run.profile: torch`."""
+"""The recording of one run, written when the run ends; `run.profile: torch` records torch's operators too."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 log = get_logger("profile")
 FIRST, COUNT = 2, 2
-"""Of which steps of a process torch's operators are recorded: so many, from this one on. A trace of more is too large
-to look at."""
+"""First step of a process whose torch operators are recorded, and the number of such steps. A trace of more steps is
+too large to view."""
 
 
 class Session:
     """The recording of one run on process 0, from its construction to `end`.
 
-    What process 0 waits for the other processes counts where it waits.
+    Time that process 0 waits for other processes counts in the phase in which it waits.
 
     Args:
         run: a run with `run.profile` set.
@@ -51,14 +51,14 @@ class Session:
             if self._operators is not None:
                 self._operators.close()
             _write(self._profile, self._folder)
-        except OSError as error:  # such as a full disk; the error that the run raised must not be replaced
+        except OSError as error:  # such as a full disk; an error of the run must not be replaced by this one
             log.warning("the profile could not be written", folder=str(self._folder), reason=str(error))
 
 
 def _write(profile: Profile, folder: Path) -> None:
     table = make_table(profile)
     with suppress(OSError):
-        sys.stdout.write(f"{table}as a trace for chrome://tracing or ui.perfetto.dev: {folder / 'trace.json'}\n")
+        sys.stdout.write(f"{table}trace for chrome://tracing or ui.perfetto.dev: {folder / 'trace.json'}\n")
         sys.stdout.flush()
     (folder / "table.txt").write_text(table, encoding="utf-8")
     (folder / "phases.json").write_text(as_json(profile), encoding="utf-8")
@@ -66,31 +66,31 @@ def _write(profile: Profile, folder: Path) -> None:
 
 
 def _waiting(device: torch.device) -> Callable[[], None] | None:
-    """Return what waits until a device has done what it was asked for; a CPU does it at once."""
+    """Return a function that synchronizes the device, or None for a CPU, which runs synchronously."""
 
     def wait() -> None:
-        with suppress(torch.AcceleratorError):  # the run hears of it from what it asks for next
+        with suppress(torch.AcceleratorError):  # the run's next operation on the device raises it again
             torch.accelerator.synchronize(device)
 
     return None if device.type == "cpu" else wait
 
 
 class TorchOperators:
-    """Record torch's operators in a few steps, with the phases among them, for a trace of their own.
+    """Records torch's operators of a few steps, with the phases as ranges, in a separate trace.
 
     Args:
-        file: the trace.
-        device: where the run computes.
+        file: the trace file that `close` writes.
+        device: the device of the run.
     """
 
     def __init__(self, file: Path, device: torch.device) -> None:
         kinds = torch.profiler.supported_activities()
-        wanted = {torch.profiler.ProfilerActivity.CPU} if device.type == "cpu" else kinds
-        self._file, self._recorder = file, torch.profiler.profile(activities=wanted)
+        activities = {torch.profiler.ProfilerActivity.CPU} if device.type == "cpu" else kinds
+        self._file, self._recorder = file, torch.profiler.profile(activities=activities)
         self._is_on, self._is_done = False, False
 
     def begin_step(self, nth: int) -> bool:
-        """Begin to record with the second step of this process, end after some; tell whether this one is recorded."""
+        """Start recording at step `FIRST` and stop after `COUNT` steps; return whether the nth step is recorded."""
         if nth == FIRST:
             self._recorder.start()
             self._is_on = True
@@ -99,20 +99,20 @@ class TorchOperators:
         return self._is_on
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """Return what marks a phase among the operators."""
+        """Return a block that marks a phase in the trace of operators."""
         return torch.profiler.record_function(name) if self._is_on else NOTHING
 
     def close(self) -> None:
-        """Write what was recorded.
+        """Stop recording and write the trace.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._stop()
         if self._is_done:
             self._recorder.export_chrome_trace(str(self._file))
         else:
-            log.warning("no operators were recorded: that begins with the second step", steps=FIRST)
+            log.warning("no operators were recorded: the run ended before the first recorded step", steps=FIRST)
 
     def _stop(self) -> None:
         if self._is_on:

@@ -1,4 +1,4 @@
-"""What a profile holds: rows of phases, in nanoseconds, for stretches of a run, and the events of its trace."""
+"""The records of a profile: times of phases per stretch of a run, in nanoseconds, and events of the trace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from contextlib import AbstractContextManager
 import attrs
 
 Path = tuple[str, ...]
-"""Names a phase by those it lies in: ("evaluate", "generate")."""
+"""Names of the enclosing phases, outermost first, and of the phase itself: ("evaluate", "generate")."""
 
 
 @attrs.define
 class PhaseRow:
-    """Hold what one phase took, in nanoseconds, how often it was entered, and the tokens it was about."""
+    """The accumulated times of one phase.
+
+    Attributes:
+        total: nanoseconds in the phase.
+        own: nanoseconds in the phase but outside the phases within it.
+        calls: number of times the phase was entered.
+        tokens: number of tokens processed in the phase.
+    """
 
     total: int = 0
     own: int = 0
@@ -20,7 +27,7 @@ class PhaseRow:
     tokens: int = 0
 
     def add(self, more: PhaseRow) -> None:
-        """Add what another row holds."""
+        """Add the numbers of another row."""
         self.total += more.total
         self.own += more.own
         self.calls += more.calls
@@ -29,14 +36,14 @@ class PhaseRow:
 
 @attrs.define
 class Stretch:
-    """Hold the phases of a stretch of the run: a step, or what lies before and after the steps.
+    """The phases of a stretch of the run: one or more steps, or the time before, between and after them.
 
     Attributes:
-        wall: nanoseconds.
-        rows: phases of the thread that drives the run, by their path: ("evaluate", "generate").
-        beside: phases of other threads, and what was awaited.
-        num_steps: steps in it.
-        first_step, last_step: their numbers, 0 where there is none.
+        wall: nanoseconds from the beginning of the stretch to its end.
+        rows: phases of the main thread by path.
+        beside: phases of other threads and awaited blocks, by path.
+        num_steps: number of steps in the stretch.
+        first_step, last_step: the numbers of its first and last step; 0 if it contains no step.
     """
 
     wall: int = 0
@@ -48,11 +55,11 @@ class Stretch:
 
     @property
     def other(self) -> int:
-        """Return the nanoseconds that no phase took."""
+        """Return the nanoseconds of the main thread outside any phase."""
         return self.wall - sum(row.own for row in self.rows.values())
 
     def merge(self, more: Stretch) -> None:
-        """Add what another stretch took."""
+        """Add the times and steps of another stretch."""
         self.wall += more.wall
         self.num_steps += more.num_steps
         self.first_step, self.last_step = self.first_step or more.first_step, more.last_step or self.last_step
@@ -63,9 +70,12 @@ class Stretch:
 
 @attrs.frozen
 class Event:
-    """Hold one passage of a phase, for the trace: nanoseconds of the clock, and the number of its thread's track.
+    """One call of a phase, as an event of the trace.
 
-    What is awaited is on no track: several such may go on at once.
+    Attributes:
+        name: the phase.
+        track: number of its thread's track; None for an awaited block, since several may overlap on one thread.
+        begun, ended: nanoseconds of the clock.
     """
 
     name: str
@@ -76,7 +86,16 @@ class Event:
 
 @attrs.define(eq=False)
 class Frame:
-    """Hold a phase that is open: its path, when it began, and what has been counted in it since."""
+    """A phase that is open on a thread.
+
+    Attributes:
+        path: the path of the phase.
+        begun: nanoseconds of the clock at which the phase, or the current stretch, began.
+        range: the block that marks the phase in the trace of operators.
+        is_background: whether inner phases are listed beside this one.
+        inner: nanoseconds of the phases directly within it since `begun`.
+        tokens: tokens counted since `begun`.
+    """
 
     path: Path
     begun: int
@@ -87,13 +106,13 @@ class Frame:
 
     @property
     def around(self) -> Path:
-        """Return the path of what phases in this one lie in."""
+        """Return the path under which inner phases are listed."""
         return self.path[:-1] if self.is_background else self.path
 
 
 @attrs.define(eq=False)
 class Track:
-    """Hold the open phases of one thread."""
+    """The open phases of one thread, outermost first."""
 
     number: int
     frames: list[Frame] = attrs.field(factory=list)

@@ -1,4 +1,4 @@
-"""Time what a policy scores, whichever architecture built it."""
+"""A policy wrapper that times scoring, for any architecture."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlcore_profile.recorder import NOTHING
 class TimedPolicy:
     """A policy whose calls of `score` and `reference_score` are marked as phases.
 
-    With gradients a call is the phase `forward` within `update`, which is the update in progress or one of its own;
-    without gradients it is `score`. The marks cost next to nothing once no profile is being recorded.
+    With gradients enabled, a call counts as the phase `forward` within `update`; without gradients, as the phase
+    `score`. The cost is negligible while no profile is recorded.
 
-    All attributes are those of the wrapped policy, whether they are read, set or deleted, and `isinstance` sees the
-    wrapped policy's class. A copy wraps a copy of the policy, so it scores with weights of its own.
+    Reading, setting and deleting attributes, and `isinstance`, act on the wrapped policy. A copy wraps a copy of the
+    policy, with separate weights.
 
     Args:
-        policy: what an architecture built (`rlcore.protocols.Policy`).
+        policy: the policy that an architecture built (`rlcore.protocols.Policy`).
     """
 
     __slots__ = ("__wrapped__",)
@@ -31,7 +31,7 @@ class TimedPolicy:
         object.__setattr__(self, "__wrapped__", policy)
 
     def score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
-        """Score as the policy does."""
+        """Return the policy's outputs for `batch`."""
         has_gradients = torch.is_grad_enabled()
         with phase("update" if has_gradients else "score"):
             count_tokens(batch.mask)
@@ -40,18 +40,18 @@ class TimedPolicy:
         return outputs
 
     def reference_score(self, batch: Trajectories, **options: Any) -> PolicyOutputs:
-        """Score as the policy's reference does."""
+        """Return the reference's outputs for `batch`."""
         with phase("score"):
             count_tokens(batch.mask)
             outputs: PolicyOutputs = self.__wrapped__.reference_score(batch, **options)
         return outputs
 
-    @property  # type: ignore[misc]  # read-only, as in any proxy: it is there for `isinstance`
+    @property  # type: ignore[misc]  # read-only; makes `isinstance` see the wrapped class
     def __class__(self) -> Any:
         return type(self.__wrapped__)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # an object that is not initialised yet
+        if name == "__wrapped__":  # raised during unpickling, before __init__
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 

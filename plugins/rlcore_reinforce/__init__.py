@@ -1,18 +1,17 @@
-"""REINFORCE with a baseline: the plainest policy gradient, one optimizer step a round, on policy throughout.
+"""REINFORCE with a leave-one-out baseline: on-policy policy gradient with one optimizer step per round.
 
 A round samples N responses i and scores each with R_i, the sum of its rewards. Of the chosen tokens t of response i:
 
-    b_i = sum_{j != i} R_j / (N - 1)           what the others of the round got        loss.py
+    b_i = sum_{j != i} R_j / (N - 1)           mean score of the other responses       loss.py
     A_i = R_i - b_i
     L   = -sum_{i,t} A_i log pi(a_{i,t} | tokens before t) / n                         loss.py, trainer.py
 
-with n the number of chosen tokens in the round, on all ranks. Its gradient estimates that of the expected reward as
-long as b_i does not depend on response i. The plain mean of the round does, for R_i is one of its terms: it makes each
-advantage, and so the gradient, (N - 1) / N of what it should be. Leaving R_i out costs nothing and puts that right, so
-the others' mean it is. A reward that every response gets cancels.
+with n the number of chosen tokens in the round, on all ranks. The gradient of -L estimates that of the expected
+reward if b_i does not depend on response i. The mean over the whole round contains R_i and would scale each advantage,
+and so the gradient, by (N - 1) / N; the mean of the others does not. A constant added to all rewards cancels.
 
-Responses must come from the policy itself: drawn with another temperature, top-k or top-p (`gen`), the gradient is no
-longer that of the expected reward.
+Responses must be sampled from the policy itself: with another temperature, top-k or top-p (`gen`) the gradient is not
+that of the expected reward.
 
 Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"; the
 baseline as in Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!", taken over a round of prompts.

@@ -8,8 +8,6 @@ from rlcore.settings import BatchOptions
 
 @config
 class ReinforceConfig(BatchOptions):
-    """REINFORCE: raise the log-probability of responses that scored better than the others of their round."""
+    """Options of REINFORCE."""
 
-    rollouts: int = option(
-        64, "responses of a round and its one optimizer step, on all ranks together", ge=2, unit="sequences"
-    )
+    rollouts: int = option(64, "responses per round and optimizer step, over all ranks", ge=2, unit="sequences")

@@ -1,4 +1,4 @@
-"""The mathematics of REINFORCE: pure functions of tensors."""
+"""The loss and the advantages of REINFORCE: pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def leave_one_out(scores: Tensor) -> Tensor:
-    """Return each score less the mean of all others: float[B] -> float[B], B at least 2.
+    """Return each score minus the mean of the other scores: float[B] -> float[B], B at least 2.
 
     A_i = R_i - sum_{j != i} R_j / (B - 1). Kool et al. 2019.
     """

@@ -1,4 +1,4 @@
-"""The loop of REINFORCE: one round of responses, one optimizer step, one yield."""
+"""The trainer of REINFORCE: each round samples responses and makes one optimizer step."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ReinforceTrainer:
     def __init__(self, config: ReinforceConfig, run: Run) -> None:
         if config.rollouts < run.ranks.world:
             raise ConfigError(
-                f"trainer.rollouts = {config.rollouts}: must reach the number of processes, {run.ranks.world}"
+                f"trainer.rollouts = {config.rollouts}: must be at least the number of processes, {run.ranks.world}"
             )
         if not run.config.gen.is_plain:
             get_logger("reinforce").warning(
-                "responses are not drawn from the policy itself, so the gradient will be off: leave out temperature, "
+                "responses are not sampled from the policy itself, so the gradient is biased: remove temperature, "
                 "top_k, top_p and min_new_tokens under gen"
             )
         self.config, self.run = config, run
@@ -67,7 +67,7 @@ class ReinforceTrainer:
         return rollout_metrics(batch, scored, run.ranks)
 
     def update(self, batch: Trajectories) -> Metrics:
-        """Make the one optimizer step of a round."""
+        """Make the optimizer step of a round."""
         config, meter = self.config, Meter(self.run.ranks)
         self.updater.accumulate(batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         self.updater.step(meter)

@@ -1,1 +1,1 @@
-"""Write a run's metrics, completions and configuration to event files that TensorBoard shows."""
+"""Write a run's metrics, completions and configuration to TensorBoard event files."""

@@ -7,11 +7,11 @@ from rlcore.config import config, option
 
 @config
 class TensorBoardConfig:
-    """Event files of a run."""
+    """Options of a run's event files."""
 
     log_dir: str | None = option(
-        None, "folder of all runs' event files, in which this run's get a folder of its name; "
-        "`tensorboard` in the run's own folder when left out"
+        None, "folder of the event files of several runs, which go to a subfolder named like the run; "
+        "if omitted, `tensorboard` in the run's folder"
     )  # fmt: skip
-    completions: int = option(8, "completions shown of each evaluation; 0 shows none", ge=0)
-    flush_every_s: float = option(30.0, "events are flushed to disk at least this often", gt=0, unit="seconds")
+    completions: int = option(8, "completions written per evaluation; 0 writes none", ge=0)
+    flush_every_s: float = option(30.0, "longest time between flushes of events to disk", gt=0, unit="seconds")

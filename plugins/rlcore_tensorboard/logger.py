@@ -16,16 +16,16 @@ from rlcore_tensorboard.config import TensorBoardConfig
 
 
 class TensorBoardLogger:
-    """Write event files (`rlcore.protocols.Logger`): scalars under their own keys, completions and options as text.
+    """Logger of TensorBoard event files (`rlcore.protocols.Logger`): scalars, and texts for completions and options.
 
-    A resumed run goes on in a new file of the same folder, which tells TensorBoard to drop what earlier files say of
-    steps after the checkpoint.
+    A resumed run writes a new file to the same folder. Its `purge_step` makes TensorBoard discard earlier events after
+    the checkpoint's step.
     """
 
     def __init__(self, config: TensorBoardConfig, run: RunView) -> None:
         self._run, self._num_shown = run, config.completions
         folder = run.dir / "tensorboard" if config.log_dir is None else Path(config.log_dir) / run.dir.name
-        # What earlier files say of purge_step and later is dropped; a run that begins keeps nothing of them.
+        # TensorBoard discards events of earlier files from purge_step on; a new run discards all of them.
         purge_step = run.step + 1 if run.step else 0
         writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=config.flush_every_s)
         self._writer = cast("Any", writer)  # torch declares its attribute `file_writer` as None
@@ -36,12 +36,12 @@ class TensorBoardLogger:
         self._writer.file_writer.add_summary(begun, run.step)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a scalar for each metric of a training step or of an evaluation."""
+        """Write each metric of a training step or an evaluation as a scalar."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the first completions as a text each, and flush them to disk."""
+        """Write the first completions as texts and flush them to disk."""
         for i, row in enumerate(rows[: self._num_shown]):
             self._writer.add_text(f"completions/{i}", _shown(row), step)
         self._writer.flush()
@@ -54,18 +54,18 @@ class TensorBoardLogger:
 
 
 def _shown(row: Mapping[str, Any]) -> str:
-    """Write a completion as Markdown."""
+    """Return a completion as Markdown."""
     texts = [f"{name}\n\n{_block(str(row[name]))}" for name in ("prompt", "output") if name in row]
     return "\n\n".join([*texts, ", ".join(f"{name} {row[name]}" for name in row if name not in ("prompt", "output"))])
 
 
 def _block(text: str) -> str:
-    """Set text in a Markdown block that no text can end."""
+    """Return text as an indented Markdown code block, which its content cannot close."""
     return textwrap.indent(text or " ", "    ", lambda _: True)
 
 
 def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
-    """Name the plain values of nested options by dotted paths, as runs are compared by them."""
+    """Yield the plain values of nested options by dotted path, for TensorBoard's comparison of runs."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")

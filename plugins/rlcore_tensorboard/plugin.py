@@ -13,5 +13,5 @@ def register_loggers(register: Register) -> None:
         "tensorboard",
         "rlcore_tensorboard.logger:TensorBoardLogger",
         config="rlcore_tensorboard.config:TensorBoardConfig",
-        summary="event files that TensorBoard shows",
+        summary="TensorBoard event files",
     )

@@ -1,1 +1,1 @@
-"""Send a run's metrics, completions and configuration to Weights & Biases, or keep them to be sent later."""
+"""Send a run's metrics, completions and configuration to Weights & Biases, or store them for a later `wandb sync`."""

@@ -14,30 +14,30 @@ from rlcore.protocols import RunView
 from rlcore_wandb.config import WandbConfig
 
 STEP = "step"
-"""What every chart has on its horizontal axis: steps of rlcore, for wandb's own only ever grow and runs may go back."""
+"""The metric on the horizontal axis of charts. wandb's own step cannot decrease, but a resumed run may repeat steps."""
 
 
 class WandbLogger:
-    """Log a run to Weights & Biases (`rlcore.protocols.Logger`); a resumed run goes on under the id it had.
+    """Logger of a run to Weights & Biases (`rlcore.protocols.Logger`); a resumed run keeps its wandb id.
 
-    The run is this logger's own: one that the program has started with `wandb.init` is left alone. What is printed is
-    not captured, for that would put wandb between the run and its terminal.
+    The logger starts a wandb run of its own and leaves a run that the program started with `wandb.init` unchanged.
+    Console output is not captured, so the run writes to its terminal directly.
 
     Raises:
-        PluginError: wandb cannot start, as when nobody is logged in; the message says why and what to do.
+        PluginError: wandb cannot start, for example because no user is logged in; the message contains the reason.
     """
 
     _living: ClassVar[dict[str, wandb.Run]] = {}
-    """Id of each run that this process has not closed."""
+    """The open wandb runs of this process, by id."""
 
     def __init__(self, config: WandbConfig, run: RunView) -> None:
         self._rows = config.completions
         project = config.project or os.environ.get("WANDB_PROJECT") or "rlcore"
-        # A run may go to several projects at once: it has an id in each.
-        noted = run.dir / "wandb" / "-".join(["run_id", *([config.entity] if config.entity else []), project])
-        goes_on = run.step > 0 and noted.exists()
-        run_id = noted.read_text(encoding="utf-8").strip() if goes_on else None
-        if run_id is not None and run_id in self._living:  # left open in this process; wandb takes an id once
+        # A run may be logged to several projects at once, with an id in each.
+        id_file = run.dir / "wandb" / "-".join(["run_id", *([config.entity] if config.entity else []), project])
+        goes_on = run.step > 0 and id_file.exists()
+        run_id = id_file.read_text(encoding="utf-8").strip() if goes_on else None
+        if run_id is not None and run_id in self._living:  # still open in this process; wandb accepts an id only once
             self._living.pop(run_id).finish(exit_code=1)
         try:
             self._run = wandb.init(
@@ -52,16 +52,16 @@ class WandbLogger:
                 dir=run.dir,
                 config=unstructure(run.config),
                 reinit="create_new",
-                # No links to the latest of several wandb runs: a run's folder may be copied.
+                # No symbolic link to the latest wandb run, so that a run's folder can be copied.
                 settings=wandb.Settings(console="off", symlink=False, init_timeout=config.start_timeout_s),
             )
         except (wandb.Error, ValueError, OSError) as error:
             raise PluginError(
                 f"logger 'wandb' cannot start: {error}\n  log in with `wandb login` or WANDB_API_KEY; or set "
-                "`mode: offline` for this logger, which keeps the run on disk for `wandb sync`; or leave the logger out"
+                "`mode: offline` for this logger, which stores the run on disk for `wandb sync`; or remove the logger"
             ) from error
-        noted.parent.mkdir(exist_ok=True)
-        noted.write_text(f"{self._run.id}\n", encoding="utf-8")
+        id_file.parent.mkdir(exist_ok=True)
+        id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
         self._living[self._run.id] = self._run
         self._run.define_metric(STEP, hidden=True)
         self._run.define_metric("*", step_metric=STEP)
@@ -79,7 +79,7 @@ class WandbLogger:
         self._run.log({STEP: step, "eval/completions": wandb.Table(names, values, allow_mixed_types=True)})
 
     def close(self, error: BaseException | None) -> None:
-        """Send what is left, and mark the run as finished or, after an error, as failed."""
+        """Send remaining data and mark the run as finished or, after an error, as failed."""
         if self._living.get(self._run.id) is self._run:
             del self._living[self._run.id]
             self._run.finish(exit_code=0 if error is None else 1)

@@ -27,13 +27,13 @@ Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 class Updater:
-    """Own the optimizer and the learning-rate schedule of one policy.
+    """The optimizer and the learning-rate schedule of one policy.
 
     `lr` is the learning rate of the last step; `num_updates` and `num_skipped` count optimizer steps made and skipped.
 
-    `accumulate` adds the gradient of a batch; `step` or `skip` follows. The pieces it is made of, `exchanging` and
-    `backward`, are there for what it cannot express: a loss given to `backward` must already be a *sum over tokens
-    divided by their number in the whole batch, on all ranks*; then neither micro-batches nor ranks change the gradient.
+    `accumulate` adds the gradient of a batch; `step` or `skip` follows. A trainer whose loss does not fit `accumulate`
+    calls its parts, `exchanging` and `backward`. The loss passed to `backward` must be a *sum over tokens divided by
+    their number in the whole batch, on all ranks*; then neither micro-batches nor ranks change the gradient.
 
     Args:
         policy: its parameters with `requires_grad` are trained.

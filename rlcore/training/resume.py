@@ -44,7 +44,7 @@ class Saver:
         keep = run.config.checkpoint
         if keep.keep_best and not run.config.eval.every:
             raise ConfigError(
-                f"checkpoint.keep_best = {keep.keep_best}: only evaluations can tell the best; set eval.every"
+                f"checkpoint.keep_best = {keep.keep_best}: needs evaluations to rank checkpoints; set eval.every"
             )
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:

@@ -45,7 +45,7 @@ def test_the_table_reads_as_it_should(profile: Profile, clock: Clock) -> None:
 
 def test_the_table_of_a_run_that_made_one_step_or_none(profile: Profile, clock: Clock) -> None:
     profile.end_steps(0)
-    assert make_table(profile).splitlines()[0] == "no step came to its end"
+    assert make_table(profile).splitlines()[0] == "no step was completed"
     profile.begin_step(4)
     one_step(profile, clock)
     profile.end_steps(5)
@@ -95,7 +95,7 @@ def test_what_is_awaited_is_on_no_track_of_the_trace(profile: Profile, clock: Cl
     ids = [e["id"] for e in trace["traceEvents"] if e.get("cat") == "awaited"]
     assert ids[0] == ids[1] != ids[2] == ids[3]
     lines = make_table(profile).splitlines()
-    assert lines[-2] == "beside, at the same time, and no part of the sum:"
+    assert lines[-2] == "concurrent, not part of the sum:"
     assert lines[-1].split() == ["judge", "0.010", "0.010", "10.00", "142.9", "%", "2"]
 
 
