@@ -152,6 +152,7 @@ def test_resuming_with_another_optimizer_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("acme")
 def test_a_weight_decay_that_it_would_not_see_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match=r"weight_decay = 0.1: optimizer 'sign' \(acme-sign 1.4\) has no use"):
+    message = r"weight_decay = 0.1: optimizer 'sign' \(acme-sign 1.4\) has no such option"
+    with pytest.raises(errors.ConfigError, match=message):
         train("sft_config", tmp_path, "run", {"trainer": {"optimizer": {**TUNED, "weight_decay": 0.1}}})
     assert not (tmp_path / "run").exists()

@@ -196,6 +196,7 @@ def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -
     return planned, float(said("-c", TRAIN, str(file)).splitlines()[-1]) * 1e9
 
 
+@pytest.mark.slow
 @glibc
 def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Path) -> None:
     planned, seen = planned_and_seen(tmp_path, imitation(tmp_path))
@@ -206,6 +207,7 @@ def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Pa
     assert planned["peak"] - planned["kept_by_malloc"] < 0.85 * seen  # tensor memory alone is not enough
 
 
+@pytest.mark.slow
 @glibc
 def test_what_a_plan_tries_and_no_run_does_is_not_counted(tmp_path: Path) -> None:
     """In evaluation, the last tokens are sampled behind prompts longer than any that the run processes at once.

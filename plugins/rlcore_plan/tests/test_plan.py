@@ -67,6 +67,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_plan_is_what_tensors_then_take(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     family, make = CASES[name]
@@ -82,6 +83,7 @@ print(train_from_config(json.load(open(sys.argv[1])), "test").metrics["perf/peak
 """
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
     wide = GPT2Config(**{**GPT, "n_embd": 512, "n_head": 8, "n_layer": 2, "vocab_size": 12_000})
     values = merge(
