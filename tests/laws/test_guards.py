@@ -108,7 +108,7 @@ def test_a_trainer_whose_steps_end_ends_the_run(make_trainer: Make, tiny_gpt2: A
     [
         (
             {"trainer": {"kl_target": 1.0, "kl_coef": 0.2, "kl_horizon": 1}},
-            "turn the weight of the KL penalty",
+            "make the weight of the KL penalty negative",
         ),
         ({"trainer": {"score_min": 1.0, "score_max": -1.0}}, "must be below score_max"),
         ({"trainer": {"optimizer": {"lr": math.inf}}}, r"trainer.optimizer.lr = inf: must lie in \(0, inf\)"),
