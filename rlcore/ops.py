@@ -23,7 +23,7 @@ def predicting(action_mask: Tensor) -> Tensor:
     Returns:
         bool[B, T] with as many True entries as `action_mask`.
     """
-    return F.pad(action_mask[:, 1:], (0, 1))
+    return torch.cat([action_mask[:, 1:], torch.zeros_like(action_mask[:, :1])], 1)
 
 
 def needed(mask: Tensor, rows: Tensor) -> Tensor:
@@ -155,7 +155,5 @@ def place_last(scores: Tensor, action_mask: Tensor) -> Tensor:
 
     A sequence without chosen tokens receives zeros; trainers refuse such sequences earlier.
     """
-    columns = torch.arange(action_mask.shape[1], device=action_mask.device)
-    last = (action_mask * (columns + 1)).argmax(1)
-    placed = torch.zeros(action_mask.shape, dtype=scores.dtype, device=scores.device)
-    return placed.scatter(1, last[:, None], scores[:, None]).masked_fill(~action_mask, 0.0)
+    following = action_mask.flip(1).cumsum(1).flip(1)
+    return torch.where(action_mask & (following == 1), scores[:, None], scores.new_zeros(()))

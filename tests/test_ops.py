@@ -189,3 +189,16 @@ def test_only_tokens_up_to_the_last_wanted_position_are_needed() -> None:
     rows = torch.tensor([[0, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]).bool()
     expected = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     assert torch.equal(ops.needed(mask, rows) & mask, expected)
+
+
+def test_a_batch_of_no_tokens_has_nothing_to_say() -> None:
+    """B = 2 sequences of T = 0 tokens, and N = 0 chosen tokens of a vocabulary of 3."""
+    empty, mask = torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)
+    assert ops.predicting(mask).shape == ops.needed(mask, mask).shape == (2, 0)
+    assert ops.place_last(torch.ones(2), mask).shape == ops.spread(torch.zeros(0), mask).shape == (2, 0)
+    assert ops.gae(empty, empty, mask, gamma=0.9, lam=0.9).shape == ops.whiten(empty, mask).shape == (2, 0)
+    assert ops.masked_sum(empty, mask).item() == ops.masked_mean(empty, mask).item() == 0
+    assert ops.kl_estimate(empty, empty, estimator="k3").shape == (2, 0)
+    logits, tokens = torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)
+    for flat in (ops.token_logprobs(logits, tokens), ops.entropy(logits), ops.full_kl(logits, logits)):
+        assert flat.shape == (0,)
