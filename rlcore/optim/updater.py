@@ -16,6 +16,7 @@ from rlcore.logging import get_logger
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
+from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
@@ -39,7 +40,10 @@ class Updater:
         policy: its parameters with `requires_grad` are trained.
         config: names the optimizer and the schedule.
         ranks: this process's place among the others.
-        total_updates: optimizer steps of the whole run, None where only time bounds it.
+        total_updates: optimizer steps planned for the whole run, None where only time bounds it.
+        updates_per_step: optimizer steps planned for each step of the run (`rlcore.optim.schedule_clock`).
+        steps_done: returns the number of steps of the run that are done; if omitted, the schedule counts the optimizer
+            steps made.
         optimization: the optimizer and schedule that `config` names, if they have been looked up already.
     """
 
@@ -50,10 +54,12 @@ class Updater:
         ranks: Ranks,
         *,
         total_updates: int | None,
+        updates_per_step: int = 1,
+        steps_done: Callable[[], int] = lambda: 0,
         optimization: Optimization | None = None,
     ) -> None:
         built = optimization or Optimizers().get(config)
-        self.config, self.ranks, self.num_updates, self.num_skipped = config, ranks, 0, 0
+        self.config, self.ranks, self.num_skipped = config, ranks, 0
         self.lr = 0.0
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
         if not self.parameters:
@@ -64,11 +70,19 @@ class Updater:
         groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = built.build([group for group in groups if group["params"]])
         self.scheduler = built.schedule(optimizer, total_updates)
+        self.clock = ScheduleClock(
+            self.scheduler, num_warmup=config.warmup_steps, updates_per_step=updates_per_step, steps_done=steps_done
+        )
         self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
         # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
         self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
         is_mixed = ranks.accelerator.mixed_precision != "no"
         policy.use_forward(self.wrapped, autocast=ranks.accelerator.autocast if is_mixed else nullcontext)
+
+    @property
+    def num_updates(self) -> int:
+        """Return the number of optimizer steps made."""
+        return self.clock.num_made
 
     def accumulate(
         self,
@@ -135,14 +149,13 @@ class Updater:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         if norm is not None and meter is not None:
             meter.note("grad/norm", norm)
-        self.lr = float(self.scheduler.get_last_lr()[0])
+        self.lr = self.clock.learning_rate()
         self.optimizer.step()
         is_scaled = self.ranks.accelerator.scaler is not None
         if is_scaled and self.optimizer.step_was_skipped:
             self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead
         else:
-            self.scheduler.step()
-            self.num_updates += 1
+            self.clock.advance()
         self.optimizer.zero_grad()
         return norm
 
@@ -155,19 +168,18 @@ class Updater:
         """Return the states of optimizer, schedule and gradient scaler, and the counts."""
         return {
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
+            "schedule": self.clock.state_dict(),
             "scaler": None if self.ranks.accelerator.scaler is None else self.ranks.accelerator.scaler.state_dict(),
-            "num_updates": self.num_updates,
             "num_skipped": self.num_skipped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         load_optimizer(self.optimizer, state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
+        self.clock.load_state_dict(state["schedule"])
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
             self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
-        self.num_updates, self.num_skipped = state["num_updates"], state["num_skipped"]
+        self.num_skipped = state["num_skipped"]
 
 
 def _counted(batch: Trajectories, unit: int) -> Tensor:

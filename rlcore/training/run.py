@@ -94,6 +94,11 @@ class Run(RunData):
         self.policy = policy
         return policy
 
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
+        return self.config.gen.policy_temperature
+
     def plan_steps(self, steps_per_epoch: float) -> None:
         """Set the number of steps from `run.epochs` and the number of yields in one pass over the data."""
         epochs, steps = self.config.run.epochs, self.config.run.steps
@@ -107,11 +112,14 @@ class Run(RunData):
         Args:
             policy: its parameters that require gradients are trained.
             config: options of the optimizer and the learning-rate schedule.
-            updates_per_step: optimizer steps between two yields, which the length of the schedule counts.
+            updates_per_step: optimizer steps between two yields, if none is skipped or left out; the length of the
+                schedule, and how far it advances from one yield to the next.
         """
-        total = None if self.total_steps is None else self.total_steps * updates_per_step
-        optimization = self.optimizers.get(config)
-        return Updater(policy, config, self.ranks, total_updates=total, optimization=optimization)
+        return Updater(
+            policy, config, self.ranks, optimization=self.optimizers.get(config),
+            total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
+            updates_per_step=updates_per_step, steps_done=lambda: self.step,
+        )  # fmt: skip
 
     @timed("generate")
     def sample(
