@@ -84,11 +84,11 @@ class Ranks:
         return total
 
     def average(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
-        """Return the mean of each column over all processes, ignoring None."""
+        """Return the mean of each column over all processes, ignoring None; a column of nothing else has no mean."""
         sums = [sum(x for x in column if x is not None) for column in columns.values()]
         counts = [sum(x is not None for x in column) for column in columns.values()]
         totals = self.sum(torch.tensor([sums, counts], dtype=torch.float64)).tolist()
-        return {name: total / max(count, 1.0) for name, total, count in zip(columns, *totals, strict=True)}
+        return {name: total / count for name, total, count in zip(columns, *totals, strict=True) if count}
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any process."""

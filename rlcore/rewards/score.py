@@ -23,7 +23,8 @@ class Scored:
 
     Attributes:
         outputs: B strings, the text of the chosen tokens.
-        scores: float32[B], the score of each sequence; for dense rewards, their sum.
+        scores: float32[B], the score of each sequence; for dense rewards, their sum; 0 for a sequence for which every
+            reward function returned None.
         dense: float32[B, T], rewards per token; None if no reward function returned any.
         by_name: B scores of each reward function, before weighting.
         times: for a batch that one call sampled and scored, `time/sample_s` (seconds until sampling ended) and
@@ -35,6 +36,16 @@ class Scored:
     dense: Tensor | None
     by_name: dict[str, list[float | None]]
     times: Mapping[str, float] = attrs.field(factory=dict)
+
+    @property
+    def totals(self) -> list[float | None]:
+        """Return the B scores as numbers; None for a sequence for which every reward function returned None."""
+        totals: list[float | None] = self.scores.tolist()
+        by_sequence = zip(*self.by_name.values(), strict=True)  # empty without reward functions
+        for i, values in enumerate(by_sequence):
+            if all(value is None for value in values):
+                totals[i] = None
+        return totals
 
 
 @attrs.frozen(eq=False)

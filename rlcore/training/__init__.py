@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rlcore.optim.meter import Meter
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
-    from rlcore.training.rollout_stats import rollout_metrics
+    from rlcore.training.rollout_stats import gather_round, rollout_metrics
     from rlcore.training.run import Run
+    from rlcore.training.sampling_bias import warn_of_bias
     from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
 
@@ -32,12 +33,14 @@ __all__ = [
     "Updater",
     "disable_dropout",
     "eval_mode",
+    "gather_round",
     "micro_batches",
     "minibatches",
     "put_through",
     "rollout_metrics",
     "stack_samples",
     "validate",
+    "warn_of_bias",
 ]
 
 _HOMES = {
@@ -48,8 +51,9 @@ _HOMES = {
     "rlcore.optim.meter": ("Meter",),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
-    "rlcore.training.rollout_stats": ("rollout_metrics",),
+    "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics"),
     "rlcore.training.run": ("Run",),
+    "rlcore.training.sampling_bias": ("warn_of_bias",),
     "rlcore.training.store": ("MemoryStore",),
     "rlcore.training.validation": ("validate",),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,7 +147,7 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
     ]
     columns: dict[str, Sequence[float | None]] = {}
     if run.reward_fn is not None:
-        columns["reward"] = scored.scores.tolist()
+        columns["reward"] = scored.totals
     if len(scored.by_name) > 1:
         columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
     if run.metric_fn is not None:
@@ -170,6 +171,8 @@ def _summarise(rows: Sequence[Row]) -> Metrics:
             continue
         values = torch.tensor([float(row[name]) for row in rows if row[name] is not None], dtype=torch.float64)
         if not len(values):
+            if name == "reward":  # nothing has a score; runs that rank checkpoints by it continue
+                metrics |= {"reward/mean": math.nan, "reward/std": math.nan}
             continue
         if name == "reward":
             metrics |= {"reward/mean": float(values.mean()), "reward/std": float(values.std(correction=0))}

@@ -47,7 +47,7 @@ class Rollouts:
         lengths, ended = batch.num_actions[:room].tolist(), batch.ended[:room].tolist()
         columns: dict[str, Sequence[float | None]] = {}
         if scored.by_name:
-            columns["reward"] = scored.scores[:room].tolist()
+            columns["reward"] = scored.totals[:room]
         if len(scored.by_name) > 1:
             columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
         for i, prompt in enumerate(prompts[:room]):

@@ -1,28 +1,79 @@
-"""Metrics of a round of responses: their rewards, their lengths, and the share that was truncated."""
+"""Gather a round of responses from all processes; metrics of their rewards and lengths."""
 
 from __future__ import annotations
 
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore.errors import RewardError
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored
+from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
+
+HAS_SCORE = "has_score"
+"""Column of `gather_round`: bool[B], True for responses to which a reward function gave a number."""
+
+
+def gather_round(run: Run, batch: Trajectories, scored: Scored, *, at_least: int = 1) -> tuple[Trajectories, Metrics]:
+    """Return the responses of a round that have a score, from all processes, and the metrics of the whole round.
+
+    A response for which every reward function returned None has no score: it is left out, and counted in the metric
+    `reward/unscored`.
+
+    Args:
+        run: the run.
+        batch: this rank's share of the round, with any columns.
+        scored: the same responses as `run.rollout` or `run.score` returned them.
+        at_least: responses with a score that the trainer needs.
+
+    Returns:
+        The responses, with the column `scores`, in the same order on every rank; the metrics of `rollout_metrics`.
+
+    Raises:
+        RewardError: fewer than `at_least` responses have a score.
+    """
+    has_score = torch.tensor([score is not None for score in scored.totals], device=batch.tokens.device)
+    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, **{HAS_SCORE: has_score}))
+    metrics, kept = rollout_metrics(batch, scored, run.ranks), batch[HAS_SCORE]
+    num_kept = int(kept.sum())
+    if num_kept < at_least:
+        raise RewardError(
+            f"step {run.step + 1}: the reward functions gave None for {len(batch) - num_kept} of {len(batch)} "
+            f"responses, and {run.config.trainer.get('name')} learns from the scores of at least {at_least}; give some "
+            "responses a number"
+        )
+    batch = attrs.evolve(batch, columns={name: each for name, each in batch.columns.items() if name != HAS_SCORE})
+    return batch if num_kept == len(batch) else batch.rows(kept), metrics
 
 
 def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metrics:
     """Return the metrics of a round of responses.
 
     Args:
-        batch: the whole round, the same on all ranks, with the column `scores`.
+        batch: the whole round, the same on all ranks, with the column `scores`; with a column `has_score`, bool[B], the
+            scores of other responses are not counted.
         scored: this rank's share as `run.rollout` returned it. With several reward functions, `reward/<name>` is the
-            mean of each.
+            mean of each over the responses to which it applies.
         ranks: the means of single functions are taken over all of them.
     """
     scores, by_name = batch["scores"], scored.by_name
+    if HAS_SCORE in batch and not bool(batch[HAS_SCORE].all()):
+        scores = scores[batch[HAS_SCORE]]
+    return {
+        **(_reward_metrics(scores) if len(scores) else {}),
+        "reward/unscored": float(len(batch) - len(scores)),
+        "response/length_mean": float(batch.num_actions.float().mean()),
+        "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+        **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
+    }
+
+
+def _reward_metrics(scores: Tensor) -> Metrics:
     return {
         "reward/mean": float(scores.mean()),
         "reward/std": float(scores.std(correction=0)),
         "reward/min": float(scores.min()),
         "reward/max": float(scores.max()),
-        "response/length_mean": float(batch.num_actions.float().mean()),
-        "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
-        **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
     }

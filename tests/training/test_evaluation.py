@@ -196,3 +196,24 @@ def test_what_functions_of_the_users_yield_is_not_foretold(make_trainer: Make) -
     sections["checkpoint"]["metric"] = "anything"
     with pytest.raises(ConfigError, match=r"'anything': .* and others that begin with eval/"):
         sft_run(make_trainer, **sections)
+
+
+def test_a_response_without_a_score_counts_in_no_mean(make_trainer: Make) -> None:
+    """Of the prompts a, bc and d, one function applies to bc and d, the other to d alone."""
+    table = {"a": (None, None), "bc": (1.0, None), "d": (3.0, 4.0)}
+    rewards = {
+        name: lambda prompts, outputs, k=k: [table[prompt][k] for prompt in prompts]
+        for k, name in enumerate(("one", "two"))
+    }
+    inputs = {"prompts": list(table), "reward_fn": rewards}
+    trainer = make_trainer("ppo", make_gpt2(), sections={"gen": GEN}, inputs=inputs, rollouts=6, batch_size=6)
+    metrics, rows = evaluate(trainer.run)
+    assert [row["reward"] for row in rows] == [None, 1.0, 7.0]
+    assert {name: metrics[f"eval/reward/{name}"] for name in ("mean", "std", "one", "two")} == {
+        "mean": 4.0, "std": 3.0, "one": 2.0, "two": 4.0,
+    }  # fmt: skip
+    rolled = trainer.rollout()
+    assert {name: rolled[f"reward/{name}"] for name in ("mean", "min", "one", "two", "unscored")} == {
+        "mean": 4.0, "min": 1.0, "one": 2.0, "two": 4.0, "unscored": 2.0,
+    }  # fmt: skip
+    assert sorted(trainer.store.take()["scores"].tolist()) == [1.0, 1.0, 7.0, 7.0]
