@@ -179,8 +179,8 @@ class Sampler(Protocol):
 
         Returns:
             B sequences on the policy's device; row i continues prompt i. `ended` is True only if EOS or a stop sequence
-            was sampled. The columns `logprobs` (of the policy at temperature 1) and `values` are optional; the trainer
-            computes missing ones.
+            was sampled. The columns `logprobs` (log softmax(logits / temperature), of the whole vocabulary; with
+            temperature 1 if sampling is greedy) and `values` are optional; the trainer computes missing ones.
         """
         ...
 
@@ -353,22 +353,26 @@ class Policy(Protocol):
         """
         ...
 
-    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
+    def score(
+        self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0
+    ) -> PolicyOutputs:
         """Compute the log-prob of each chosen token, with gradients where they are enabled.
 
         Args:
             batch: B sequences, padded on either side, on the policy's device.
             entropy: also return the entropy of the distribution of each chosen token.
             logits: also return the logits of each chosen token, float[N, V].
+            temperature: positive; log-probs, entropies and returned logits are those of logits / temperature.
         """
         ...
 
-    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
+    def reference_score(self, batch: Trajectories, *, logits: bool = False, temperature: float = 1.0) -> PolicyOutputs:
         """Compute the log-prob of each chosen token under the policy as it was before training, without gradients.
 
         Args:
             batch: as for `score`.
             logits: as for `score`.
+            temperature: as for `score`.
         """
         ...
 

@@ -17,7 +17,11 @@ class SamplingConfig:
     max_new_tokens: int = option(40, "maximum length of a continuation", ge=1, unit="tokens")
     min_new_tokens: int = option(0, "EOS is not sampled before this many tokens", ge=0, unit="tokens")
     temperature: float = option(
-        1.0, "divisor of the logits before sampling; 0 takes the most likely token (greedy)", ge=0, lt=INFINITE
+        1.0,
+        "divisor of the logits before sampling, and in the log-probs that are learned from; 0 takes the most likely "
+        "token (greedy)",
+        ge=0,
+        lt=INFINITE,
     )
     top_k: int = option(0, "sample from the k most likely tokens only; 0: from all", ge=0, source="arXiv:1805.04833")
     top_p: float = option(
@@ -49,9 +53,14 @@ class SamplingConfig:
     )
 
     @property
+    def policy_temperature(self) -> float:
+        """Temperature of the policy that samples and learns: `temperature`, or 1 if sampling is greedy."""
+        return self.temperature or 1.0
+
+    @property
     def is_plain(self) -> bool:
-        """Whether tokens are sampled from the policy itself, without temperature, truncation or advantages."""
-        return (self.temperature, self.top_k, self.top_p, self.min_new_tokens, self.beta) == (1.0, 0, 1.0, 0, 0.0)
+        """Whether tokens are sampled from softmax(logits / temperature), without truncation, advantages or argmax."""
+        return self.temperature > 0 and (self.top_k, self.top_p, self.min_new_tokens, self.beta) == (0, 1.0, 0, 0.0)
 
 
 @config
@@ -74,7 +83,7 @@ class OptimizerConfig:
         0.0, "clip the gradient to this Euclidean norm over all parameters; 0: no clipping", ge=0
     )
     scheduler: str = option("constant", "name of a registered learning-rate schedule")
-    warmup_steps: int = option(0, "optimizer steps over which the learning rate rises from 0", ge=0, unit="steps")
+    warmup_steps: int = option(0, "optimizer steps made while the learning rate rises from 0", ge=0, unit="steps")
     scheduler_options: Mapping[str, Any] = option({}, "options of this schedule alone; `rlcore show NAME` lists them")
 
 

@@ -232,10 +232,11 @@ class PolicyOutputs:
     """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
 
     Attributes:
-        logprobs: float[B, T], log pi of each chosen token, at temperature 1.
+        logprobs: float[B, T], log pi of each chosen token, at the temperature that was requested, 1 by default.
         values: float[B, T] or None, V before each chosen token; present if the policy has a value head.
         entropy: float[B, T] or None, entropy in nats of the distribution of each chosen token; only if requested.
-        logits: float[N, V] or None, of the chosen tokens in row-major order; only if requested.
+        logits: float[N, V] or None, of the chosen tokens in row-major order, divided by the temperature; only if
+            requested.
         q_values: float[K, B, T] or None, Q of each chosen token by K Q-heads; present if the policy has them.
         q_logprobs: float[K, B, T] or None, log-softmax of each Q-head's values at the chosen token.
         target_q_values: float[K, B, T] or None, Q by the target copies of the Q-heads, without gradients.

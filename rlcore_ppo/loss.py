@@ -29,3 +29,13 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
         return free / 2
     clipped = old_values + (values - old_values).clamp(-clip, clip)
     return torch.max(free, (clipped - returns) ** 2) / 2
+
+
+def value_clipped(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
+    """Return where `value_loss` takes the clipped value, whose gradient is zero: bool[B, T].
+
+    A value outside V_old +- eps that is farther from R than the bound keeps its gradient, and does not count.
+    """
+    moved = values - old_values
+    clipped = old_values + moved.clamp(-clip, clip)
+    return (moved.abs() > clip) & ((clipped - returns).abs() > (values - returns).abs()) & bool(clip)

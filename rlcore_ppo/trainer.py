@@ -12,10 +12,20 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, Scored, disable_dropout, minibatches, put_through, rollout_metrics
+from rlcore.training import (
+    Meter,
+    Order,
+    Run,
+    Scored,
+    disable_dropout,
+    gather_round,
+    minibatches,
+    put_through,
+    warn_of_bias,
+)
 from rlcore.types import Metrics, Trajectories
 from rlcore_ppo.config import PPOConfig, check, workload
-from rlcore_ppo.loss import policy_loss, value_loss
+from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
 from rlcore_ppo.shaping import KLCoefficient, ScoreScale, token_scores
 
 RATIO_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-2, 5e-2
@@ -35,6 +45,7 @@ class PPOTrainer:
     def __init__(self, config: PPOConfig, run: Run) -> None:
         self.config, self.run, self.num_rounds = config, run, 0
         check(config, run.ranks.world)
+        warn_of_bias(run)
         self.penalised = config.kl_coef > 0
         self._policy = run.build_policy(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)
@@ -67,14 +78,13 @@ class PPOTrainer:
         begun = clock()
         with torch.no_grad():  # for reward functions that are models
             batch, scored = run.rollout(prompts)
-        batch = run.ranks.gather_batch(self._scored(batch, scored))
+        batch, statistics = gather_round(run, self._scored(batch, scored), scored)
         batch, metrics = self._shaped(batch)
         batch = batch.rename(logprobs="old_logprobs")
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
-        metrics |= rollout_metrics(batch, scored, run.ranks)
         sample_s = scored.times["time/sample_s"]
-        return metrics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
+        return metrics | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:
@@ -86,7 +96,7 @@ class PPOTrainer:
             dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
             batch = batch.with_columns(dense=dense)
         if self._is_known(batch):
-            # Sampled untempered, -log pi(token) is an unbiased estimate of the entropy, and free.
+            # Sampled from the policy itself, -log pi(token) is an unbiased estimate of the entropy, and free.
             batch = batch.with_columns(entropy=-batch["logprobs"])
         else:
             batch = put_through(batch, self._rescored, size, tokens=tokens)
@@ -100,7 +110,7 @@ class PPOTrainer:
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
         """Replace log-probs and values by the trainer's own, and add the entropy."""
-        outputs = self._policy.score(batch, entropy=True)
+        outputs = self._policy.score(batch, entropy=True, temperature=self.run.temperature)
         return batch.with_columns(
             logprobs=outputs.logprobs, values=outputs.need("values"), entropy=outputs.need("entropy")
         )
@@ -109,9 +119,10 @@ class PPOTrainer:
         """Add the KL to the reference at each token, and the value after a truncated response, if they are used."""
         if self.penalised:
             full = self.config.kl_estimator == "full"
-            reference = self._policy.reference_score(batch, logits=full)
+            temperature = self.run.temperature
+            reference = self._policy.reference_score(batch, logits=full, temperature=temperature)
             if reference.logits is not None:
-                logits = self._policy.score(batch, logits=True).need("logits")
+                logits = self._policy.score(batch, logits=True, temperature=temperature).need("logits")
                 kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
             else:
                 kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=self.config.kl_estimator)
@@ -193,7 +204,8 @@ class PPOTrainer:
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each chosen token of a micro-batch, and its metrics."""
-        config, outputs = self.config, self._policy.score(part, entropy=self.config.entropy_coef > 0)
+        config = self.config
+        outputs = self._policy.score(part, entropy=config.entropy_coef > 0, temperature=self.run.temperature)
         values, old = outputs.need("values"), part["old_logprobs"]
         policy = policy_loss(outputs.logprobs, old, part["advantages"], clip=config.clip)
         value = value_loss(values, part["values"], part["returns"], clip=config.clip_value)
@@ -202,14 +214,14 @@ class PPOTrainer:
             loss = loss - config.entropy_coef * outputs.need("entropy")
         with torch.no_grad():
             ratio = ((outputs.logprobs - old) * part.action_mask).exp()
-            clipped = (values - part["values"]).abs() > config.clip_value
+            clipped = value_clipped(values, part["values"], part["returns"], clip=config.clip_value)
             return loss, {
                 "loss/policy": policy,
                 "loss/value": value,
                 "policy/approx_kl": ops.kl_estimate(old, outputs.logprobs, estimator="k3"),
                 "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
                 "policy/ratio_mean": ratio,
-                "value/clip_fraction": clipped.float() * float(config.clip_value > 0),
+                "value/clip_fraction": clipped.float(),
                 **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
             }
 

@@ -10,8 +10,8 @@ with n the number of chosen tokens in the round, on all ranks. The gradient of -
 reward if b_i does not depend on response i. The mean over the whole round contains R_i and would scale each advantage,
 and so the gradient, by (N - 1) / N; the mean of the others does not. A constant added to all rewards cancels.
 
-Responses must be sampled from the policy itself: with another temperature, top-k or top-p (`gen`) the gradient is not
-that of the expected reward.
+pi is softmax(logits / gen.temperature), the distribution that is sampled from. Responses must be sampled from pi: with
+top-k, top-p, a minimum length or a mask the gradient is not that of the expected reward, and a warning names these.
 
 Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"; the
 baseline as in Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!", taken over a round of prompts.

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from rlcore.config import default_workload
 from rlcore.errors import ConfigError
-from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, rollout_metrics
+from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, warn_of_bias
 from rlcore.types import Metrics, Trajectories
 from rlcore_reinforce.config import ReinforceConfig
 from rlcore_reinforce.loss import leave_one_out, policy_loss
@@ -29,11 +28,7 @@ class ReinforceTrainer:
             raise ConfigError(
                 f"trainer.rollouts = {config.rollouts}: must be at least the number of processes, {run.ranks.world}"
             )
-        if not run.config.gen.is_plain:
-            get_logger("reinforce").warning(
-                "responses are not sampled from the policy itself, so the gradient is biased: remove temperature, "
-                "top_k, top_p and min_new_tokens under gen"
-            )
+        warn_of_bias(run)
         self.config, self.run = config, run
         self._policy = run.build_policy()
         disable_dropout(self._policy.module)
@@ -60,11 +55,11 @@ class ReinforceTrainer:
         indices = self.order.take(self.config.rollouts)
         prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
         batch, scored = run.rollout(prompts)
-        batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores))
+        batch, metrics = gather_round(run, batch, scored, at_least=2)
         batch = batch.with_columns(advantages=leave_one_out(batch["scores"]))
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
-        return rollout_metrics(batch, scored, run.ranks)
+        return metrics
 
     def update(self, batch: Trajectories) -> Metrics:
         """Make the optimizer step of a round."""
@@ -75,7 +70,8 @@ class ReinforceTrainer:
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each chosen token of a micro-batch, and its metrics."""
-        losses = policy_loss(self._policy.score(part).logprobs, part["advantages"])
+        outputs = self._policy.score(part, temperature=self.run.temperature)
+        losses = policy_loss(outputs.logprobs, part["advantages"])
         return losses, {"loss/policy": losses}
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,8 +10,9 @@ history, the responses of the last rounds. Improve step k = 0 .. K - 1 imitates 
     D_k    = { (x, y) in the history : score(x, y) >= tau_k(x) }, duplicates dropped  trainer.py, history.py
     L      = -sum_{(x, y) in a minibatch of D_k, t} log pi(y_t | x, tokens before t) / n
 
-with one pass over D_k in minibatches, t running over the tokens that were sampled, and n their number in the minibatch
-on all ranks. A response counts in the quantile as often as it was sampled, and is learned from once.
+with pi = softmax(logits / gen.temperature), the distribution that was sampled from, and one pass over D_k in
+minibatches, t running over the tokens that were sampled, and n their number in the minibatch on all ranks. A response
+counts in the quantile as often as it was sampled, and is learned from once.
 
 The bounds matter where many scores are equal, as with rewards of 0 and 1. A prompt whose responses all failed has a
 quantile of `lowest`, and without the lower bound all of its failures would be imitated. The upper one lets the best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,11 +47,6 @@ def first_indices(keys: Sequence[Hashable]) -> tuple[Tensor, Tensor]:
         indices.setdefault(key, index)
         counts[key] = counts.get(key, 0) + 1
     return torch.tensor(list(indices.values()), dtype=torch.long), torch.tensor(list(counts.values()), dtype=torch.long)
-
-
-def judged(by_name: Mapping[str, Sequence[float | None]]) -> list[bool]:
-    """Return for each response whether any reward function gave it a number; without one it is not learned from."""
-    return [any(score is not None for score in scores) for scores in zip(*by_name.values(), strict=True)]
 
 
 def nll(logprobs: Tensor) -> Tensor:

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, minibatches, rollout_metrics
+from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, minibatches
 from rlcore.types import Metrics, Trajectories
 from rlcore_rft.config import RFTConfig, check, workload
 from rlcore_rft.history import History, distinct
-from rlcore_rft.loss import judged, nll, percentile, thresholds
+from rlcore_rft.loss import nll, percentile, thresholds
 
 
 class RFTTrainer:
@@ -68,21 +67,11 @@ class RFTTrainer:
         mine = [numbers[i] for i in run.ranks.share(len(numbers))]
         prompts = [run.prompts[number] for number in mine]
         batch, scored = run.rollout(prompts)
-        batch = batch.with_columns(
-            scores=scored.scores,
-            prompts=torch.tensor(mine, device=batch.tokens.device),
-            judged=torch.tensor(judged(scored.by_name), device=batch.tokens.device),
-        )
-        batch = run.ranks.gather_batch(batch)
-        if not bool(batch["judged"].any()):
-            raise RewardError(
-                f"round {self.num_rounds + 1}: the reward functions gave None for all of {len(batch)} responses; rft "
-                "learns from scores, so give some a number"
-            )
-        batch = batch.rows(batch["judged"])
+        batch = batch.with_columns(prompts=torch.tensor(mine, device=batch.tokens.device))
+        batch, metrics = gather_round(run, batch, scored)
         self.history.add(batch)
         run.observers.on_rollout(run, batch)
-        return rollout_metrics(batch, scored, run.ranks) | dict(scored.times)
+        return metrics | dict(scored.times)
 
     def select(self) -> tuple[Trajectories, Metrics]:
         """Return the best responses of the history, without duplicates; every rank selects the same ones."""
@@ -113,22 +102,19 @@ class RFTTrainer:
     def imitate(self, chosen: Trajectories) -> Metrics:
         """Make one pass over the chosen responses, as supervised fine-tuning does over demonstrations."""
         config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
-        step, num_left = self.num_rounds * config.improve_steps + self.num_improved, self.updates_per_step
+        step = self.num_rounds * config.improve_steps + self.num_improved
         seed = self.run.config.run.seed * 1_000_003 + step
+        self.updater.clock.spread(-(-len(chosen) // config.batch_size))
         for minibatch in minibatches(chosen.to(self.run.ranks.device), config.batch_size, seed=seed):
             self.updater.accumulate(
                 minibatch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )
             self.updater.step(meter)
-            num_left -= 1
-        # The schedule was planned for passes over all responses; it advances as far after a pass over the best ones.
-        for _ in range(num_left):
-            self.updater.scheduler.step()
         return meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each chosen token of a micro-batch, and its metrics."""
-        losses = nll(self._policy.score(part).logprobs)
+        losses = nll(self._policy.score(part, temperature=self.run.temperature).logprobs)
         return losses, {"loss/total": losses}
 
     def state_dict(self) -> dict[str, Any]:

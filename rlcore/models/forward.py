@@ -106,7 +106,14 @@ class ActorCritic(nn.Module):
         self.logit_map = logit_map
 
     def forward(
-        self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool = False, logits: bool = False
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        action_mask: Tensor,
+        *,
+        entropy: bool = False,
+        logits: bool = False,
+        temperature: float = 1.0,
     ) -> ModelOutputs:
         """Compute the outputs of the chosen tokens.
 
@@ -116,14 +123,17 @@ class ActorCritic(nn.Module):
             action_mask: bool[B, T], True for chosen tokens.
             entropy: compute entropies too.
             logits: return logits too.
+            temperature: divides the logits.
         """
-        run = partial(self._run, entropy=entropy, logits=logits)
+        run = partial(self._run, entropy=entropy, logits=logits, temperature=temperature)
         return run_in_groups(self.layout, run, tokens, mask, action_mask)
 
-    def _run(self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool) -> ModelOutputs:
+    def _run(
+        self, tokens: Tensor, mask: Tensor, action_mask: Tensor, *, entropy: bool, logits: bool, temperature: float
+    ) -> ModelOutputs:
         outputs, run = run_model(
             self.model, self.layout, tokens, mask, action_mask, logit_map=self.logit_map, entropy=entropy,
-            logits=logits, value=self.value, trunk=self.trunk,
+            logits=logits, temperature=temperature, value=self.value, trunk=self.trunk,
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
         q = None if self.q_heads is None else self.q_heads(run.hidden[0], run.chosen)
@@ -140,6 +150,7 @@ def run_model(
     logit_map: LogitMap | None = None,
     entropy: bool = False,
     logits: bool = False,
+    temperature: float = 1.0,
     value: ValueSource | None = None,
     trunk: FrozenTrunk | None = None,
     max_full_logits: int | None = None,
@@ -155,6 +166,7 @@ def run_model(
         logit_map: what the model does to its head's logits; None if log-probs need all logits.
         entropy: compute entropies too.
         logits: return logits too.
+        temperature: divides the logits, before log-probs and entropies are computed from them.
         value: the value function that will use this pass.
         trunk: cache of the frozen bottom blocks.
         max_full_logits: above this many chosen tokens, log-probs are computed in tiles of the vocabulary. Default:
@@ -170,9 +182,11 @@ def run_model(
     )
     hidden, chosen = run.hidden[0], run.chosen
     if len(flat) == len(hidden):
+        flat = flat if temperature == 1.0 else flat.float() / temperature
         entropies = ops.entropy(flat) if entropy else None
         return ModelOutputs(ops.token_logprobs(flat, chosen), entropies, flat if logits else None), run
-    scores = score_tokens(hidden, head.weight, head.bias, chosen, logit_map=logit_map or LogitMap(), entropy=entropy)
+    logit_map = (logit_map or LogitMap()).at(temperature)
+    scores = score_tokens(hidden, head.weight, head.bias, chosen, logit_map=logit_map, entropy=entropy)
     return ModelOutputs(scores.logprobs, scores.entropy, None), run
 
 

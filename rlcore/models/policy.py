@@ -95,15 +95,19 @@ class ModelPolicy:
         trunk = self.module.trunk
         return nullcontext() if trunk is None else trunk.caching()
 
-    def score(self, batch: Trajectories, *, entropy: bool = False, logits: bool = False) -> PolicyOutputs:
+    def score(
+        self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0
+    ) -> PolicyOutputs:
         """Compute log-probs and the heads' outputs for each chosen token, with gradients if they are enabled."""
         note_scored(batch.action_mask)
         with self._autocast():
-            outputs = self._forward(batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits)
+            outputs = self._forward(
+                batch.tokens, batch.mask, batch.action_mask, entropy=entropy, logits=logits, temperature=temperature
+            )
         return _scores(outputs, batch)
 
     @torch.no_grad()
-    def reference_score(self, batch: Trajectories, *, logits: bool = False) -> PolicyOutputs:
+    def reference_score(self, batch: Trajectories, *, logits: bool = False, temperature: float = 1.0) -> PolicyOutputs:
         """Compute the log-prob of each chosen token under the reference, the policy before training.
 
         Raises:
@@ -118,7 +122,9 @@ class ModelPolicy:
         layout, logit_map, trunk = self.module.layout, self.module.logit_map, self.module.trunk
 
         def run(*arrays: Tensor) -> ModelOutputs:
-            return run_model(model, layout, *arrays, logit_map=logit_map, logits=logits, trunk=trunk)[0]
+            return run_model(
+                model, layout, *arrays, logit_map=logit_map, logits=logits, temperature=temperature, trunk=trunk
+            )[0]
 
         with self._autocast(), adapters_off:
             outputs = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)

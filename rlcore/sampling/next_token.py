@@ -99,10 +99,11 @@ class TokenChooser:
     def _choose(self, outputs: DecodeStep, running: Running, at: Tensor, early: Tensor | None) -> SampledTokens:
         """Choose token number `at`, long[K], of the running sequences; no EOS for `early` sequences, bool[K]."""
         sampling, logits = self.sampling, outputs.logits.float()
+        tempered = restrict(logits, temperature=sampling.policy_temperature)
         columns = {} if outputs.values is None else {"values": outputs.values}
         if self.is_plain and self.uniforms is not None:
             name = "logprobs" if outputs.is_exact else "sampling_logprobs"
-            tokens, columns[name] = self.draw(logits, self.uniforms[running.rows, at])
+            tokens, columns[name] = self.draw(tempered, self.uniforms[running.rows, at])
             return SampledTokens(tokens, columns)
         steered = logits
         if sampling.beta and outputs.advantages is not None:
@@ -119,7 +120,7 @@ class TokenChooser:
             )
             tokens, columns["sampling_logprobs"] = self.draw(restricted, self.uniforms[running.rows, at])
         if outputs.is_exact:
-            columns["logprobs"] = chosen_logprobs(logits, tokens)
+            columns["logprobs"] = chosen_logprobs(tempered, tokens)
         return SampledTokens(tokens, columns)
 
     def _check_dead_end(self, mask: Tensor, sampled: SampledTokens, running: Running, early: Tensor | None) -> None:

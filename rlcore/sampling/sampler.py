@@ -71,8 +71,9 @@ def sample(
 
     Returns:
         N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
-        `logprobs` (under the untempered policy; omitted if the decoder is not exact), `sampling_logprobs` (under the
-        sampling distribution, if it differs) and `values` (if the policy's decoder returns values).
+        `logprobs` (log softmax(logits / temperature), of the whole vocabulary; omitted if the decoder is not exact),
+        `sampling_logprobs` (under the sampling distribution, if it differs) and `values` (if the policy's decoder
+        returns values).
 
     Raises:
         DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or

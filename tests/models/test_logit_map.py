@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -110,6 +111,45 @@ def test_a_family_says_the_same_without_its_head(
     torch.testing.assert_close(policy.reference_score(batch).logprobs, kept, rtol=1e-5, atol=1e-5)
     assert rows == [0]
     assert policy.score(batch, logits=True).logits.shape == (10, 32)
+
+
+def exact_scores(model: PreTrainedModel, batch: Trajectories, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log-probs and entropies of the chosen tokens from all logits of plain transformers in float64."""
+    logprobs, entropies = torch.zeros(2, *batch.tokens.shape, dtype=torch.float64)
+    for i, real in enumerate(batch.mask):
+        tokens, at = batch.tokens[i][real], batch.action_mask[i].nonzero()[:, 0]
+        chosen = batch.action_mask[i][real].nonzero()[:, 0]
+        each = (model(tokens[None]).logits[0, chosen - 1] / temperature).log_softmax(-1)
+        logprobs = logprobs.index_put((torch.tensor(i), at), each.gather(1, tokens[chosen][:, None])[:, 0])
+        entropies = entropies.index_put((torch.tensor(i), at), -(each.exp() * each).sum(-1))
+    return logprobs, entropies
+
+
+@pytest.mark.parametrize("bytes_of", ["", "FEW_BYTES", "WHOLE_BYTES"])  # the model's head, one buffer, tiles
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "cohere", "phi, bias"])
+def test_a_temperature_divides_the_mapped_logits(
+    name: str, bytes_of: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
+    policy, batch = build(make(name), char_tokenizer, reference=True, value_head=False), dialogues("both")
+    exact = copy.deepcopy(policy.model).double()
+    logprobs, entropies = exact_scores(exact, batch, 0.7)
+    if bytes_of:
+        monkeypatch.setattr(fused_logprobs, bytes_of, 0)
+    said = policy.score(batch, temperature=0.7).logprobs
+    entropy = policy.score(batch, temperature=0.7, entropy=True).entropy
+    assert entropy is not None
+    torch.testing.assert_close(said.double(), logprobs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), entropies, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(policy.reference_score(batch, temperature=0.7).logprobs, said, rtol=1e-5, atol=1e-5)
+    slopes = torch.linspace(-1, 2, said.numel()).reshape(said.shape)
+    (said * slopes + entropy * slopes.flip(0)).sum().backward()
+    (logprobs * slopes + entropies * slopes.flip(0)).sum().backward()
+    due = {name: p.grad for name, p in exact.named_parameters() if p.grad is not None}
+    scale = max(float(gradient.abs().max()) for gradient in due.values())
+    for parameter, gradient in due.items():
+        got = policy.model.get_parameter(parameter).grad
+        assert got is not None
+        assert float((got - gradient).abs().max()) <= 1e-5 * scale, parameter
 
 
 @pytest.mark.parametrize("options", [{}, {"unfrozen_layers": 1}, {"value_layers": 1}, {"gradient_checkpointing": True}])

@@ -50,11 +50,11 @@ def twin(trainer: Any, model: PreTrainedModel) -> tuple[PreTrainedModel, Any]:
     return model.eval(), copy.deepcopy(trainer.policy().module.value.head)
 
 
-def say(model: PreTrainedModel, batch: Trajectories, row: int) -> tuple[Tensor, Tensor]:
+def say(model: PreTrainedModel, batch: Trajectories, row: int, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return the log-probs over the vocabulary before each chosen token of a row, and the hidden states there."""
     tokens = batch.tokens[row][batch.mask[row]]
     chosen = batch.action_mask[row][batch.mask[row]].nonzero()[:, 0]
-    logprobs = model(tokens[None]).logits[0, chosen - 1].log_softmax(-1)
+    logprobs = model(tokens[None]).logits[0, chosen - 1].div(temperature).log_softmax(-1)
     return logprobs, model.base_model(tokens[None]).last_hidden_state[0, chosen - 1]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore_ppo.loss import policy_loss, value_loss
+from rlcore_ppo.loss import policy_loss, value_clipped, value_loss
 
 
 def row(*numbers: float) -> Tensor:
@@ -64,6 +64,8 @@ def test_a_value_that_has_moved_far_enough_has_zero_gradient(value: float, targe
     value_loss(values, row(1.0), row(target), clip=0.2).sum().backward()
     assert values.grad is not None
     assert values.grad.item() == pytest.approx(0.0 if clipped else value - target, abs=1e-6)
+    assert value_clipped(values, row(1.0), row(target), clip=0.2).item() is clipped
+    assert not value_clipped(values, row(1.0), row(target), clip=0).item()
 
 
 def test_values_are_free_where_the_clip_is_zero() -> None:

@@ -38,12 +38,14 @@ def test_the_score_is_earned_at_the_last_chosen_token(
     assert metrics["reward/mean"] == pytest.approx(float(batch["scores"].mean()))
 
 
+@pytest.mark.parametrize("gen", [{}, {"temperature": 0.7}], ids=str)
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "full"])
 def test_the_reported_kl_is_that_of_the_response_tokens(
-    make_trainer: Make, tiny_model: PreTrainedModel, estimator: str
+    make_trainer: Make, tiny_model: PreTrainedModel, estimator: str, gen: dict[str, Any]
 ) -> None:
+    temperature = gen.get("temperature", 1.0)
     reference = copy.deepcopy(tiny_model)
-    trainer = make_ppo(make_trainer, tiny_model, kl_estimator=estimator, kl_coef=0.3)
+    trainer = make_ppo(make_trainer, tiny_model, kl_estimator=estimator, kl_coef=0.3, gen=gen)
     move(trainer.policy().module)
     batch, metrics = roll(trainer)
     policy, _ = twin(trainer, copy.deepcopy(reference))
@@ -51,7 +53,7 @@ def test_the_reported_kl_is_that_of_the_response_tokens(
     with torch.no_grad():
         for i in range(len(batch)):
             picked = actions(batch, i)[:, None]
-            new, ref = say(policy, batch, i)[0], say(reference, batch, i)[0]
+            new, ref = (say(model, batch, i, temperature)[0] for model in (policy, reference))
             difference = (new.gather(1, picked) - ref.gather(1, picked))[:, 0]
             per_token = {
                 "k1": difference,
@@ -77,15 +79,16 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
 ) -> None:
     plain = copy.deepcopy(tiny_model)
     trainer = make_ppo(make_trainer, tiny_model, gen=gen, optimizer={"lr": 0.003})
+    temperature = gen.get("temperature", 1.0)
     for _ in range(2):  # once before and once after training
         batch, _ = roll(trainer)
-        said = trainer.policy().score(batch)
+        said = trainer.policy().score(batch, temperature=temperature)
         assert (said.logprobs - batch["old_logprobs"]).abs().max() < 1e-4
         assert (said.values - batch["values"]).abs().max() < 1e-4
         model, head = twin(trainer, plain)
         for i in range(0, len(batch), 5):
             with torch.no_grad():
-                logprobs, hidden = say(model, batch, i)
+                logprobs, hidden = say(model, batch, i, temperature)
                 expected = logprobs.gather(1, actions(batch, i)[:, None])[:, 0]
                 assert torch.allclose(batch["old_logprobs"][i][batch.action_mask[i]], expected, atol=1e-4)
                 assert torch.allclose(batch["values"][i][batch.action_mask[i]], head(hidden), atol=1e-4)
@@ -95,7 +98,7 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
         assert metrics["policy/clip_fraction"] == metrics["value/clip_fraction"] == 0
 
 
-@pytest.mark.parametrize(("gen", "rescored"), [({}, False), ({"temperature": 0.7}, True), ({"top_k": 5}, True)])
+@pytest.mark.parametrize(("gen", "rescored"), [({}, False), ({"temperature": 0.7}, False), ({"top_k": 5}, True)])
 def test_what_the_sampler_says_is_taken_where_sampling_is_plain_and_rescored_elsewhere(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, gen: dict[str, Any], rescored: bool
 ) -> None:
@@ -110,7 +113,7 @@ def test_what_the_sampler_says_is_taken_where_sampling_is_plain_and_rescored_els
 
     trainer.run.sampler = shifted
     batch, _ = roll(trainer)
-    said = trainer.policy().score(batch)
+    said = trainer.policy().score(batch, temperature=gen.get("temperature", 1.0))
     by = 0.0 if rescored else 1.0
     assert torch.allclose(batch["old_logprobs"], said.logprobs - by * batch.action_mask, atol=1e-4)
     assert torch.allclose(batch["values"], said.values + 2 * by * batch.action_mask, atol=1e-4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_making import Make, actions, make_ppo, move, roll, say, twin
+from ppo_making import PROMPTS, Make, actions, make_ppo, move, roll, say, twin
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -67,23 +67,27 @@ def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Mak
 
 def test_the_fractions_reported_are_those_of_the_definitions(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     plain = copy.deepcopy(tiny_gpt2)
-    trainer = make_ppo(make_trainer, tiny_gpt2)
+    trainer = make_ppo(make_trainer, tiny_gpt2, clip_value=0.02)
     batch, _ = roll(trainer)
     move(trainer.policy().module, 0.02)
     model, head = twin(trainer, plain)
-    ratios, moved = [], []
+    ratios, clipped = [], []
     with torch.no_grad():
         for i in range(len(batch)):
             logprobs, hidden = say(model, batch, i)
             old = batch["old_logprobs"][i][batch.action_mask[i]]
             ratios += (logprobs.gather(1, actions(batch, i)[:, None])[:, 0] - old).exp().tolist()
-            moved += (head(hidden) - batch["values"][i][batch.action_mask[i]]).abs().tolist()
+            before, target = (batch[name][i][batch.action_mask[i]] for name in ("values", "returns"))
+            for value, old, due in zip(head(hidden).tolist(), before.tolist(), target.tolist(), strict=True):
+                bounded = min(max(value, old - 0.02), old + 0.02)
+                clipped.append((bounded - due) ** 2 > (value - due) ** 2)
     metrics, count = trainer.update(batch), len(ratios)
     assert metrics["policy/ratio_mean"] == pytest.approx(sum(ratios) / count, rel=1e-4)
     # k3 with D = log pi_old - log pi: exp(-D) - 1 + D = rho - 1 - log rho
     assert metrics["policy/approx_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / count, rel=1e-3)
     assert metrics["policy/clip_fraction"] == pytest.approx(sum(abs(r - 1) > 0.2 for r in ratios) / count, abs=0.02)
-    assert metrics["value/clip_fraction"] == pytest.approx(sum(m > 0.2 for m in moved) / count, abs=0.02)
+    assert metrics["value/clip_fraction"] == pytest.approx(sum(clipped) / count, abs=0.005)
+    assert 0 < sum(clipped) < count
 
 
 @pytest.mark.parametrize(("target", "epochs"), [(1e-6, 1), (1e6, 4), (None, 4)])
@@ -109,3 +113,30 @@ def test_a_minibatch_with_a_ratio_out_of_bounds_is_skipped(
     assert all(p.grad is None or not p.grad.any() for p in trainer.policy().module.parameters())
     trainer.update(batch)
     assert not all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_a_response_without_a_score_is_no_part_of_the_loss(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    def picky(outputs: list[str]) -> list[float | None]:
+        return [None if len(output) > 3 else float(len(output)) for output in outputs]
+
+    trainer = make_ppo(make_trainer, tiny_gpt2, inputs={"prompts": PROMPTS, "reward_fn": picky})
+    batch, metrics = roll(trainer)
+    assert 0 < metrics["reward/unscored"] == 32 - len(batch)
+    assert metrics["reward/max"] == batch["scores"].max() <= 3
+    assert metrics["response/length_mean"] > batch.num_actions.float().mean()  # of all responses
+    counts = []
+    trainer.loss, loss = lambda part: counts.append(len(part)) or loss(part), trainer.loss
+    trainer.update(batch)
+    assert sum(counts) == len(batch)
+
+
+def test_a_schedule_falls_by_as_much_in_each_round_whatever_ends_it(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    """4 epochs of 4 minibatches are planned for each of 100 rounds; each round ends after its first epoch."""
+    optimizer = {"lr": 0.01, "scheduler": "linear"}
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=4, batch_size=8, target_kl=1e-9, optimizer=optimizer)
+    for number, metrics in zip(range(3), trainer.steps(), strict=False):
+        assert metrics["policy/epochs"] == 1
+        assert metrics["lr"] == pytest.approx(0.01 * (1 - (16 * number + 3) / 1600), rel=1e-6)
+        trainer.run.step += 1

@@ -86,7 +86,7 @@ def always(policy: TinyPolicy, script: dict[int, int]) -> None:
 MIXED = ["a", "hello", "the cat sat", "b", "a", "zz."]
 
 
-def test_logprobs_are_the_untempered_policys_and_values_its_heads(tiny_model: PreTrainedModel) -> None:
+def test_logprobs_are_the_tempered_policys_and_values_its_heads(tiny_model: PreTrainedModel) -> None:
     head = nn.Linear(16, 1)
     policy = TinyPolicy(tiny_model, None, lambda hidden: head(hidden)[:, 0])
     policy.tokenizer = type("Padded", (), {"pad_token_id": PAD})
@@ -96,7 +96,7 @@ def test_logprobs_are_the_untempered_policys_and_values_its_heads(tiny_model: Pr
         with torch.no_grad():
             said = tiny_model(tokens[None], output_hidden_states=True)
         at = batch.action_mask[i].nonzero()[:, 0]
-        logprobs = said.logits[0].double().log_softmax(-1)[at - 1, batch.tokens[i, at]]
+        logprobs = (said.logits[0].double() / 0.7).log_softmax(-1)[at - 1, batch.tokens[i, at]]
         torch.testing.assert_close(batch["logprobs"][i, at].double(), logprobs, atol=1e-5, rtol=0)
         values = head(said.hidden_states[-1][0])[at - 1, 0]
         torch.testing.assert_close(batch["values"][i, at], values, atol=1e-5, rtol=0)
@@ -110,7 +110,8 @@ def test_logprobs_are_the_untempered_policys_and_values_its_heads(tiny_model: Pr
 
 
 def test_what_is_drawn_plainly_has_one_kind_of_logprobs(policy: TinyPolicy) -> None:
-    assert set(draw_many(policy, MIXED).columns) == {"logprobs"}
+    for options in ({}, {"temperature": 0.7}):
+        assert set(draw_many(policy, MIXED, **options).columns) == {"logprobs"}
 
 
 def test_masks_tell_prompt_from_choice_from_padding(policy: TinyPolicy) -> None:

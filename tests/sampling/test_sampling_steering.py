@@ -101,8 +101,8 @@ def test_what_is_drawn_is_the_policy_times_the_exponential_of_the_advantages(
     batch = draw(STEERED, [0] * 4000, **{"beta": BETA, **options})
     wanted = {token: pytest.approx(share, abs=2e-5) for token, share in drawn.items()}
     assert probabilities(batch, "sampling_logprobs") == wanted
-    untempered = {0: 0.5, 1: 0.25, 2: 0.25}
-    assert probabilities(batch, "logprobs") == {token: pytest.approx(untempered[token]) for token in drawn}
+    policy = {0: 2 / 3, 1: 1 / 6, 2: 1 / 6} if "temperature" in options else {0: 0.5, 1: 0.25, 2: 0.25}
+    assert probabilities(batch, "logprobs") == {token: pytest.approx(policy[token], abs=2e-5) for token in drawn}
     counts = np.bincount(batch.tokens[:, 1].numpy(), minlength=3)
     assert counts[[token for token in range(3) if token not in drawn]].sum() == 0
     expected = [share * 4000 for share in drawn.values()]
@@ -179,13 +179,14 @@ def test_a_model_is_steered_by_its_lowest_target_less_its_value(q_policy: ModelP
         steered = steered.masked_fill(steered < steered.topk(8).values[:, -1:], float("-inf")).log_softmax(-1)
         expected = steered[at - 1, batch.tokens[i, at]]
         torch.testing.assert_close(batch["sampling_logprobs"][i, at].double(), expected, atol=1e-4, rtol=0)
-        plain = said.logits[0].double().log_softmax(-1)[at - 1, batch.tokens[i, at]]
+        plain = (said.logits[0].double() / 0.8).log_softmax(-1)[at - 1, batch.tokens[i, at]]
         torch.testing.assert_close(batch["logprobs"][i, at].double(), plain, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("option", [{"beta": 1.0}, {"beta": -1.0}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}])
+@pytest.mark.parametrize("option", [{"beta": 1.0}, {"beta": -1.0}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}])
 def test_sampling_is_plain_only_where_it_is_the_policys(option: dict[str, Any]) -> None:
     assert SamplingConfig().is_plain
+    assert SamplingConfig(temperature=0.5).is_plain
     assert not SamplingConfig(**option).is_plain
 
 

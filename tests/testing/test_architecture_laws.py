@@ -19,6 +19,7 @@ FOLDER, STAYS, PLAIN = (
     "plain_transformers_loads_what_was_saved",
 )
 BACK, PLACE = "loading_restores_everything", "loading_changes_parameters_in_place"
+TEMPERED = "temperature_divides_the_scored_logits"
 ASKED, VALUES = "optional_outputs_come_on_request", "values_come_with_a_value_head"
 GRADIENTS, FROZEN = "every_trainable_parameter_gets_a_gradient", "unfrozen_layers_are_the_top_ones"
 FORWARD, DECODER = "score_goes_through_forward", "decoding_equals_scoring"
@@ -48,6 +49,8 @@ WRONG = [
     Wrong(VALUES, "ValuesEverywhere", "`score(...).values` elsewhere should be 0.0"),
     Wrong(VALUES, "ValuesNever", "values should be returned with value_head=True; they are None"),
     Wrong(VALUES, "ValuesMoveLogprobs", "logprobs with a value head should be"),
+    Wrong(TEMPERED, "Untempered", "`score(...).logprobs` at temperature 0.6 should be"),
+    Wrong(TEMPERED, "ReferenceUntempered", "`reference_score(...).logprobs` at temperature 0.6 should be"),
     Wrong("a_sequence_without_actions_changes_nothing", "RowsByPlace", "beside a sequence without action tokens"),
     Wrong(GRADIENTS, "Unused", "should get a gradient; idle.weight, idle.bias got none"),
     Wrong(GRADIENTS, "Recording", "under torch.no_grad() `score` should record no graph"),

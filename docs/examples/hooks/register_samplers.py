@@ -12,4 +12,8 @@ def greedy(policy, prompts, sampling, *, generator=None, logit_mask=None):
     from rlcore.config import evolve
     from rlcore.sampling import sample
 
-    return sample(policy, prompts, evolve(sampling, temperature=0.0), generator=generator, logit_mask=logit_mask)
+    batch = sample(policy, prompts, evolve(sampling, temperature=0.0), generator=generator, logit_mask=logit_mask)
+    return batch.with_only()  # without log-probs, which trainers then compute at `gen.temperature`
+
+
+greedy.draws_from_policy = False

@@ -109,6 +109,8 @@ def test_one_response_has_no_others_to_be_compared_with(tmp_path: Path) -> None:
 
 
 def test_sampling_that_is_not_from_the_policy_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for gen, number in (({"temperature": 0.7}, 1), ({}, 0)):
+    for number, gen in enumerate(({}, {"temperature": 0.7}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 2})):
         make(tmp_path / str(number), make_gpt2(), gen=gen)
-        assert capsys.readouterr().err.count("not sampled from the policy") == number
+        said = capsys.readouterr().err
+        assert said.count("its gradient is biased") == ("top_k" in gen)
+    assert "gen.top_k, gen.min_new_tokens" in said

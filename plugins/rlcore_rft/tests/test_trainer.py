@@ -109,7 +109,6 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
         total = total - logprobs[-len(actions) :].sum()
     (total / sum(map(len, chosen.action_tokens))).backward()
     monkeypatch.setattr(trainer.updater, "step", lambda *_: None)
-    monkeypatch.setattr(trainer.updater.scheduler, "step", lambda *_: None)
     metrics = trainer.imitate(chosen)
     assert metrics["loss/total"] == pytest.approx(float(total.detach()) / sum(map(len, chosen.action_tokens)), rel=1e-4)
     found = {name: p.grad for name, p in trainer.policy().module.named_parameters()}
@@ -123,7 +122,7 @@ def test_a_pass_learns_from_each_response_once(tmp_path: Path, monkeypatch: pyte
     trainer.num_improved = 0
     chosen, _ = trainer.select()
     seen, score = [], trainer.policy().score
-    monkeypatch.setattr(trainer.policy(), "score", lambda part: seen.append(part) or score(part))
+    monkeypatch.setattr(trainer.policy(), "score", lambda part, **named: seen.append(part) or score(part, **named))
     trainer.imitate(chosen)
     assert [len(part) for part in seen] == [5] * (len(chosen) // 5) + [len(chosen) % 5] * (len(chosen) % 5 > 0)
     assert sorted(row for part in seen for row in rows_of(part)) == sorted(rows_of(chosen))
@@ -236,5 +235,38 @@ def test_responses_of_which_no_reward_has_an_opinion_are_left_out(tmp_path: Path
 
 def test_a_round_that_nobody_has_an_opinion_of_is_an_error(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), reward_fn=lambda outputs: [None for _ in outputs])
-    with pytest.raises(RewardError, match="round 1: the reward functions gave None for all of"):
+    with pytest.raises(RewardError, match=r"step 1: the reward functions gave None for 48 of 48 .* and .*rft"):
         trainer.grow()
+
+
+def test_warm_up_takes_as_many_optimizer_steps_as_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass makes few of the optimizer steps planned for it; the warm-up spans passes instead of being left out."""
+    trainer = make(tmp_path, make_gpt2(), batch_size=8, optimizer={"lr": 1e-3, "warmup_steps": 6})
+    rates, step = list[float](), trainer.updater.step
+
+    def noted(meter: Any) -> None:
+        step(meter)
+        rates.append(trainer.updater.lr * 1e3)
+
+    monkeypatch.setattr(trainer.updater, "step", noted)
+    for _ in zip(range(4), trainer.steps(), strict=False):
+        trainer.run.step += 1
+    assert 0 < len(rates) < 4 * trainer.updates_per_step
+    assert rates[:8] == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1])
+
+
+def test_a_pass_that_keeps_nothing_advances_the_schedule(tmp_path: Path) -> None:
+    """Two of four planned optimizer steps are left out because all scores of the first round are equal."""
+    rounds: list[int] = []
+
+    def flat_at_first(outputs: list[str]) -> list[float]:
+        rounds.append(1)
+        return [2.0] * len(outputs) if len(rounds) == 1 else halves(outputs)
+
+    optimizer = {"lr": 1e-3, "scheduler": "linear"}
+    trainer = make(tmp_path, make_gpt2(), reward_fn=flat_at_first, batch_size=1000, optimizer=optimizer)
+    rates = []
+    for _, metrics in zip(range(4), trainer.steps(), strict=False):
+        rates.append(metrics.get("lr"))
+        trainer.run.step += 1
+    assert rates == [None, None, pytest.approx(0.5e-3), pytest.approx(0.25e-3)]

@@ -30,6 +30,12 @@ class LogitMap:
     cap: float = 0.0
     in_one_piece: bool = True
 
+    def at(self, temperature: float) -> LogitMap:
+        """Return the map to z / temperature: that of the same form, with scale and cap divided by the temperature."""
+        if temperature == 1.0:
+            return self
+        return attrs.evolve(self, scale=self.scale / temperature, cap=self.cap / temperature)
+
     def apply_(self, raw: Tensor) -> Tensor:
         """Apply the map to `raw` in place."""
         if self.scale != 1.0:

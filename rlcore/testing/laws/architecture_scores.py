@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlcore.testing.law import Subject, law, require
+from rlcore.testing.law import LawBroken, Subject, law, require
 from rlcore.testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, score
 from rlcore.testing.rig.reference_transformers import action_logprobs
 from rlcore.testing.small import make_tokenizer
@@ -108,3 +108,32 @@ def a_sequence_without_actions_changes_nothing(subject: Subject) -> None:
         require_close(
             outputs, expected, "logprobs beside a sequence without action tokens", "match rows by `action_mask`"
         )
+
+
+@law(ARCHITECTURES)
+def temperature_divides_the_scored_logits(subject: Subject) -> None:
+    """With `temperature`, log-probs, entropies and logits are those of logits / temperature, the reference's too."""
+    batch = make_dialogues("both")
+    advice = "divide the logits by the temperature before anything is computed from them"
+    for make in examples(subject):
+        policy = build(subject, make(), reference=True)
+        for temperature in (0.6, 1.7):
+            outputs = score(policy, batch, entropy=True, logits=True, temperature=temperature)
+            expected, what = action_logprobs(make(), batch, temperature), f"at temperature {temperature}"
+            for name, seen in (
+                ("score(...)", score(policy, batch, temperature=temperature)),
+                ("score(..., entropy=True, logits=True)", outputs),
+                ("reference_score(...)", policy.reference_score(batch, temperature=temperature)),
+            ):
+                require_close(seen.logprobs, expected, f"`{name}.logprobs` {what}", advice)
+            if outputs.logits is None or outputs.entropy is None:
+                raise LawBroken(f"logits and entropies were requested {what}, but one of them is None; return both")
+            logprobs = outputs.logits.double().log_softmax(-1)
+            require_close(
+                logprobs.gather(1, batch.tokens[batch.action_mask][:, None])[:, 0],
+                expected[batch.action_mask],
+                f"the log-softmax of the logits {what} at the action tokens",
+                advice,
+            )
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+            require_close(outputs.entropy[batch.action_mask], entropy, f"the entropy {what}", advice)

@@ -100,18 +100,25 @@ def tensors_have_the_right_dtype_and_shape(subject: Subject) -> None:
 
 
 @law(SAMPLERS)
-def logprobs_ignore_sampling_options(subject: Subject) -> None:
-    """A column `logprobs` holds the log-probs that plain transformers computes for the sampled tokens, within 1e-4.
+def logprobs_are_tempered_only(subject: Subject) -> None:
+    """A column `logprobs` holds log softmax(logits / temperature) of the sampled tokens, within 1e-4.
 
-    Temperature, top-k and top-p do not change this column.
+    The logits are those of plain transformers. Top-k and top-p do not change this column; greedy sampling has
+    temperature 1 here.
     """
-    tried: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7, "top_k": 8, "top_p": 0.95})
+    tried: tuple[dict[str, Any], ...] = (
+        {},
+        {"temperature": 0.7},
+        {"temperature": 1.4, "top_k": 8, "top_p": 0.95},
+        {"temperature": 0.0},
+    )
     for make in (make_gpt2, make_llama):
         for options in tried:
             batch = draw(subject, make_policy(make), make_prompts(TEXTS), **options)
             if "logprobs" not in batch:
                 return
-            check_column(batch, "logprobs", action_logprobs(make(), batch), f"with {options or 'defaults'}")
+            expected = action_logprobs(make(), batch, options.get("temperature") or 1.0)
+            check_column(batch, "logprobs", expected, f"with {options or 'defaults'}")
 
 
 @law(SAMPLERS)

@@ -81,9 +81,9 @@ def make_dialogues(side: str = "right", columns: int = 13) -> Trajectories:
 
 
 @torch.no_grad()
-def score(policy: Policy, batch: Trajectories, **outputs: bool) -> PolicyOutputs:
-    """Score a batch without gradients; `outputs` are `entropy` and `logits`."""
-    return policy.score(batch, **outputs)
+def score(policy: Policy, batch: Trajectories, **options: Any) -> PolicyOutputs:
+    """Score a batch without gradients; `options` are `entropy`, `logits` and `temperature`."""
+    return policy.score(batch, **options)
 
 
 @torch.no_grad()

@@ -38,8 +38,11 @@ def logits_after(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence
     return logits[0, len(prompt) - 1 :]
 
 
-def action_logprobs(model: PreTrainedModel, batch: Trajectories) -> Tensor:
-    """Return log pi of every action token, one unpadded sequence at a time: double[B, T], zero elsewhere."""
+def action_logprobs(model: PreTrainedModel, batch: Trajectories, temperature: float = 1.0) -> Tensor:
+    """Return log softmax(logits / temperature) of every action token: double[B, T], zero elsewhere.
+
+    Each sequence is computed alone, without padding.
+    """
     logprobs = torch.zeros(batch.tokens.shape, dtype=torch.float64)
     for row, real in enumerate(batch.mask):
         at = real.nonzero()[:, 0]
@@ -47,7 +50,8 @@ def action_logprobs(model: PreTrainedModel, batch: Trajectories) -> Tensor:
         if not actions.any():
             continue
         first = int(actions.nonzero()[0, 0])
-        each = logits_after(model, tokens[:first].tolist(), tokens[first:].tolist())[:-1].double().log_softmax(-1)
+        logits = logits_after(model, tokens[:first].tolist(), tokens[first:].tolist())[:-1].double()
+        each = (logits / temperature).log_softmax(-1)
         logprobs[row, at[first:]] = each.gather(1, tokens[first:, None])[:, 0]
     return logprobs.masked_fill(~batch.action_mask, 0.0)
 

@@ -65,7 +65,7 @@ class Scripted:
         ).to(policy.device)
         if self.scored:
             with torch.no_grad(), eval_mode(policy.module):
-                outputs = policy.score(batch)
+                outputs = policy.score(batch, temperature=sampling.policy_temperature)
             values = {} if outputs.values is None else {"values": outputs.values}
             batch = batch.with_columns(logprobs=outputs.logprobs, **values)
         return with_padding(batch) if self.padded else batch

@@ -7,7 +7,7 @@ NAMES = (
     "QHeadsNever", "QEverywhere", "TargetsAnew", "TargetsStale", "TargetsAhead", "TargetsUnsaved", "HighestAdvantage",
     "ValuesMoveLogprobs", "RowsByPlace", "Unused", "Recording", "FreezesNothing", "FreezesAll", "OwnModule",
     "StaleInStep", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
-    "OtherTokenizer", "ReferenceLeft", "ModuleLeft",
+    "OtherTokenizer", "ReferenceLeft", "ModuleLeft", "Untempered", "ReferenceUntempered",
 )  # fmt: skip
 COMPONENTS = [
     ("architectures", name, f"wrong_architectures:{name}.build", "rlcore.models.model_options:CausalLMConfig")

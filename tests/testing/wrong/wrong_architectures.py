@@ -68,8 +68,8 @@ class ReferenceShared(Wrong):
 
 
 class ReferenceRecording(Wrong):
-    def reference_score(self, batch, *, logits=False):
-        said = super().reference_score(batch, logits=logits)
+    def reference_score(self, batch, **wanted):
+        said = super().reference_score(batch, **wanted)
         return attrs.evolve(said, logprobs=said.logprobs.requires_grad_())
 
 
@@ -154,33 +154,33 @@ class Unseeded(Wrong):
 class Shifted(Wrong):
     """Say of each token how likely the one before it was."""
 
-    def score(self, batch, *, entropy=False, logits=False):
-        said = super().score(batch, entropy=entropy, logits=logits)
+    def score(self, batch, **wanted):
+        said = super().score(batch, **wanted)
         return attrs.evolve(said, logprobs=said.logprobs.roll(1, 1) * batch.action_mask)
 
 
 class PaddingRead(Wrong):
     """Read padding as if it were text."""
 
-    def score(self, batch, *, entropy=False, logits=False):
+    def score(self, batch, **wanted):
         batch = attrs.evolve(batch, mask=torch.ones_like(batch.mask))
-        return super().score(batch, entropy=entropy, logits=logits)
+        return super().score(batch, **wanted)
 
 
 class LogitsAlways(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
-        return super().score(batch, entropy=entropy, logits=True)
+    def score(self, batch, **wanted):
+        return super().score(batch, **wanted | {"logits": True})
 
 
 class EntropyInBits(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
-        said = super().score(batch, entropy=entropy, logits=logits)
-        return attrs.evolve(said, entropy=said.entropy / math.log(2)) if entropy else said
+    def score(self, batch, **wanted):
+        said = super().score(batch, **wanted)
+        return attrs.evolve(said, entropy=said.entropy / math.log(2)) if wanted.get("entropy") else said
 
 
 class ValuesEverywhere(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
-        said = super().score(batch, entropy=entropy, logits=logits)
+    def score(self, batch, **wanted):
+        said = super().score(batch, **wanted)
         return said if said.values is None else attrs.evolve(said, values=said.values + 1.0)
 
 
@@ -197,12 +197,22 @@ class ValuesMoveLogprobs(Wrong):
             self.model.get_output_embeddings().weight.mul_(1.1)
 
 
+class Untempered(Wrong):
+    def score(self, batch, *, temperature=1.0, **wanted):
+        return super().score(batch, **wanted)
+
+
+class ReferenceUntempered(Wrong):
+    def reference_score(self, batch, *, temperature=1.0, **wanted):
+        return super().reference_score(batch, **wanted)
+
+
 class RowsByPlace(Wrong):
     """Drop the sequences in which nothing was chosen, and write the others from the top."""
 
-    def score(self, batch, *, entropy=False, logits=False):
+    def score(self, batch, **wanted):
         held = batch.action_mask.any(1)
-        said = super().score(batch.each(lambda array: array[held]), entropy=entropy, logits=logits)
+        said = super().score(batch.each(lambda array: array[held]), **wanted)
         empty = said.logprobs.new_zeros(len(batch) - int(held.sum()), said.logprobs.shape[1])
         return attrs.evolve(said, logprobs=torch.cat([said.logprobs, empty]))
 
@@ -213,9 +223,9 @@ class Unused(Wrong):
 
 
 class Recording(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
+    def score(self, batch, **wanted):
         with torch.enable_grad():
-            return super().score(batch, entropy=entropy, logits=logits)
+            return super().score(batch, **wanted)
 
 
 class FreezesNothing(Wrong):
@@ -230,9 +240,9 @@ class FreezesAll(Wrong):
 
 
 class OwnModule(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
+    def score(self, batch, **wanted):
         given, self._forward = self._forward, self.module
-        said = super().score(batch, entropy=entropy, logits=logits)
+        said = super().score(batch, **wanted)
         self._forward = given
         return said
 
@@ -246,11 +256,11 @@ class StaleInStep(Wrong):
         yield
         del self.__dict__["kept"]
 
-    def score(self, batch, *, entropy=False, logits=False):
+    def score(self, batch, **wanted):
         kept = self.__dict__.get("kept")
         if kept is None:
-            return super().score(batch, entropy=entropy, logits=logits)
-        kept.append(super().score(batch, entropy=entropy, logits=logits))
+            return super().score(batch, **wanted)
+        kept.append(super().score(batch, **wanted))
         return kept[0]
 
 
@@ -327,8 +337,8 @@ class QHeadsNever(Wrong):
 
 
 class QEverywhere(Wrong):
-    def score(self, batch, *, entropy=False, logits=False):
-        said = super().score(batch, entropy=entropy, logits=logits)
+    def score(self, batch, **wanted):
+        said = super().score(batch, **wanted)
         return said if said.q_values is None else attrs.evolve(said, q_values=said.q_values + 1.0)
 
 

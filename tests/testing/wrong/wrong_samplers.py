@@ -103,7 +103,13 @@ def first_token_again(policy, prompts, sampling, *, generator=None):
     return type(batches[0]).stack(tokens, chosen)
 
 
-def tempered_logprobs(policy, prompts, sampling, *, generator=None):
+def untempered_logprobs(policy, prompts, sampling, *, generator=None):
+    batch = sample(policy, prompts, sampling, generator=generator)
+    with torch.no_grad():
+        return batch.with_columns(logprobs=policy.score(batch).logprobs)
+
+
+def truncated_logprobs(policy, prompts, sampling, *, generator=None):
     batch = sample(policy, prompts, sampling, generator=generator)
     return batch.with_columns(logprobs=batch["sampling_logprobs"]) if "sampling_logprobs" in batch else batch
 
