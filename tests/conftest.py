@@ -18,6 +18,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GPT2LMHeadModel, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from rlcore.testing.rig.isolate import default_signals
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent / "warm"))
@@ -32,6 +33,13 @@ CHAT = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 CHAT_TOKENS = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+
+
+@pytest.fixture(autouse=True)
+def _signals_that_arrive() -> Iterator[None]:
+    """Signals reach tests and the processes that they start, even if this process inherited that they are ignored."""
+    with default_signals():
+        yield
 
 
 @pytest.fixture(scope="session")

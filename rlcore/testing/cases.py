@@ -14,7 +14,7 @@ from rlcore.components import KINDS, describe_error, normalise
 from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
-from rlcore.testing.rig.isolate import isolated, time_limit
+from rlcore.testing.rig.isolate import default_signals, isolated, time_limit
 
 MODULES = {
     DIST: "rlcore.testing.laws.dist",
@@ -54,7 +54,7 @@ class Case:
         Raises:
             LawBroken: the law is broken, or the check takes longer than `TIME_LIMIT_S`.
         """
-        with isolated(), time_limit():
+        with isolated(), default_signals(), time_limit():
             self.law(self.subject)
 
 

@@ -20,7 +20,7 @@ from sites import Site
 from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plugin, conformance, law
 from rlcore.testing import cases as cases_module
 from rlcore.testing.cases import MODULES, cases
-from rlcore.testing.law import DIST, laws_in
+from rlcore.testing.law import DIST, Law, laws_in
 from rlcore.testing.rig.isolate import time_limit
 
 PLUGIN = """
@@ -294,3 +294,23 @@ def test_the_alarm_of_another_is_left_alone() -> None:
             assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_a_law_receives_signals_that_its_process_ignores() -> None:
+    report = (
+        "import signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, s.getsignal(s.SIGTERM) is s.SIG_DFL)"
+    )
+
+    def hold(_: Subject) -> None:
+        child = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
+        assert child.stdout == "True True\n"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        Case(Law("law", DIST, hold, lambda _: True), Subject("acme", ()))()
+        assert all(signal.getsignal(number) is signal.SIG_IGN for number in before)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -101,6 +101,25 @@ def isolated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """Give SIGINT and SIGTERM their default effect in the block, also in processes that are started in it.
+
+    A process inherits which signals are ignored: `nohup` in the background, and some CI servers, start their jobs with
+    SIGINT ignored. Nothing changes outside the main thread.
+    """
+    defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    is_main = threading.current_thread() is threading.main_thread()
+    ignored = [number for number in defaults if is_main and signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, defaults[number])
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
 def time_limit(limit_s: float = TIME_LIMIT_S) -> Iterator[None]:
     """End the block after `limit_s` with SIGALRM.
 
