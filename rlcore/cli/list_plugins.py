@@ -24,7 +24,9 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     """Add the arguments of `rlcore list-plugins` to its parser, and return the function that runs it."""
     parser.add_argument("--json", action="store_true", help="print JSON with a schema number")
     parser.add_argument(
-        "--check", action="store_true", help="exit with code 1 unless every plugin is ok and there are no notes"
+        "--check",
+        action="store_true",
+        help="exit with code 1 unless every plugin is ok or disabled, and there are no notes",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE.yaml", help="apply the section `plugins` of this configuration"

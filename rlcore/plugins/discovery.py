@@ -85,8 +85,8 @@ class Discovery:
 
     @property
     def complaints(self) -> list[str]:
-        """Every plugin that is not ok, with the reason, and all notes."""
-        faulty = (plugin for plugin in self.plugins if plugin.state is not State.OK)
+        """Every plugin that is neither ok nor disabled, with the reason, and all notes."""
+        faulty = (plugin for plugin in self.plugins if plugin.state not in {State.OK, State.DISABLED})
         return [*(f"{plugin} is {plugin.state}: {plugin.reason}" for plugin in faulty), *self.notes]
 
 
@@ -130,6 +130,7 @@ def _load(
         sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: loading\n")
     start = time.perf_counter()
     try:
+        check_disabled(installed, environ)
         if installed.problem:
             raise Refused(State.BROKEN, installed.problem)
         check_disabled(installed, environ)

@@ -156,7 +156,7 @@ def registries() -> Registries:
     Plugins are loaded on the first call in a process, and again whenever the enabled plugins change.
 
     Raises:
-        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is not ok or there is a note about the installation.
+        PluginError: RLCORE_STRICT_PLUGINS is set, and a plugin is neither ok nor disabled, or there is a note.
     """
     loaded = all_registries()
     complaints = loaded.discovery.complaints
