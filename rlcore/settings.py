@@ -126,6 +126,13 @@ class RunConfig:
         "call reward functions on every gen.batch_size responses while the next are sampled; they receive these "
         "instead of the whole round, in a worker thread",
     )
+    reward_timeout_s: float | None = option(
+        None,
+        "end the run if one call of a reward or metric function takes longer than this; functions are then called in a "
+        "thread of their own",
+        gt=0,
+        unit="seconds",
+    )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )

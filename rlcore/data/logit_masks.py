@@ -81,7 +81,7 @@ def _read_npy(path: Path) -> Any:
 def _call(function: Callable[[], Any], what: str) -> Any:
     try:
         return function()
-    except Exception as error:  # a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise DataError(f"{what}: the function raised {type(error).__name__}: {error}") from error
 
 

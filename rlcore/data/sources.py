@@ -65,7 +65,7 @@ def load_reference(reference: str, what: str) -> Any:
     importlib.invalidate_caches()
     try:
         target: Any = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
         kind = type(error).__name__
         raise DataError(
             f"{what} = {reference!r}: importing '{module_name}' failed, {kind}: {error}. Searched: the "
@@ -106,7 +106,7 @@ def _call_reference(name: str, what: str) -> list[Any]:
     if callable(target):
         try:
             target = target()
-        except Exception as error:  # a user's function may raise anything
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise DataError(f"{what} = {name!r}: the function raised {type(error).__name__}: {error}") from error
     if target == name:
         raise DataError(f"{what} = {name!r}: the function returned its own name; return rows")

@@ -7,11 +7,12 @@ from typing import Any
 
 import attrs
 
-from rlcore.components import Component
+from rlcore.components import Component, describe_error
 from rlcore.config import structure
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.registry import Registry
 from rlcore.plugins.wrappers import Wrapping
+from rlcore.safe_text import show
 
 
 @attrs.frozen(eq=False)
@@ -27,9 +28,18 @@ class Choice:
         return self.wrapping.wrap(self.component, built)
 
     def build(self) -> Any:
-        """Return the sampler, pipeline or reward: the target, or its return value for the options."""
+        """Return the sampler, pipeline or reward: the target, or its return value for the options.
+
+        Raises:
+            PluginError: the target calls `sys.exit`.
+        """
         target = self.component.target()
-        return self.wrap(target if self.options is None else target(self.options))
+        if self.options is None:
+            return self.wrap(target)
+        try:
+            return self.wrap(target(self.options))
+        except SystemExit as error:  # otherwise the process would end without a message
+            raise PluginError(f"{self.component}: its target raised {describe_error(error)}") from error
 
     def factory(self) -> Callable[[], Any]:
         """Return a function that creates a store with these options."""
@@ -59,7 +69,9 @@ class Chooser:
         """
         section = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         if not isinstance(section.get("name"), str):
-            raise ConfigError(f"{self.where}: {path} = {entry!r}: must be a name, or a mapping with `name` and options")
+            raise ConfigError(
+                f"{self.where}: {path} = {show(entry)}: must be a name, or a mapping with `name` and options"
+            )
         return self.choice(registry.get(section["name"]), section, path, skip=("name",))
 
     def choice(

@@ -8,9 +8,12 @@ import functools
 import inspect
 import os
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
@@ -18,6 +21,7 @@ import attrs
 from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
 from rlcore.profiling import awaited, phase
+from rlcore.rewards.deadline import CallTooLong, call_within, end_with_interpreter
 from rlcore.types import Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
@@ -33,12 +37,14 @@ class UserFunction:
         name: the function's name in messages and metrics.
         call: the function itself.
         weight: factor of a reward in the total.
+        timeout_s: seconds that one call may take; None: any number.
     """
 
     kind: str
     name: str
     call: Callable[..., Any]
     weight: float = 1.0
+    timeout_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} function '{self.name}'"
@@ -129,12 +135,16 @@ class Call:
         inputs: their arguments.
         results: F returned values; an awaitable's result is in `awaited` instead.
         awaited: results of the awaitables by function index; None if no function returned an awaitable.
+        pending: indices of the functions whose awaitables are not done.
+        deadline: clock reading after which the awaitables are too late, in seconds; None if there is no limit.
     """
 
     functions: Sequence[UserFunction]
     inputs: CallInputs
     results: Sequence[Any]
     awaited: Future[dict[int, Any]] | None
+    pending: set[int] = attrs.field(factory=set)
+    deadline: float | None = None
 
     @classmethod
     def of(cls, functions: Sequence[UserFunction], inputs: CallInputs) -> Call:
@@ -144,7 +154,7 @@ class Call:
         their connections between calls, and the running loop of a notebook does not interfere.
 
         Raises:
-            RewardError: a function raised, or its signature requires an argument that does not exist.
+            RewardError: a function raised, was too late, or requires an argument that does not exist.
         """
         results: list[Any] = []
         try:
@@ -155,7 +165,9 @@ class Call:
                     result.close()
             raise
         late = {i: result for i, result in enumerate(results) if inspect.isawaitable(result)}
-        return cls(functions, inputs, results, _start(functions, late) if late else None)
+        limits = [limit for i in late if (limit := functions[i].timeout_s) is not None]
+        deadline, pending = time.monotonic() + min(limits) if limits else None, set(late)
+        return cls(functions, inputs, results, _start(functions, late, pending) if late else None, pending, deadline)
 
     @property
     def is_done(self) -> bool:
@@ -171,13 +183,13 @@ class Call:
         """Wait for all functions, and return their F results.
 
         Raises:
-            RewardError: a function raised.
+            RewardError: a function raised or was too late.
         """
         results = list(self.results)
         if self.awaited is not None:
             try:
                 with phase("awaiting"):
-                    late = self.awaited.result()
+                    late = self._settled(self.awaited)
             except BaseException:
                 self.cancel()
                 raise
@@ -187,13 +199,24 @@ class Call:
                 results[i] = result
         return results
 
+    def _settled(self, running: Future[dict[int, Any]]) -> dict[int, Any]:
+        futures.wait([running], None if self.deadline is None else max(0.0, self.deadline - time.monotonic()))
+        if self.pending and not running.done():
+            end_with_interpreter(lambda: True)
+            late = [self.functions[i] for i in sorted(self.pending)]
+            _fail_late(attrs.evolve(late[0], name="', '".join(function.name for function in late)), self.inputs)
+        return running.result()
+
 
 def _call(function: UserFunction, inputs: CallInputs) -> Any:
     args, kwargs = _arguments(function, inputs)
+    call = functools.partial(function.call, *args, **kwargs)
     try:
         with phase(function.name):
-            return function.call(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            return call() if function.timeout_s is None else call_within(function.timeout_s, call)
+    except CallTooLong:
+        _fail_late(function, inputs)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
         _fail(function, inputs, error)
 
 
@@ -235,20 +258,35 @@ def _near(name: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
-    if not isinstance(error, (Exception, asyncio.CancelledError)):
+    if not isinstance(error, (Exception, SystemExit, asyncio.CancelledError)):
         raise error
     frames = traceback.extract_tb(error.__traceback__)
-    at = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames and frames[-1].filename != __file__ else ""
+    is_users = bool(frames) and Path(frames[-1].filename).parent != Path(__file__).parent
+    at = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_users else ""
     inputs.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
 
 
-def _start(functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]]) -> Future[dict[int, Any]]:
+def _fail_late(function: UserFunction, inputs: CallInputs) -> NoReturn:
+    inputs.fail(
+        function,
+        f"did not return within run.reward_timeout_s = {function.timeout_s:g} seconds; raise this limit, or give the "
+        "requests that the function makes a time limit of their own",
+    )
+
+
+def _start(
+    functions: Sequence[UserFunction], awaitables: Mapping[int, Awaitable[Any]], pending: set[int]
+) -> Future[dict[int, Any]]:
+    """Start to await awaitables by function index; each index is removed from `pending` when its awaitable is done."""
+
     async def settle(i: int) -> Any:
         try:
             with awaited(f"awaited: {functions[i].name}"):
                 return await awaitables[i]
         except (KeyboardInterrupt, SystemExit) as error:  # raised here, they would end the loop without a message
             return error
+        finally:
+            pending.discard(i)
 
     async def gather() -> dict[int, Any]:
         results = await asyncio.gather(*map(settle, awaitables), return_exceptions=True)

@@ -80,8 +80,12 @@ class Rewards:
         return cls.load(choose_rewards(reward_fn))
 
     @classmethod
-    def load(cls, chosen: Iterable[ChosenReward]) -> Rewards:
+    def load(cls, chosen: Iterable[ChosenReward], *, timeout_s: float | None = None) -> Rewards:
         """Load the chosen functions; functions of the same name are numbered (`name_2`).
+
+        Args:
+            chosen: the functions, not yet loaded.
+            timeout_s: seconds that one call of a function may take; None: any number.
 
         Raises:
             DataError: a function cannot be found or is not callable.
@@ -92,7 +96,7 @@ class Rewards:
             while name in {other.name for other in functions}:
                 number += 1
                 name = f"{each.name}_{number}"
-            functions.append(UserFunction("reward", name, each.load(), each.weight))
+            functions.append(UserFunction("reward", name, each.load(), each.weight, timeout_s))
         return cls(tuple(functions))
 
     @property
@@ -186,8 +190,9 @@ def call_metric(
     tokenizer: PreTrainedTokenizerBase | None,
     *,
     where: str = "",
+    timeout_s: float | None = None,
 ) -> dict[str, list[float | None]]:
-    """Call a metric function on B completions, with the same arguments as a reward function.
+    """Call a metric function on B completions, with the same arguments and time limit as a reward function.
 
     Returns:
         B numbers for each metric; None where the function returned None.
@@ -196,7 +201,7 @@ def call_metric(
         RewardError: the function raised, or did not return a mapping from names to B numbers.
     """
     name, load = resolve(metric_fn, "metric_fn")
-    function = UserFunction("metric", name, load())
+    function = UserFunction("metric", name, load(), timeout_s=timeout_s)
     inputs = CallInputs.of(prompts, outputs, tokenizer, where)
     (result,) = Call.of([function], inputs).wait()
     return read_metrics(result, function, inputs)

@@ -136,7 +136,8 @@ def _build_run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
         loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
         build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=make_policy,
-        make_rewards=lambda: Rewards.load(chosen.rewards), optimizers=optimizers, total_steps=config.run.steps,
+        make_rewards=lambda: Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s), optimizers=optimizers,
+        total_steps=config.run.steps,
     )  # fmt: skip
 
 

@@ -151,7 +151,10 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
     if len(scored.by_name) > 1:
         columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
     if run.metric_fn is not None:
-        values_by_name = call_metric(run.metric_fn, prompts, scored.outputs, tokenizer=run.tokenizer, where=where)
+        values_by_name = call_metric(
+            run.metric_fn, prompts, scored.outputs, run.tokenizer, where=where,
+            timeout_s=run.config.run.reward_timeout_s,
+        )  # fmt: skip
         if clash := sorted((rows[0].keys() | columns.keys()) & values_by_name.keys()):
             raise RewardError(
                 f"the metric function ({where}) returned a metric '{clash[0]}', a name that is in use; rename it"

@@ -98,6 +98,8 @@ def test_a_function_may_name_a_file(tmp_path):
         ),
         ("json:lost", r"'json:lost': .*json/__init__\.py has no 'lost', only "),
         ("broken_rows:rows", r"the function raised ZeroDivisionError: division by zero"),
+        ("leaving_rows:rows", r"'leaving_rows:rows': importing 'leaving_rows' failed, SystemExit: 0"),
+        ("broken_rows:leave", r"'broken_rows:leave': the function raised SystemExit: 0"),
         ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
         ("bad.jsonl", r"prompts: bad\.jsonl, line 2: is not JSON: .* The text begins '\{oops"),
         ("latin.txt", r"prompts = 'latin\.txt': is not UTF-8 text"),
@@ -113,7 +115,8 @@ def test_a_function_may_name_a_file(tmp_path):
     ],
 )
 def test_sources_that_cannot_be_read_are_named(tmp_path, source, message):
-    (tmp_path / "broken_rows.py").write_text("def rows():\n    return 1 / 0\n")
+    (tmp_path / "broken_rows.py").write_text("def rows():\n    return 1 / 0\ndef leave():\n    raise SystemExit(0)\n")
+    (tmp_path / "leaving_rows.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "odd.yaml").write_text("a: 1")
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{oops\n')
     (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))

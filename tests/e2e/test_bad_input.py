@@ -35,6 +35,7 @@ def raises(outputs): raise ZeroDivisionError("no score")
 def short(outputs): return [1.0]
 def nan(outputs): return [float("nan")] * len(outputs)
 def text(outputs): return ["good"] * len(outputs)
+def leaves(outputs): raise SystemExit(0)
 def late(outputs):
     late.calls = getattr(late, "calls", 0) + 1
     if late.calls == 3: raise ValueError("out of luck")
@@ -59,6 +60,7 @@ def here(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(models / name)
     for name, text in {"ppo.yaml": PPO, "sft.yaml": SFT, "bad_rewards.py": REWARDS}.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "broken.yaml").write_text("trainer: {name: ppo\nmodel: [")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "bc"}\n')
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "a" * 80}))
@@ -72,7 +74,7 @@ NOT_BEGUN = [
     ("ppo loggers=[consle]", "UnknownLogger", ["'consle'", "'console'"]),
     ("ppo sampler=defalt", "UnknownSampler", ["'defalt'", "'default'"]),
     ("ppo store=memry", "UnknownRolloutStore", ["'memry'", "'memory'"]),
-    ("ppo trainer.clipp=0.1", "ConfigError", ["trainer.clipp = 0.1", "did you mean 'clip'"]),
+    ("ppo trainer.clipp=0.1", "ConfigError", ["trainer.clipp: no such option", "did you mean 'clip'"]),
     ("ppo trainer.clip='0.1'", "ConfigError", ["trainer.clip = '0.1'", "must be a number"]),
     (
         "ppo trainer.clip=1.7 trainer.epochs=2.5",
@@ -91,6 +93,7 @@ NOT_BEGUN = [
     ("ppo trainer.name=null data.reward_fn=null", "InputsError", ["nothing to learn from", "given were prompts"]),
     ("ppo data.reward_fn=bad_rewards:nothing", "DataError", ["'bad_rewards:nothing'", "has no 'nothing'", "'count'"]),
     ("ppo data.reward_fn=no_such_module:f", "DataError", ["no_such_module", "Searched: the installed modules and"]),
+    ("ppo data.reward_fn=leaving:f", "DataError", ["'leaving:f'", "failed, SystemExit: 0"]),
     ("ppo data.prompts=long.jsonl", "DataError", ["prompts[0]: has 80 tokens", "context of 64", "max_prompt_tokens"]),
     ("ppo data.prompts=empty.jsonl", "DataError", ["prompts is empty"]),
     ("ppo data.prompts=[]", "DataError", ["prompts is empty"]),
@@ -144,6 +147,7 @@ def test_what_cannot_begin_is_said_and_leaves_no_run(
         ("short", ["returned 1 values for 4 samples"]),
         ("nan", ["returned nan for sample 0", "finite"]),
         ("text", ["'good'", "not a number"]),
+        ("leaves", ["raised SystemExit: 0", "bad_rewards.py"]),
     ],
 )
 def test_a_reward_that_cannot_be_used_names_the_batch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 
 import pytest
 import torch
@@ -95,12 +96,21 @@ def test_rewards_that_are_none_are_refused(reward_fn, message):
         Rewards.build(reward_fn)
 
 
-def test_a_function_that_ends_the_program_ends_it():
-    async def leave(samples):
-        raise SystemExit(3)
+def leave(samples):
+    sys.exit(0)
 
-    with pytest.raises(SystemExit):
-        ask(leave)
+
+async def leave_later(samples):
+    await asyncio.sleep(0)
+    sys.exit(0)
+
+
+@pytest.mark.parametrize("reward_fn", [leave, leave_later])
+def test_a_function_that_calls_sys_exit_is_an_error_that_names_it(reward_fn):
+    with pytest.raises(
+        RewardError, match=rf"function '{reward_fn.__name__}' .* raised SystemExit: 0 at .*bad_rewards.py"
+    ):
+        ask(reward_fn)
     assert ask(by_label).totals == [1, 2, 0]
 
 

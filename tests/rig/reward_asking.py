@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rlcore.rewards.chosen_rewards import choose_rewards
 from rlcore.rewards.combine import Rewards
 from rlcore.types import Prompt
 
@@ -12,9 +13,10 @@ OUTPUTS = ["x", "yy", ""]
 LENGTHS = [2, 3, 1]
 
 
-def ask(reward_fn, *, prompts=PROMPTS, outputs=OUTPUTS, lengths=LENGTHS, where="step 3"):
+def ask(reward_fn, *, prompts=PROMPTS, outputs=OUTPUTS, lengths=LENGTHS, where="step 3", timeout_s=None):
     tokens = [list(range(length)) for length in lengths]
-    return Rewards.build(reward_fn)(prompts, outputs, tokenizer="the tokenizer", output_tokens=tokens, where=where)
+    rewards = Rewards.load(choose_rewards(reward_fn), timeout_s=timeout_s)
+    return rewards(prompts, outputs, tokenizer="the tokenizer", output_tokens=tokens, where=where)
 
 
 def by_output(samples, prompts, outputs):

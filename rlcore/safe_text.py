@@ -1,0 +1,87 @@
+"""Text that is safe to print and to write: control characters are escaped, and secrets are hidden."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+HIDDEN = "<hidden>"
+"""Stands for a secret in every text and file; `rlcore.config.structure` refuses it as a value."""
+_SECRET = re.compile(
+    r"password|passwd|passphrase|pwd$|secret|credential|authorization|auth$|cookie"
+    r"|(?:api|access|private|signing|encryption|ssh|auth)keys?$"
+    r"|(?:api|access|auth|bearer|refresh|hf|hub)tokens$|token$"
+)
+_OF_TEXT = re.compile(r"(?:eos|bos|pad|unk|sep|cls|mask|special|start|end|stop|image|audio|video)token$")
+"""Tokens of a tokenizer, which are no secrets."""
+_LOGIN = re.compile(r"(?<=://)[^/\s'\"]+(?=@)")
+_PARAMETER = re.compile(r"([?&]([\w.%-]+)=)[^&#\s'\"]+")
+
+
+def visible(text: object) -> str:
+    """Return text with its control characters escaped, newlines excepted: a terminal would obey them."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def write(text: object, stream: TextIO | None = None) -> None:
+    """Write a line of text, escaped, to a stream that may be a terminal; by default to stdout."""
+    stream = sys.stdout if stream is None else stream
+    stream.write(f"{visible(text)}\n")
+    stream.flush()
+
+
+def is_secret(name: object) -> bool:
+    """Return whether values under this key are secrets, as of `api_key`, `hf_token` and `password`."""
+    word = re.sub(r"[^a-z0-9]", "", str(name).lower())
+    return bool(_SECRET.search(word)) and not _OF_TEXT.search(word)
+
+
+def hide_logins(text: str) -> str:
+    """Hide the logins and the secret parameters of URLs, as in `https://user:password@host/?token=1`."""
+    if "://" not in text:
+        return text
+    return _PARAMETER.sub(
+        lambda found: found[1] + HIDDEN if is_secret(found[2]) else found[0], _LOGIN.sub(HIDDEN, text)
+    )
+
+
+def redact(value: Any) -> Any:
+    """Return a plain value with its secrets hidden: values under secret keys, and logins in URLs, at any depth.
+
+    null, true and false are shown under any key. Values other than text, mappings, lists and tuples are unchanged.
+    """
+    if isinstance(value, str):
+        return hide_logins(value) if "://" in value else value
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if is_secret(key) and _holds_something(part) else redact(part) for key, part in value.items()
+        }
+    if type(value) in {list, tuple}:
+        return type(value)(map(redact, value))
+    return value
+
+
+def show(value: Any, longest: int = 60) -> str:
+    """Return the repr of a value of a configuration for a message, in at most `longest` characters.
+
+    Of mappings only the keys are shown, because a value under an unknown key may be a secret.
+    """
+    text = hide_logins(repr(_outline(value)))
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+class _Dots:
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _outline(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict.fromkeys(value, _Dots())
+    return type(value)(map(_outline, value)) if type(value) in {list, tuple} else value
+
+
+def _holds_something(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool) and value not in ("", HIDDEN)

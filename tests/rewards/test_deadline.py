@@ -1,0 +1,80 @@
+"""Tests of time limits of reward functions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextvars import ContextVar
+
+import pytest
+import torch
+from reward_asking import ask, by_label, by_output
+
+from rlcore.errors import RewardError
+from rlcore.rewards.deadline import call_within
+
+LATE = r"^reward function '{}' \(step 3, batch of 3\) did not return within run.reward_timeout_s = 0.1 seconds; raise "
+released = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def _release():
+    released.clear()
+    yield
+    released.set()
+
+
+def hangs(samples):
+    released.wait(30)
+    return [0, 0, 0]
+
+
+async def hangs_later(samples):
+    await asyncio.sleep(30)
+
+
+def blocks_the_loop(samples):
+    async def block():
+        released.wait(30)
+
+    return block()
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "names"),
+    [(hangs, "hangs"), (hangs_later, "hangs_later"), (blocks_the_loop, "by_label', 'blocks_the_loop")],
+)
+def test_functions_that_do_not_return_end_the_call_with_their_names(reward_fn, names):
+    begun = time.monotonic()
+    with pytest.raises(RewardError, match=LATE.format(names)):
+        ask([by_label, by_output, reward_fn], timeout_s=0.1)
+    assert time.monotonic() - begun < 5
+
+
+def test_functions_that_return_in_time_are_read_as_without_a_limit():
+    reward_fn = [by_output, (by_label, 0.5)]
+    assert (
+        ask(reward_fn, timeout_s=30).by_name
+        == ask(reward_fn).by_name
+        == {"by_output": [1, 2, 0], "by_label": [1, 2, 0]}
+    )
+
+
+def test_a_timeout_of_the_functions_own_is_its_error():
+    async def refused(samples):
+        raise TimeoutError("the judge is away")
+
+    with pytest.raises(
+        RewardError, match=r"function 'refused' .* raised TimeoutError: the judge is away at .*deadline\.py"
+    ):
+        ask(refused, timeout_s=30)
+
+
+def test_the_thread_of_a_call_has_the_callers_context_and_gradient_mode():
+    place = ContextVar("place", default="elsewhere")
+    place.set("here")
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            seen = call_within(30, lambda: (place.get(), torch.is_grad_enabled(), threading.current_thread().daemon))
+        assert seen == ("here", grad, True)
