@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from rlcore._lazy import lazy
 from rlcore._version import __version__
-from rlcore.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from rlcore.errors import RLCoreError
+    from rlcore.hookspecs import hookimpl
     from rlcore.sampling import sample
     from rlcore.settings import TrainConfig
     from rlcore.training.api import Result, train
@@ -30,6 +30,7 @@ __all__ = [
 
 _HOMES = {
     "rlcore.errors": ("RLCoreError",),
+    "rlcore.hookspecs": ("hookimpl",),
     "rlcore.sampling": ("sample",),
     "rlcore.settings": ("TrainConfig",),
     "rlcore.training.api": ("Result", "train"),

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import attrs
 
 from rlcore.errors import PluginError
+from rlcore.safe_text import hide_logins
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ def describe_error(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001  # even `str` of a third-party exception may raise
         lines = []
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    text = f"{type(error).__name__}: {hide_logins(lines[0])}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 

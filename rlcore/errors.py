@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from rlcore.safe_text import hide_logins
+
 
 class RLCoreError(Exception):
     """The base class of all errors that rlcore raises intentionally."""
+
+    def __str__(self) -> str:
+        return hide_logins(super().__str__())
 
 
 class ConfigError(RLCoreError, ValueError):

@@ -10,6 +10,7 @@ override what was set outside.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import Any, Generic, TextIO, TypeVar
 
 from rlcore.errors import ConfigError
+from rlcore.safe_text import hide_logins, redact, visible
 
 __all__ = [
     "disable_progress_bar",
@@ -231,7 +233,7 @@ class Log:
         # ignoring rlcore.logging would ignore rlcore.loggers as well.
         site = _call_site(sys._getframe(2)) if FORMAT.read() == "explicit" else {}  # noqa: SLF001  as logging does
         with suppress(OSError):  # for example, stderr is a file on a full disk; that must not end a run
-            getattr(_structlog(self.name, site), method)(event, **{**self.fields, **fields})
+            getattr(_structlog(self.name, site), method)(hide_logins(event), **redact({**self.fields, **fields}))
 
 
 def get_logger(name: str) -> Log:
@@ -264,15 +266,22 @@ def _structlog(name: str, site: dict[str, Any]) -> Any:
         event["timestamp"] += f" {path}:{site['lineno']} rank {site['rank']}"
         return event
 
+    def escape(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
+
+    def write_traceback(out: TextIO, error: Any) -> None:
+        text = io.StringIO()
+        structlog.dev.plain_traceback(text, error)
+        out.write(visible(hide_logins(text.getvalue())))
+
     return structlog.wrap_logger(
         structlog.PrintLogger(stream),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f" if site else "%H:%M:%S", utc=False),
             *([put_site_first] if site else []),
-            structlog.dev.ConsoleRenderer(
-                colors=_has_colours(stream), exception_formatter=structlog.dev.plain_traceback
-            ),
+            escape,
+            structlog.dev.ConsoleRenderer(colors=_has_colours(stream), exception_formatter=write_traceback),
         ],
         wrapper_class=structlog.BoundLogger,
     ).bind(logger=name)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rlcore.config import config, option, structure
+from rlcore.config import config, merge, option, structure, unstructure
+from rlcore.safe_text import redact
 
 INFINITE = float("inf")
+ROWS = ("prompts", "samples", "eval_prompts", "eval_samples", "rewards")
+"""Options of the section `data` that may be lists of rows."""
 
 
 @config
@@ -247,6 +250,16 @@ class TrainConfig:
     sampler: Any = option("default", "name of the registered sampler of rollouts and evaluations, or {name, options}")
     store: Any = option("memory", "name of the registered rollout store, or {name, options}")
     plugins: PluginsConfig = option(PluginsConfig(), "which installed plugins the run uses")
+
+
+def to_record(settings: TrainConfig) -> dict[str, Any]:
+    """Return a configuration as the files of a run and loggers contain it: plain values, with secrets hidden.
+
+    Rows of data are unchanged: their keys are columns and no options.
+    """
+    plain = unstructure(settings)
+    rows = {name: plain["data"][name] for name in ROWS if isinstance(plain["data"][name], list)}
+    return merge(redact(plain), {"data": rows})
 
 
 def plugins_section(values: Mapping[str, Any], where: str) -> PluginsConfig:

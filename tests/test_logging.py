@@ -183,3 +183,17 @@ def test_bars_of_loading_are_shown_or_not_as_our_own_are(
         file.write_text(f"prompt\n{number}\n")
         assert len(load_source(str(file))) == 1
         assert ("\r" in capfd.readouterr().err) is enabled
+
+
+def test_no_event_drives_the_terminal_or_tells_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.get_logger("rlcore.test")
+    try:
+        raise ValueError("worse\x1b[2J at ftp://me:s3cret@host")
+    except ValueError as error:
+        log.error("bad\x1b]0;title\x07", run="r\x9b", api_key="s3cret", more={"password": "s3cret"}, exc_info=error)
+    shown = capsys.readouterr().err
+    assert shown.replace("\n", "").isprintable()
+    assert r"bad\x1b]0;title\x07" in shown
+    assert r"ValueError: worse\x1b[2J at ftp://<hidden>@host" in shown
+    assert "api_key=<hidden>" in shown
+    assert "s3cret" not in shown

@@ -53,6 +53,7 @@ MODULES = [
     "rlcore.ranks",
     "rlcore.plugins.registry",
     "rlcore.rewards",
+    "rlcore.safe_text",
     "rlcore.sampling",
     "rlcore.settings",
     "rlcore.checkpoints.state",

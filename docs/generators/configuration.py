@@ -28,6 +28,22 @@ number, `no` is text, only `true` and `false` are booleans, and duplicate keys a
 
 The sections `trainer` and `model` and the entries of `loggers` contain the name of a component (`model.architecture`
 for a model; optional) and its options. A run's `config.yaml` contains its resolved configuration with all defaults.
+
+## A configuration can run code
+
+Wherever a configuration names `module:function` (prompts, samples, rewards, metrics, a logit mask), the module is
+imported, from the installed packages or the working folder, and the function is called, with all rights of whoever
+starts the run; `model.trust_remote_code` does the same with the code of a hub repository. A configuration from a
+stranger is therefore a program from a stranger: read it, and the modules it names, before you run it. `rlcore doctor
+--config FILE.yaml` checks a file without importing these modules.
+
+## Secrets
+
+No message contains the value of an option that does not exist, because a misspelt name may hide a secret. The value of
+an option with the name of a secret (`api_key`, `token`, `password`, `client_secret`) appears neither in messages nor in
+`config.yaml`, manifests and logs, nor does the login of a URL. `<hidden>` stands in their place, and is refused as a
+value: to start a run again from its `config.yaml`, set these options on the command line. Prefer environment variables
+for secrets.
 """
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from rlcore.safe_text import write
+
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     """Add the arguments of `rlcore plan` to its parser, and return the function that runs it."""
@@ -51,7 +53,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(report_as_json(found, limit, advice))
     else:
-        print(write_report(found, limit, limit_from, advice))
+        write(write_report(found, limit, limit_from, advice))
     return 0
 
 

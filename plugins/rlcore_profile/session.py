@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from rlcore.logging import get_logger
 from rlcore.profiling import running
+from rlcore.safe_text import write
 from rlcore_profile.recorder import NOTHING, Profile
 from rlcore_profile.report import as_json, as_trace, make_table
 
@@ -58,8 +58,7 @@ class Session:
 def _write(profile: Profile, folder: Path) -> None:
     table = make_table(profile)
     with suppress(OSError):
-        sys.stdout.write(f"{table}trace for chrome://tracing or ui.perfetto.dev: {folder / 'trace.json'}\n")
-        sys.stdout.flush()
+        write(f"{table}trace for chrome://tracing or ui.perfetto.dev: {folder / 'trace.json'}")
     (folder / "table.txt").write_text(table, encoding="utf-8")
     (folder / "phases.json").write_text(as_json(profile), encoding="utf-8")
     (folder / "trace.json").write_text(as_trace(profile), encoding="utf-8")

@@ -10,8 +10,9 @@ from typing import Any, cast
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from rlcore.config import dump_yaml, unstructure
+from rlcore.config import dump_yaml
 from rlcore.protocols import RunView
+from rlcore.settings import to_record
 from rlcore_tensorboard.config import TensorBoardConfig
 
 
@@ -29,7 +30,7 @@ class TensorBoardLogger:
         purge_step = run.step + 1 if run.step else 0
         writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=config.flush_every_s)
         self._writer = cast("Any", writer)  # torch declares its attribute `file_writer` as None
-        options = unstructure(run.config)
+        options = to_record(run.config)
         self._writer.add_text("config", _block(dump_yaml(options)), run.step)
         experiment, begun, self._ended = hparams(dict(_leaves(options)), {run.config.checkpoint.metric: 0.0})
         self._writer.file_writer.add_summary(experiment, run.step)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import wandb
 
-from rlcore.config import unstructure
 from rlcore.errors import PluginError
 from rlcore.protocols import RunView
+from rlcore.settings import to_record
 from rlcore_wandb.config import WandbConfig
 
 STEP = "step"
@@ -50,7 +50,7 @@ class WandbLogger:
                 id=run_id,
                 resume="allow" if goes_on else None,
                 dir=run.dir,
-                config=unstructure(run.config),
+                config=to_record(run.config),
                 reinit="create_new",
                 # No symbolic link to the latest wandb run, so that a run's folder can be copied.
                 settings=wandb.Settings(console="off", symlink=False, init_timeout=config.start_timeout_s),

@@ -12,12 +12,11 @@ import attrs
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.run_folder import REPLACED, RunDir, is_run
-from rlcore.config import unstructure
 from rlcore.config.plain import to_plain
 from rlcore.errors import CheckpointError, ConfigError, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
-from rlcore.settings import TrainConfig
+from rlcore.settings import TrainConfig, to_record
 
 
 @attrs.frozen
@@ -59,7 +58,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
     found = ranks.on_main(take)
     try:
         if ranks.is_main and not found.is_continued:
-            RunDir(found.path).write_config(unstructure(config), plugins)
+            RunDir(found.path).write_config(to_record(config), plugins)
         yield found
     except BaseException:
         if ranks.is_main and not found.is_continued:
@@ -68,7 +67,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
     if ranks.is_main:
         shutil.rmtree(found.path / REPLACED, ignore_errors=True)
         if found.is_continued:
-            RunDir(found.path).write_config(unstructure(config), plugins)
+            RunDir(found.path).write_config(to_record(config), plugins)
 
 
 def _folder(config: TrainConfig) -> Path:
@@ -106,7 +105,7 @@ def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[st
     Options that another version of a plugin added or removed only cause a warning.
     """
     _check_trainer(checkpoint, trainer)
-    then, now = checkpoint.manifest.get("config", {}), to_plain(unstructure(config))
+    then, now = checkpoint.manifest.get("config", {}), to_plain(to_record(config))
     changed: list[str] = []
     versions: list[str] = []
     for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):

@@ -6,9 +6,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from types import TracebackType
 
 from rlcore.cli.parser import parse
 from rlcore.errors import PluginError, RLCoreError
+from rlcore.safe_text import write
 
 INTERRUPTED = 130
 
@@ -17,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 reported error, 2 usage error, 130 interrupted."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # plugins may print characters outside its encoding
         sys.stdout.reconfigure(errors="backslashreplace")
+    if argv is None:
+        sys.excepthook = _write_traceback
     try:
         words = sys.argv[1:] if argv is None else argv
         if words[:1] == ["--complete"]:
@@ -32,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RLCoreError as error:
         if os.environ.get("RLCORE_DEBUG", "") not in {"", "0"}:
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        write(f"{type(error).__name__}: {error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("rlcore: interrupted", file=sys.stderr)
@@ -41,3 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _write_traceback(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    import traceback
+
+    write("".join(traceback.format_exception(kind, error, frames)).rstrip(), sys.stderr)

@@ -25,17 +25,22 @@ from rlcore.plugins.discovery import Discovery, State
 from rlcore.plugins.metadata import CORE, Package, installed_dist, installed_version, requirements, version_of
 from rlcore.plugins.registry import Registries, Registry, all_registries
 from rlcore.plugins.switches import configured
+from rlcore.safe_text import hide_logins, write
 
 SCHEMA = 1
 FURTHER = ("huggingface_hub", "tokenizers", "pyarrow")
 """Packages reported in addition to the requirements of rlcore: indirect ones that often matter in bug reports."""
 PREFIXES = ("RLCORE_", "ACCELERATE_")
+"""Variables of which the names are shown."""
 SWITCHES = (
+    "RLCORE_LOG_LEVEL", "RLCORE_LOG_FORMAT", "RLCORE_PROGRESS", "RLCORE_DEBUG", "RLCORE_PLUGINS",
+    "RLCORE_DISABLE_PLUGINS", "RLCORE_STRICT_PLUGINS", "RLCORE_TRACE_PLUGINS", "ACCELERATE_USE_CPU",
+    "ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DYNAMO_BACKEND",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE",
     "TRANSFORMERS_OFFLINE", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONPATH", "WANDB_MODE",
 )  # fmt: skip
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Variables of which the values are shown."""
 LOW_DISK = machine.GIB
 
 
@@ -57,15 +62,15 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     report = examine(arguments.config)
     if not arguments.json:
-        print(doctor_report.write_report(report), flush=True)
+        write(doctor_report.write_report(report))
     if arguments.devices:
         report = with_torch(report)
     if arguments.json:
         print(json.dumps(report, indent=2))
         return 0
     if report["torch"] is not None:
-        print(doctor_report.write_torch(report["torch"]))
-    print(doctor_report.write_problems(report["problems"]))
+        write(doctor_report.write_torch(report["torch"]))
+    write(doctor_report.write_problems(report["problems"]))
     return 0
 
 
@@ -108,9 +113,9 @@ def with_torch(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that affect rlcore and are set; values that may be secret are masked."""
+    """Return the variables that affect rlcore and are set; only those in `SWITCHES` with their values."""
     names = [name for name in environ if name.startswith(PREFIXES) or name in SWITCHES]
-    return {name: "(set; not shown)" if SECRET.search(name) else environ[name] for name in sorted(names)}
+    return {name: environ[name] if name in SWITCHES else "(set; not shown)" for name in sorted(names)}
 
 
 def problems(report: Mapping[str, Any]) -> list[str]:
@@ -231,8 +236,8 @@ def _without_names(value: Any) -> Any:
 
 
 def anonymous(text: str) -> str:
-    """Replace the home folder by `~`, the user's name in paths by `<user>`, and logins in URLs by `<login>`."""
-    text = re.sub(r"(?<=://)[^/@\s]+(?=@)", "<login>", text)
+    """Replace the home folder by `~`, the user's name in paths by `<user>`, and hide logins in URLs."""
+    text = hide_logins(text)
     home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises if there is none
     for path in {home, os.path.realpath(home)} - {"/", "~"} if os.path.isabs(home) else ():  # noqa: PTH117
         text = re.sub(rf"{re.escape(path)}(?![\w.-])", "~", text)

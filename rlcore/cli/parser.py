@@ -10,17 +10,23 @@ import argparse
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlcore._version import __version__
 from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand
 from rlcore.plugins.builtin import COMMANDS
+from rlcore.safe_text import visible
 
 if TYPE_CHECKING:
     from rlcore.components import Component
 
 Run = Callable[[argparse.Namespace], Any]
 _OWN = {name: (target, summary) for name, target, summary in COMMANDS}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
 
 
 def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
@@ -33,7 +39,7 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         PluginError: a plugin's command cannot be loaded, or cannot add its arguments.
         SystemExit: code 2 on a usage error, code 0 after `--help`, `--commands` and `--version`.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rlcore",
         description="Reinforcement-learning fine-tuning of language models, one plugin per algorithm.",
         epilog="Plugins add commands of their own: rlcore --commands. RLCORE_DEBUG=1 shows the traceback behind an "
@@ -58,10 +64,16 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
             run = _fill(_add(commands, name, component.summary), component)
     arguments, rest = parser.parse_known_args(words)
     if rest and ("overrides" not in arguments or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(_without_values(rest))}")
     if rest:
         arguments.overrides += rest
     return run, arguments
+
+
+def _without_values(words: Sequence[str]) -> list[str]:
+    """Return the options among words without their values, which may be secrets; words if there is no option."""
+    options = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return options or [word.partition("=")[0] for word in words]
 
 
 def command_names() -> list[str]:
@@ -77,7 +89,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
         AmbiguousComponent: several plugins register a command with this name.
         PluginError: the command cannot be loaded, or cannot add its arguments.
     """
-    parser = argparse.ArgumentParser(prog=f"rlcore {name}")
+    parser = _Parser(prog=f"rlcore {name}")
     if name in _OWN:
         _fill_own(parser, name)
     else:

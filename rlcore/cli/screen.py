@@ -7,8 +7,10 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from rlcore.loggers.terminal import TerminalConsole
 
-class _Console(Console):
+
+class _Console(TerminalConsole):
     """A console for which a closed pipe, as after `| head`, is not an error."""
 
     def on_broken_pipe(self) -> None:

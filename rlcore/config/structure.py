@@ -6,6 +6,7 @@ import difflib
 import math
 import numbers
 import os
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
@@ -16,6 +17,7 @@ from cattrs import Converter
 from rlcore.config.describe import arms, default_of, fields, is_list, is_mapping, phrase, section_class
 from rlcore.config.options import range_error
 from rlcore.errors import ConfigError
+from rlcore.safe_text import HIDDEN, is_secret, show
 
 C = TypeVar("C")
 
@@ -34,10 +36,11 @@ class _Problem:
         return attrs.evolve(self, path=step + self.path, meaning=meaning if self.meaning is None else self.meaning)
 
     def line(self, where: str, path: str) -> str:
-        """Return the error message, one line."""
+        """Return the error message, one line, without the value of a secret option."""
         full = (path + self.path).removeprefix(".")
-        value = "" if self.value is attrs.NOTHING else f" = {_short(self.value)}"
-        subject = f"{full}{value}: " if full else f"{_short(self.value)}: "
+        is_shown = self.value is not attrs.NOTHING and not any(map(is_secret, re.split(r"[.\[\]]", full)))
+        value = f" = {show(self.value)}" if is_shown else ""
+        subject = f"{full}{value}: " if full else f"{show(self.value)}: "
         return f"{where + ': ' if where else ''}{subject}{self.allowed}{f' ({self.meaning})' if self.meaning else ''}"
 
 
@@ -92,7 +95,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
-            problems.append(_Problem(f".{name}", value, _unknown_option(name, list(known)), ""))
+            problems.append(_Problem(f".{name}", attrs.NOTHING, _unknown_option(name, list(known)), ""))
             continue
         field, tp = known[name]
         try:
@@ -103,6 +106,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
 
 
 def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, base: Any) -> Any:
+    _structure_anything(value, Any)
     section = section_class(tp)
     empty = value is None and type(None) not in arms(tp)  # a section heading in YAML without content
     if section and (empty or isinstance(value, Mapping)):
@@ -173,6 +177,12 @@ def _structure_literal(value: Any, tp: Any) -> Any:
     raise _Invalid([_type_problem(value, tp)])
 
 
+def _structure_anything(value: Any, _: Any) -> Any:
+    if isinstance(value, str) and HIDDEN in value:
+        raise _Invalid([_Problem("", value, "stands for a secret, which no file of a run contains: set the option")])
+    return value
+
+
 def _type_problem(value: Any, tp: Any) -> _Problem:
     choices = [arg for arm in arms(tp) for arg in typing.get_args(arm) if isinstance(arg, str)]
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
@@ -182,11 +192,6 @@ def _type_problem(value: Any, tp: Any) -> _Problem:
 def _unknown_option(name: Any, known: list[str]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1)
     return f"no such option; did you mean '{near[0]}'?" if near else f"no such option; there are {', '.join(known)}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_literal(tp: object) -> bool:
@@ -209,7 +214,7 @@ def _make_converter() -> Converter:
     converter.register_structure_hook_func(is_mapping, _structure_mapping)
     converter.register_structure_hook_func(_is_literal, _structure_literal)
     converter.register_structure_hook_func(lambda tp: len(arms(tp)) > 1, _structure_union)
-    converter.register_structure_hook_func(_is_anything, lambda value, _: value)
+    converter.register_structure_hook_func(_is_anything, _structure_anything)
     return converter
 
 

@@ -21,6 +21,8 @@ _SCALARS = {
     ),
     "merge": (r"<<", "<"),
 }
+_NAMED = re.compile(r"(alias|anchor|tag) '.*?'")
+"""Names in PyYAML's messages, which are the beginnings of values: a password may begin with *, & or !."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -72,7 +74,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: contains a {type(values).__name__} ({text.strip()[:40]!r}); must be a mapping")
+        raise ConfigError(f"{path}: contains a {type(values).__name__}; must be a mapping, such as run: {{steps: 3}}")
     return values
 
 
@@ -92,11 +94,12 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         steps = key.strip().split(".")
+        shown = f"{key.strip()}=..." if equals else _begin(argument)  # the value may be a secret
         if not equals or not all(step.strip() for step in steps):
-            errors.append(f"{argument!r}: must be written key=value, such as trainer.clip=0.1")
+            errors.append(f"'{shown}': must be written key=value, such as trainer.clip=0.1")
             continue
         try:
-            _put(nested, steps, _parse(text, f"{argument!r}"))
+            _put(nested, steps, _parse(text, f"'{shown}'"))
         except ConfigError as error:
             errors.append(str(error))
     if errors:
@@ -112,12 +115,20 @@ def _parse(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{where}{position}: is not valid YAML: {error.problem}") from error
+        problem = _NAMED.sub(r"\1", error.problem or "")
+        raise ConfigError(f"{where}{position}: is not valid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ConfigError(f"{where}: is not valid YAML: {str(error).splitlines()[0]}") from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _begin(argument: str) -> str:
+    """Return the name with which an argument begins, without what follows it."""
+    name = re.match(r"[\w.\[\]-]*", argument)
+    begin = name[0] if name else ""
+    return begin if begin == argument else f"{begin}..."
 
 
 def _put(nested: dict[str, Any], steps: Sequence[str], value: Any) -> None:

@@ -14,9 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from rlcore.loggers.console_options import ConsoleConfig
-from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number, visible
+from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number
+from rlcore.loggers.terminal import TerminalConsole
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.protocols import RunView
+from rlcore.safe_text import hide_logins, visible
 
 DEFAULT_METRICS = (
     "reward/mean",
@@ -45,7 +47,7 @@ class ConsoleLogger:
     def __init__(self, config: ConsoleConfig, run: RunView, *, console: Console | None = None) -> None:
         self._config = config
         self._run = run
-        self._console = console or Console(highlight=False)
+        self._console = console or TerminalConsole(highlight=False)
         self._last: dict[str, float] = {}
         self._started = time.monotonic()
         self._first_step = run.step
@@ -89,7 +91,7 @@ class ConsoleLogger:
         elif isinstance(error, KeyboardInterrupt):
             self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {summary}"))
         else:
-            cause = f"{type(error).__name__}: {visible(str(error))}"
+            cause = f"{type(error).__name__}: {visible(hide_logins(str(error)))}"
             self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {summary}\n  {cause}"))
         evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
         cells = _evaluation_cells(evaluation) or self._cells(self._last)

@@ -10,6 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from rlcore.safe_text import visible
+
 MAX_CELLS = 5
 """Maximum number of metrics in a step's line or a sample's row."""
 NUMBER_WIDTH = 9
@@ -39,14 +41,17 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     for key in words:
         table.add_column(key)
     for key in numbers:
-        table.add_column(short_name(key), justify="right", no_wrap=True)
+        table.add_column(Text(visible(short_name(key))), justify="right", no_wrap=True)
     for row in rows:
         prompt, output = visible(row.get("prompt", "")), visible(row.get("output", ""))
         if not whole:
             prompt = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
             output = output if len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
         steps = [show_cell(row.get("step"))] if "step" in present else []
-        cells = [visible(row.get(key, "")) for key in words] + [show_cell(row.get(key)) for key in numbers]
+        cells: list[str | Text] = [
+            *(Text(visible(row.get(key, ""))) for key in words),
+            *(show_cell(row.get(key)) for key in numbers),
+        ]
         table.add_row(*steps, Text(prompt, style="dim"), Text(output), *cells)
     return table
 
@@ -78,11 +83,6 @@ def show_cell(value: Any) -> str:
     if not _is_number(value):
         return ""
     return str(value) if isinstance(value, int) else show_number(value).strip()
-
-
-def visible(text: object) -> str:
-    """Escape control characters, because a terminal would execute escape sequences in sampled text."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def _is_number(value: object) -> bool:

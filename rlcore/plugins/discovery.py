@@ -35,6 +35,7 @@ from rlcore.plugins.checks import (
 )
 from rlcore.plugins.metadata import InstalledPlugin, find_plugins
 from rlcore.plugins.switches import is_on, remark_on_switches
+from rlcore.safe_text import write
 
 __all__ = ["Discovery", "Plugin", "State", "discover"]
 
@@ -117,7 +118,7 @@ def discover(
 
 def _trace_call(hook: str, implementations: Sequence[pluggy.HookImpl], _: Mapping[str, Any]) -> None:
     if implementations:
-        sys.stderr.write(f"rlcore: {hook}: {', '.join(each.plugin_name for each in implementations)}\n")
+        write(f"rlcore: {hook}: {', '.join(each.plugin_name for each in implementations)}", sys.stderr)
 
 
 def _load(
@@ -127,13 +128,12 @@ def _load(
     plugin = Plugin(installed.dist, installed.version, installed.name, installed.module)
     is_traced = is_on(environ, "RLCORE_TRACE_PLUGINS")
     if is_traced:  # also before loading, because an import may hang or end the process
-        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: loading\n")
+        write(f"rlcore: {plugin}: {plugin.module}: loading", sys.stderr)
     start = time.perf_counter()
     try:
         check_disabled(installed, environ)
         if installed.problem:
             raise Refused(State.BROKEN, installed.problem)
-        check_disabled(installed, environ)
         check_requirements(installed)
         before = set(sys.modules)
         module = _import(installed.module)
@@ -157,7 +157,7 @@ def _load(
     if is_traced:
         outcome = ", ".join(component.name for component in plugin.components) or plugin.reason or "nothing"
         duration_ms = 1e3 * (time.perf_counter() - start)
-        sys.stderr.write(f"rlcore: {plugin}: {plugin.module}: {plugin.state} in {duration_ms:.1f} ms: {outcome}\n")
+        write(f"rlcore: {plugin}: {plugin.module}: {plugin.state} in {duration_ms:.1f} ms: {outcome}", sys.stderr)
     return plugin
 
 

@@ -13,6 +13,7 @@ import attrs
 
 from rlcore.data.sources import load_reference
 from rlcore.errors import DataError
+from rlcore.safe_text import show
 
 FORMS = (
     "a reward is a function, 'module:function', a registered reward's name, a pair (reward, weight), a mapping "
@@ -61,7 +62,7 @@ def read_forms(reward_fn: Any, path: str = "reward_fn") -> list[RewardForm]:
 def _read(spec: Any, path: str) -> RewardForm:
     if isinstance(spec, Mapping):
         if "fn" not in spec:
-            raise DataError(f"{path}: {dict(spec)!r} needs the key 'fn' ('weight' and 'name' are optional)")
+            raise DataError(f"{path}: {show(spec)} needs the key 'fn' ('weight' and 'name' are optional)")
         name = None if spec.get("name") is None else str(spec["name"])
         options = {key: value for key, value in spec.items() if key not in OWN_KEYS}
         return RewardForm(spec["fn"], path, name, _weight(spec.get("weight", 1.0), spec["fn"]), options)

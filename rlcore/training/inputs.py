@@ -11,6 +11,7 @@ import attrs
 
 from rlcore.errors import InputsError
 from rlcore.logging import get_logger
+from rlcore.safe_text import show
 
 log = get_logger("inputs")
 
@@ -53,7 +54,8 @@ class Inputs:
         """
         if self.model is None or isinstance(self.model, (bool, int, float, list, tuple)):
             raise InputsError(
-                f"model = {self.model!r}: must be a hub id, folder, PretrainedConfig or module (in a file model.path)"
+                f"model = {show(self.model)}: must be a hub id, folder, PretrainedConfig or module (in a file "
+                "model.path)"
             )
         refuse_descriptions(self.model, "model.path")
         refuse_descriptions(self.tokenizer, "model.tokenizer")

@@ -13,11 +13,11 @@ from rlcore.checkpoints.manifest import sync_folder
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.config import unstructure
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.logging import get_logger
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
+from rlcore.settings import to_record
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.run import Run
@@ -90,7 +90,7 @@ class Saver:
             "trainer": own, "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
         }  # fmt: skip
-        manifest = {"config": unstructure(run.config), "plugins": self.plugins, "world": run.ranks.world}
+        manifest = {"config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world}
         score = self.score if self.evaluated_at == run.step else None
 
         def fill(folder: Path) -> None:

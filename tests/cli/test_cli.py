@@ -94,9 +94,10 @@ def test_plugins_in_json_carry_a_schema_number(run: Python) -> None:
     }
 
 
-def test_check_exits_with_1_unless_every_plugin_is_ok(run: Python) -> None:
-    assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 1
-    assert run("list-plugins", RLCORE_DISABLE_PLUGINS="rlcore-sft").returncode == 0
+def test_check_is_content_with_plugins_that_a_person_disabled(run: Python) -> None:
+    strict = {"RLCORE_STRICT_PLUGINS": "1", "RLCORE_DISABLE_PLUGINS": "rlcore-sft"}
+    assert run("list-plugins", "--check", **strict).returncode == 0
+    assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-stf").returncode == 1
 
 
 def test_a_component_is_shown_by_its_short_and_its_full_name(run: Python) -> None:
@@ -246,3 +247,29 @@ def test_a_section_that_names_a_component_says_where_its_options_are(run: Python
     assert done.returncode == 1
     advice = r"the options of 'trainer' are those of the component it names: (rlcore show \w+, )*rlcore show ppo, "
     assert re.search(advice, done.stderr)
+
+
+def test_neither_errors_nor_wrong_usage_drive_the_terminal_or_tell_a_secret(run: Python, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text('"\\e[2Jtoken": s3cret\nrun: {api_kay: s3cret}\n')
+    calls = [
+        (["train", "run.yaml", "run.x\x1b[2J=[s3cret"], {}, 1),
+        (["train", "run.yaml", "--api_key\x1b[2J=s3cret"], {}, 2),
+        (["train", "run.yaml", "--api_key\x1b[2J", "s3cret"], {}, 2),
+        (["train", "run\x1b[2J.yaml"], {"RLCORE_DEBUG": "1"}, 1),
+        (["doctor", "--config", "run.yaml"], {}, 0),
+    ]
+    for words, environment, code in calls:
+        done = run(*words, **environment)
+        assert done.returncode == code, done.stderr
+        assert r"\x1b[2J" in done.stdout + done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_modules_of_the_working_folder_shadow_no_package_of_the_command_line(run: Python, tmp_path: Path) -> None:
+    for name in ("attrs", "attr", "pluggy", "yaml", "rich", "cattrs", "json", "difflib", "rlcore_ppo", "packaging"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')\n")
+    (tmp_path / "run.yaml").write_text("trainer: {clip: 1}\n")
+    for words in (["show", "ppo"], ["doctor", "--config", "run.yaml"], ["list-plugins"]):
+        done = run(*words)
+        assert (done.returncode, "working folder" in done.stdout + done.stderr) == (0, False), done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from rlcore.config import (
     unstructure,
 )
 from rlcore.errors import ConfigError
-from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
+from rlcore.safe_text import redact
+from rlcore.settings import DataConfig, RunConfig, SamplingConfig, TrainConfig, to_record
 
 
 @config
@@ -139,16 +141,52 @@ def test_every_error_is_told_at_once_each_with_its_path() -> None:
         path="ppo",
     )
     lines = text.splitlines()
-    assert [line.split(" = ")[0] for line in lines] == [
-        "run.yaml: ppo.clpi",
-        "run.yaml: ppo.steps",
-        "run.yaml: ppo.inner.lr",
-        "run.yaml: ppo.inner.betas[1]",
-        "run.yaml: ppo.weights.a",
-        "run.yaml: ppo.zzz",
+    assert [re.split(" = |: ", line)[1] for line in lines] == [
+        "ppo.clpi",
+        "ppo.steps",
+        "ppo.inner.lr",
+        "ppo.inner.betas[1]",
+        "ppo.weights.a",
+        "ppo.zzz",
     ]
-    assert lines[0].endswith(": no such option; did you mean 'clip'?")
+    assert lines[0] == "run.yaml: ppo.clpi: no such option; did you mean 'clip'?"
     assert "there are steps, clip, on" in lines[-1]
+
+
+@config
+class Account:
+    api_key: str | None = option(None, "key of the account")
+    tags: tuple[str, ...] = option((), "tags")
+
+
+def test_no_error_tells_a_secret_or_the_value_of_an_unknown_option() -> None:
+    for values in ({"apikey": "s3cret"}, {"api_key": {"a": "s3cret"}}, {"api_key": 53}, {"tags": {"x": "s3cret"}}):
+        with pytest.raises(ConfigError) as caught:
+            structure(Account, values, where="run.yaml", path="loggers[0]")
+        assert str(caught.value).startswith(f"run.yaml: loggers[0].{next(iter(values))}")
+        assert "s3cret" not in str(caught.value)
+        assert "53" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        parse_overrides(["loggers.api_key:s3cret", "a.token=[s3cret", "b.token=*s3cret", ".c=s3cret"])
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_stands_for_a_secret_is_no_value() -> None:
+    message = r"^run.yaml: api_key: stands for a secret, which no file of a run contains: set the option \(key"
+    with pytest.raises(ConfigError, match=message):
+        structure(Account, redact({"api_key": "s3cret"}), where="run.yaml")
+    with pytest.raises(ConfigError, match=r"^tags = 'ftp://<hidden>@host': stands for a secret"):
+        structure(Account, redact({"tags": "ftp://me@host"}))
+
+
+def test_a_runs_record_hides_secrets_but_not_columns_of_rows() -> None:
+    rows = [{"prompt": "Guess.", "secret": "word"}]
+    logger = {"name": "acme", "api_key": "s3cret"}
+    record = to_record(TrainConfig(loggers=(logger,), data=DataConfig(prompts=rows, eval_prompts="ftp://me@host/x")))
+    assert record["loggers"] == [{"name": "acme", "api_key": "<hidden>"}]
+    assert record["data"]["prompts"] == rows
+    assert record["data"]["eval_prompts"] == "ftp://<hidden>@host/x"
+    assert record["run"] == unstructure(RunConfig())
 
 
 def test_a_tuple_of_fixed_length_is_counted() -> None:
@@ -228,8 +266,8 @@ def test_every_override_that_cannot_be_used_is_told() -> None:
     first, second, third, fourth = str(caught.value).splitlines()
     assert first == "a.b: 'a' already has a value, not options"
     assert second == "'c': must be written key=value, such as trainer.clip=0.1"
-    assert third.startswith("'d=[1':1:3: is not valid YAML")
-    assert fourth.startswith("'.=2': must be written key=value")
+    assert third.startswith("'d=...':1:3: is not valid YAML")
+    assert fourth.startswith("'.=...': must be written key=value")
 
 
 def test_yaml_means_what_its_1_2_standard_says(tmp_path: Path) -> None:

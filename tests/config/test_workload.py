@@ -32,7 +32,7 @@ def test_inherited_options_are_set_and_checked_like_others() -> None:
     assert (options.micro_batch_size, options.optimizer.lr, options.optimizer.eps) == (2, 0.5, 1e-6)
     with pytest.raises(ConfigError, match="micro_batch_tokens = -1: must be at least 0"):
         structure(Imitation, {"micro_batch_tokens": -1})
-    with pytest.raises(ConfigError, match="micro_batch_siz = 1: no such option; did you mean 'micro_batch_size'"):
+    with pytest.raises(ConfigError, match="micro_batch_siz: no such option; did you mean 'micro_batch_size'"):
         structure(Imitation, {"micro_batch_siz": 1})
 
 

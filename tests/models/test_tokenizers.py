@@ -80,7 +80,7 @@ def test_what_the_options_lack_a_kind_may_be_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paddingside": "left"}, r"model.tokenizer.paddingside = 'left': no such option; did you mean 'padding_side'"),
+        ({"paddingside": "left"}, r"model.tokenizer.paddingside: no such option; did you mean 'padding_side'"),
         ({"padding_side": "middle"}, r"model.tokenizer.padding_side = 'middle': must be .*'left', 'right'"),
         ({"pad_token": 31}, r"model.tokenizer.pad_token = 31: must be text"),
         ({"use_fast": "no"}, r"model.tokenizer.use_fast = 'no': must be true or false"),

@@ -93,7 +93,7 @@ def test_the_list_shows_what_a_run_of_a_file_would_see_and_nothing_else_of_it_ma
     [
         ("plugins: [one]", "plugins = ['one']: must be a mapping of options"),
         ("plugins: {disable: one}", "plugins.disable = 'one': must be a list (plugins that are not loaded)"),
-        ("plugins: {disabel: [one]}", "plugins.disabel = ['one']: no such option; did you mean 'disable'?"),
+        ("plugins: {disabel: [one]}", "plugins.disabel: no such option; did you mean 'disable'?"),
     ],
 )
 def test_a_section_that_cannot_be_read_is_an_error_with_its_place(site: Site, text: str, said: str) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from rich.console import Console
 
 from rlcore.components import Dropped
 from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.terminal import TerminalConsole
 from rlcore.plugins.fence import Fence
 from rlcore.settings import TrainConfig
 
@@ -51,7 +51,7 @@ def make_screen(
     tmp_path: Path, config: ConsoleConfig | None = None, *, terminal: bool = False, width: int = 100, **run: Any
 ) -> Screen:
     file = io.StringIO()
-    console = Console(file=file, width=width, force_terminal=terminal, highlight=False)
+    console = TerminalConsole(file=file, width=width, force_terminal=terminal, highlight=False)
     some_run = SomeRun(tmp_path, **run)
     return Screen(ConsoleLogger(config or ConsoleConfig(), some_run, console=console), some_run, file)
 

@@ -23,6 +23,7 @@ from rlcore.models.hub import WEIGHTS_FILE, first_line
 from rlcore.models.kind import DECODER_ONLY, kind_of
 from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
+from rlcore.safe_text import show
 
 GIVEN = "peft_given_to_rlcore"
 """Attribute of a model that holds the option from which its adapter was made."""
@@ -56,7 +57,7 @@ def attach(model: PreTrainedModel, given: Any) -> None:
         if unstructure(given) == vars(model).get(GIVEN):
             return
         raise ModelError(
-            f"model.peft = {given!r:.80}: the model carries an adapter already: leave model.peft out to train that, or "
+            f"model.peft = {show(given)}: the model carries an adapter already: leave model.peft out to train that, or "
             "give a model without one"
         )
     name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
@@ -110,7 +111,7 @@ def _configured(given: Any) -> Any:
         return copy.deepcopy(given)
     if not isinstance(given, Mapping):
         raise ModelError(
-            f"model.peft = {given!r:.80}: give a mapping such as {{type: lora, r: 8}}, a peft configuration, or the "
+            f"model.peft = {show(given)}: give a mapping such as {{type: lora, r: 8}}, a peft configuration, or the "
             "folder or hub id of a trained adapter"
         )
     options = {name: value for name, value in given.items() if name not in ("type", "peft_type")}
