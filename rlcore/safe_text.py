@@ -16,7 +16,7 @@ _SECRET = re.compile(
 )
 _OF_TEXT = re.compile(r"(?:eos|bos|pad|unk|sep|cls|mask|special|start|end|stop|image|audio|video)token$")
 """Tokens of a tokenizer, which are no secrets."""
-_LOGIN = re.compile(r"(?<=://)[^/\s'\"]+(?=@)")
+_LOGIN = re.compile(r"(\b[a-zA-Z][\w+.-]{1,20}:/{1,2})[^/\s'\"]+(?=@)")  # `Path` makes one slash of two
 _PARAMETER = re.compile(r"([?&]([\w.%-]+)=)[^&#\s'\"]+")
 
 
@@ -40,11 +40,10 @@ def is_secret(name: object) -> bool:
 
 def hide_logins(text: str) -> str:
     """Hide the logins and the secret parameters of URLs, as in `https://user:password@host/?token=1`."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
-    return _PARAMETER.sub(
-        lambda found: found[1] + HIDDEN if is_secret(found[2]) else found[0], _LOGIN.sub(HIDDEN, text)
-    )
+    text = _LOGIN.sub(rf"\1{HIDDEN}", text)
+    return _PARAMETER.sub(lambda found: found[1] + HIDDEN if is_secret(found[2]) else found[0], text)
 
 
 def redact(value: Any) -> Any:
@@ -53,7 +52,7 @@ def redact(value: Any) -> Any:
     null, true and false are shown under any key. Values other than text, mappings, lists and tuples are unchanged.
     """
     if isinstance(value, str):
-        return hide_logins(value) if "://" in value else value
+        return hide_logins(value)
     if isinstance(value, Mapping):
         return {
             key: HIDDEN if is_secret(key) and _holds_something(part) else redact(part) for key, part in value.items()

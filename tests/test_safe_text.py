@@ -34,6 +34,7 @@ def test_logins_in_urls_are_hidden() -> None:
     assert hide_logins("see https://me:p@ss@host/x and http://host/me@here") == (
         "see https://<hidden>@host/x and http://host/me@here"
     )
+    assert hide_logins("https:/me:p@host/x, C:/me@x and a://b") == "https:/<hidden>@host/x, C:/me@x and a://b"
     assert hide_logins("http://host/x?step=1&api_key=s3cret&b=2#c") == "http://host/x?step=1&api_key=<hidden>&b=2#c"
     assert str(ConfigError("run.root = 'ftp://me:s3cret@host'")) == "run.root = 'ftp://<hidden>@host'"
 

@@ -13,7 +13,7 @@ import attrs
 
 from rlcore.data.sources import load_reference
 from rlcore.errors import DataError
-from rlcore.safe_text import show
+from rlcore.safe_text import is_secret, show
 
 FORMS = (
     "a reward is a function, 'module:function', a registered reward's name, a pair (reward, weight), a mapping "
@@ -48,7 +48,7 @@ def read_forms(reward_fn: Any, path: str = "reward_fn") -> list[RewardForm]:
     Raises:
         DataError: `reward_fn` has none of the allowed forms, or a weight is not a finite number.
     """
-    if isinstance(reward_fn, Mapping) and "fn" not in reward_fn:
+    if isinstance(reward_fn, Mapping) and "fn" not in reward_fn and not any(map(is_secret, reward_fn)):
         forms = [attrs.evolve(_read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
     elif isinstance(reward_fn, (list, tuple)) and not _is_weighted(reward_fn):
         forms = [_read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
@@ -110,7 +110,7 @@ def _check_callable(function: Any, entry: Any, what: str) -> Callable[..., Any]:
         call: Callable[..., Any] = function
         return call
     hint = f"; {FORMS}" if what == "reward_fn" else "; give a function or 'module:function'"
-    raise DataError(f"{what}: {shorten(entry)} ({type(function).__name__}) is not callable{hint}")
+    raise DataError(f"{what}: {show(entry, 80)} ({type(function).__name__}) is not callable{hint}")
 
 
 def _name(function: Any) -> str:

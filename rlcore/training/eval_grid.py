@@ -34,9 +34,10 @@ def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator
             UNSWEPT has a list.
     """
     swept = {name: value for name, value in changes.items() if _is_sweep(name, value)}
-    for name, values in swept.items():
-        _check_values(name, values)
     plain = unstructure(base)
+    for name, values in swept.items():
+        if name in plain:  # others are refused below, without their values
+            _check_values(name, values)
     for values in itertools.product(*swept.values()):
         chosen = dict(zip(swept, values, strict=True))
         suffix = "".join(f"@{name}={value}" for name, value in chosen.items())

@@ -87,6 +87,14 @@ def test_a_coroutine_is_not_left_behind_when_another_function_raises():
         ([{"fn": by_output, "wieght": 1}], r"reward_fn\[0\]: 'wieght': .*allowed keys are 'fn', 'weight' and 'name'"),
         ([{"fn": "math:floor", "low": 1}], r"only a registered reward has options"),
         ({"good": {"weight": 1}}, r"reward_fn\.good: .* needs the key 'fn'"),
+        (
+            {"function": "count", "api_key": "s3cret"},
+            r"^reward_fn: \{'function': \.\.\., 'api_key': \.\.\.\} needs the key 'fn'",
+        ),
+        (
+            [["math:floor", {"api_key": 1}]],
+            r"^reward_fn: \['math:floor', \{'api_key': \.\.\.\}\] \(list\) is not callable",
+        ),
         ("no_such_module:f", r"reward_fn = 'no_such_module:f': importing 'no_such_module' failed"),
         ("math:pi", r"reward_fn: 'math:pi' \(float\) is not callable"),
     ],

@@ -61,6 +61,7 @@ def test_an_option_that_is_a_list_is_swept_by_a_list_of_lists() -> None:
         ({"temperature": []}, r"eval.gen.temperature is an empty list"),
         ({"beta": [1], "temperature": []}, r"eval.gen.temperature is an empty list"),
         ({"beta": [1, 2, 1]}, r"eval.gen.beta = \[1, 2, 1\]: holds 1 twice"),
+        ({"foo": ["s3cret", "s3cret"]}, r"^eval.gen: foo: no such option; there are [a-z_, ]+$"),
         ({"temperature": [0.5, -1]}, r"temperature = -1: must "),
         ({"temperature": [0.5, "1"]}, r"temperature = '1': must be a number"),
         ({"batch_size": [1, 2]}, r"eval.gen.batch_size = \[1, 2\]: cannot be a list: it does not change the samples"),
