@@ -25,6 +25,7 @@ import os, signal, time
 from concurrent.futures import ThreadPoolExecutor
 pool = ThreadPoolExecutor(1)
 
+def quick(outputs): return [0.0] * len(outputs)
 def hang(outputs): time.sleep(600)
 def hang_in_a_pool(outputs): return pool.submit(time.sleep, 600).result()
 def stopped(outputs):
@@ -65,3 +66,10 @@ def test_a_stop_while_a_reward_runs_finishes_the_step_and_saves(train: Train, tm
     assert done.returncode == 0, done.stderr
     assert "SIGTERM: finishing step 1, then saving" in done.stderr
     assert (tmp_path / "runs/r/checkpoints/00000001/manifest.json").exists()
+
+
+def test_the_limit_holds_for_metric_functions_too(train: Train) -> None:
+    done = train("quick", "data.metric_fn=judges:hang", "run.steps=1")
+    assert done.returncode == 1
+    said = "RewardError: metric function 'hang' (evaluation after step 1, batch of 2) did not return within"
+    assert done.stderr.splitlines()[-1].startswith(said)
