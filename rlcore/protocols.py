@@ -572,7 +572,8 @@ class SchedulerBuilder(Protocol):
                 options.
 
         Returns:
-            A schedule whose `step()`, which takes no argument, is called after each optimizer step.
+            A schedule whose `step()`, which takes no argument, is called after each optimizer step, and once more for
+            each planned optimizer step that a step of the run leaves out.
 
         Raises:
             ValueError: the options are incompatible; the run is refused with this message.
