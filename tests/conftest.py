@@ -83,7 +83,7 @@ def eos_padded_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture
 def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Callable[..., Any]:
     """Factory of trainers that are ready to step, each with its own run folder."""
-    from rlcore.config import structure
+    from rlcore.config import merge, structure
     from rlcore.settings import TrainConfig
     from rlcore.training.build import assemble
     from rlcore.training.inputs import Inputs
@@ -98,10 +98,10 @@ def make_trainer(tmp_path: Path, char_tokenizer: PreTrainedTokenizerFast) -> Cal
             "trainer": {"name": name, **options},
             "run": {"root": str(tmp_path / f"runs-{next(made)}"), "steps": 100},
             "loggers": [],
-            **(sections or {}),
         }
         brought = Inputs(model=model, tokenizer=tokenizer or char_tokenizer, **(inputs or {}))
-        return assemble(structure(TrainConfig, settings, where="test"), brought, "test").trainer
+        config = structure(TrainConfig, merge(settings, sections or {}), where="test")
+        return assemble(config, brought, "test").trainer
 
     return make
 

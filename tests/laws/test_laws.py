@@ -1,29 +1,54 @@
-"""Invariants of every algorithm: extra columns, neighbours or micro-batches must not change what is learned."""
+"""Invariants of every algorithm: padding, order, neighbours and micro-batches must not change what is learned."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from rlcore import ops
 from rlcore.data.samples import stack_samples
+from rlcore.optim.meter import Meter
 from rlcore.types import Trajectories
 
 Make = Callable[..., Any]
 Gradients = dict[str, Tensor]
 SAMPLES = [["ab", "cde"], "hello there.", ["who? ", "me!", " why? ", "because."], ["q", "!"], "yes", ["long ago", "it"]]
+REWARDS = [1.0, -0.5, 2.0, 0.25, -1.0, 0.0]
 PROMPTS = ["ab", "hello", "q", "see you."]
 ENDS = [30, 3, 7, 11, 19]
 EOS, PAD = 30, 31
+VALUES = [{}, {"value_layers": 1}, {"critic": "copy"}, {"unfrozen_layers": 1}]
 
 
-@pytest.fixture(params=["sft", "ppo"])
+def letters(outputs: list[str]) -> list[float]:
+    return [len(output) * 0.5 - output.count("a") for output in outputs]
+
+
+ROLLOUTS: dict[str, Any] = {"prompts": PROMPTS, "reward_fn": letters}
+ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sft": ({}, {"samples": SAMPLES}),
+    "ilql": ({"awac_beta": 0.5, "gamma": 0.9, "num_q_heads": 2}, {"samples": SAMPLES, "rewards": REWARDS}),
+    "ppo": (
+        {
+            "rollouts": 24, "epochs": 1, "entropy_coef": 0.01, "kl_coef": 0.1, "gamma": 0.9,
+            "bootstrap_truncated": True, "missing_eos_penalty": 0.5, "score_scaling": "running",
+        },
+        ROLLOUTS,
+    ),
+    "rft": ({"generations": 6}, ROLLOUTS),
+}  # fmt: skip
+"""Options and inputs of each algorithm."""
+
+
+@pytest.fixture(params=ALGORITHMS)
 def algorithm(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -35,19 +60,12 @@ def packing(request: pytest.FixtureRequest) -> bool:
     return packs
 
 
-def letters(outputs: list[str]) -> list[float]:
-    return [len(output) * 0.5 - output.count("a") for output in outputs]
-
-
 def build(
     make: Make, name: str, model: PreTrainedModel, *, micro: int = 0, tokens: int = 0, **architecture: Any
 ) -> Any:
     """Make a trainer whose optimizer step uses all of its data."""
-    options: dict[str, Any] = {"batch_size": 64, "micro_batch_size": micro, "micro_batch_tokens": tokens}
-    inputs: dict[str, Any] = {"samples": SAMPLES}
-    if name == "ppo":
-        options |= {"rollouts": 24, "epochs": 1, "entropy_coef": 0.01, "kl_coef": 0.1}
-        inputs = {"prompts": PROMPTS, "reward_fn": letters}
+    own, inputs = ALGORITHMS[name]
+    options = {"batch_size": 64, "micro_batch_size": micro, "micro_batch_tokens": tokens, **own}
     sections = {"model": architecture, "gen": {"max_new_tokens": 6, "eos_token_ids": ENDS}}
     trainer = make(name, model, sections=sections, inputs=inputs, **options)
     assert (trainer.policy().module.layout.longest > 0) == architecture.get("speed", {}).get("packing", True)
@@ -55,13 +73,21 @@ def build(
 
 
 def data(trainer: Any) -> Trajectories:
-    """Return the training data of one step: a round of rollouts, or all demonstrations."""
-    if not hasattr(trainer, "rollout"):
-        return stack_samples(trainer.run.samples)
-    trainer.rollout()
-    batch = trainer.store.take()
-    # A policy in the middle of an epoch: ratios differ from 1, and some are clipped.
-    return batch.with_columns(old_logprobs=batch["old_logprobs"] + torch.linspace(-0.4, 0.4, batch.tokens.shape[1]))
+    """Return the training data of one step: a round of rollouts, its best responses, or all demonstrations."""
+    if hasattr(trainer, "grow"):
+        trainer.grow()
+        trainer.num_improved = 0
+        return trainer.select()[0]
+    if hasattr(trainer, "rollout"):
+        trainer.rollout()
+        batch: Trajectories = trainer.store.take()
+        # A policy in the middle of an epoch: ratios differ from 1, and some are clipped.
+        return batch.with_columns(old_logprobs=batch["old_logprobs"] + torch.linspace(-0.4, 0.4, batch.tokens.shape[1]))
+    batch = stack_samples(trainer.run.samples)
+    if not hasattr(trainer, "returns"):
+        return batch
+    earned = torch.tensor([reward for i in range(len(batch)) for reward in trainer._chosen_rewards(i)])
+    return batch.with_columns(rewards=ops.spread(earned.float(), batch.action_mask))
 
 
 def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) -> tuple[Gradients, dict[str, float]]:
@@ -71,6 +97,14 @@ def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(trainer.updater, "step", lambda *_: None)
         if hasattr(trainer, "rollout"):
             metrics = trainer.update(batch)
+        elif hasattr(trainer, "imitate"):
+            metrics = trainer.imitate(batch)
+        elif hasattr(trainer, "returns"):
+            meter, config = Meter(trainer.run.ranks), trainer.config
+            trainer.updater.accumulate(
+                batch, trainer.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
+            )
+            metrics = meter.means()
         else:
             patch.setattr(sys.modules[type(trainer).__module__], "stack_samples", lambda samples: batch)
             metrics = next(trainer.steps())
@@ -81,14 +115,14 @@ def learn(trainer: Any, batch: Trajectories, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def assert_same(
-    ours: tuple[Gradients, dict[str, float]], theirs: tuple[Gradients, dict[str, float]], by: float
+    ours: tuple[Gradients, dict[str, float]], theirs: tuple[Gradients, dict[str, float]], by: float, where: object = ""
 ) -> None:
-    assert ours[0].keys() == theirs[0].keys()
+    assert ours[0].keys() == theirs[0].keys(), where
     scale = max(float(gradient.abs().max()) for gradient in ours[0].values())
-    assert scale > 0.01
+    assert scale > 0.01, where
     for name, gradient in ours[0].items():
-        assert float((gradient - theirs[0][name]).abs().max()) <= by * max(1.0, scale), name
-    assert ours[1] == pytest.approx(theirs[1], rel=1e-4, abs=1e-5)
+        assert float((gradient - theirs[0][name]).abs().max()) <= by * max(1.0, scale), (name, where)
+    assert ours[1] == pytest.approx(theirs[1], rel=1e-4, abs=1e-5), where
 
 
 def moved(batch: Trajectories, offsets: Sequence[int], width: int, pad_id: int, garbage: float) -> Trajectories:
@@ -113,110 +147,90 @@ def moved(batch: Trajectories, offsets: Sequence[int], width: int, pad_id: int, 
     )
 
 
-def layouts(batch: Trajectories) -> dict[str, tuple[list[int], int]]:
+def layouts(batch: Trajectories, garbage: float) -> Iterator[tuple[str, Trajectories]]:
+    """Yield the batch with more padding, on either side or both, of padding tokens and of EOS; and what it is."""
     lengths = batch.mask.sum(1).tolist()
     widest = max(lengths)
-    return {
-        "more on the right": ([0] * len(batch), widest + 5),
-        "all on the left": ([widest - length for length in lengths], widest),
-        "more on the left": ([widest + 4 - length for length in lengths], widest + 4),
-        "on both sides, each row its own": ([i * 5 % (widest + 6 - n) for i, n in enumerate(lengths)], widest + 6),
-    }
+    for name, offsets, width in (
+        ("more on the right", [0] * len(batch), widest + 5),
+        ("all on the left", [widest - length for length in lengths], widest),
+        ("more on the left", [widest + 4 - length for length in lengths], widest + 4),
+        ("on both sides, each row its own", [i * 5 % (widest + 6 - n) for i, n in enumerate(lengths)], widest + 6),
+    ):
+        for pad_id in (PAD, EOS):
+            yield f"{name}, padded with {pad_id}", moved(batch, offsets, width, pad_id, garbage)
 
 
-LAYOUTS = ["more on the right", "all on the left", "more on the left", "on both sides, each row its own"]
-
-
-@pytest.mark.parametrize("pad_id", [PAD, EOS], ids=["pad", "pad = eos"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@torch.no_grad()
 def test_padding_changes_no_logprob_and_no_value(
-    make_trainer: Make, tiny_model: PreTrainedModel, packing: bool, layout: str, pad_id: int
+    make_trainer: Make, tiny_model: PreTrainedModel, packing: bool
 ) -> None:
     trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
     batch = data(trainer)
-    offsets, width = layouts(batch)[layout]
-    other = moved(batch, offsets, width, pad_id, garbage=0.0)
-    with torch.no_grad():
-        for score in (trainer.policy().score, trainer.policy().reference_score):
-            ours, theirs = score(batch), score(other)
-            assert ours.logprobs[~batch.action_mask].abs().sum() == 0
-            assert theirs.logprobs[~other.action_mask].abs().sum() == 0
-            assert torch.allclose(ours.logprobs[batch.action_mask], theirs.logprobs[other.action_mask], atol=1e-5)
-            if ours.values is not None:
-                assert torch.allclose(ours.values[batch.action_mask], theirs.values[other.action_mask], atol=1e-5)
+    for score in (trainer.policy().score, trainer.policy().reference_score):
+        ours = score(batch)
+        assert ours.logprobs[~batch.action_mask].abs().sum() == 0
+        for where, other in layouts(batch, garbage=0.0):
+            theirs = score(other)
+            assert theirs.logprobs[~other.action_mask].abs().sum() == 0, where
+            for one, two in ((ours.logprobs, theirs.logprobs), (ours.values, theirs.values)):
+                assert (one is None) == (two is None)
+                if one is not None:
+                    assert torch.allclose(one[batch.action_mask], two[other.action_mask], atol=1e-5), where
 
 
-@pytest.mark.parametrize("pad_id", [PAD, EOS], ids=["pad", "pad = eos"])
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_padding_changes_no_gradient(
-    make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch,
-    algorithm: str, layout: str, pad_id: int,
-) -> None:  # fmt: skip
-    trainer = build(make_trainer, algorithm, tiny_model)
-    batch = data(trainer)
-    offsets, width = layouts(batch)[layout]
-    expected = learn(trainer, batch, monkeypatch)
-    other = moved(batch, offsets, width, pad_id, garbage=3.0)
-    assert_same(expected, learn(trainer, other, monkeypatch), 1e-6)
-
-
-def test_the_layout_changes_no_gradient_of_an_unpacked_pass(
-    make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, algorithm: str
+    make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, algorithm: str, packing: bool
 ) -> None:
-    trainer = build(make_trainer, algorithm, tiny_model, speed={"packing": False})
+    trainer = build(make_trainer, algorithm, tiny_model, speed={"packing": packing})
     batch = data(trainer)
     expected = learn(trainer, batch, monkeypatch)
-    for offsets, width in layouts(batch).values():
-        assert_same(expected, learn(trainer, moved(batch, offsets, width, EOS, garbage=3.0), monkeypatch), 2e-6)
+    for where, other in layouts(batch, garbage=3.0):
+        assert_same(expected, learn(trainer, other, monkeypatch), 1e-6 if packing else 2e-6, where)
 
 
 def test_padding_changes_no_advantage(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = build(make_trainer, "ppo", tiny_gpt2)
     trainer.rollout()
     batch = trainer.store.take()
-    given = attrs_without(batch, "rewards", "advantages", "returns")
+    shaped = ("rewards", "advantages", "returns")
+    given = batch.with_only(*(name for name in batch.columns if name not in shaped))
+    scale = copy.copy(trainer.scale)
     ours, metrics = trainer._shaped(given)
-    for offsets, width in layouts(batch).values():
-        other, others = trainer._shaped(moved(given, offsets, width, EOS, garbage=7.0))
-        for name in ("rewards", "advantages", "returns"):
-            assert torch.allclose(ours[name][ours.action_mask], other[name][other.action_mask], atol=1e-6), name
-        assert others == pytest.approx(metrics)
+    for where, layout in layouts(given, garbage=7.0):
+        trainer.scale = copy.copy(scale)
+        other, others = trainer._shaped(layout)
+        for name in shaped:
+            assert torch.allclose(ours[name][ours.action_mask], other[name][other.action_mask], atol=1e-6), (
+                name,
+                where,
+            )
+        assert others == pytest.approx(metrics), where
 
 
-def attrs_without(batch: Trajectories, *names: str) -> Trajectories:
-    columns = {name: column for name, column in batch.columns.items() if name not in names}
-    return Trajectories(batch.tokens, batch.mask, batch.action_mask, batch.ended, columns)
-
-
-def test_the_order_of_a_batch_changes_no_gradient(
+def test_neither_the_order_of_a_batch_nor_its_micro_batches_change_a_gradient(
     make_trainer: Make, tiny_model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    trainer = build(make_trainer, algorithm, tiny_model, micro=4)
+    trainer = build(make_trainer, algorithm, tiny_model)
     batch = data(trainer)
     expected = learn(trainer, batch, monkeypatch)
-    for seed in (1, 2):
-        order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed))
-        assert_same(expected, learn(trainer, batch.rows(order), monkeypatch), 1e-6)
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))
+    assert_same(expected, learn(trainer, batch.rows(order), monkeypatch), 1e-6, "in another order")
+    for micro, tokens in [(1, 0), (5, 0), (0, 1), (0, 30), (3, 40)]:
+        trainer.config = attrs.evolve(trainer.config, micro_batch_size=micro, micro_batch_tokens=tokens)
+        assert_same(expected, learn(trainer, batch.rows(order), monkeypatch), 1e-6, (micro, tokens))
 
 
-@pytest.mark.parametrize(("micro", "tokens"), [(1, 0), (2, 0), (5, 0), (64, 0), (0, 1), (0, 30), (3, 40)])
-def test_splitting_into_micro_batches_changes_no_gradient(
-    make_trainer: Make,
-    tiny_model: PreTrainedModel,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
-    micro: int,
-    tokens: int,
-) -> None:
-    whole = build(make_trainer, algorithm, tiny_model)
-    batch = data(whole)
-    expected = learn(whole, batch, monkeypatch)
-    split = build(make_trainer, algorithm, copy.deepcopy(tiny_model), micro=micro, tokens=tokens)
-    split.policy().module.load_state_dict(whole.policy().module.state_dict())
-    assert_same(expected, learn(split, batch, monkeypatch), 1e-6)
-
-
-@pytest.mark.parametrize("value", [{}, {"value_layers": 1}, {"critic": "copy"}, {"unfrozen_layers": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("algorithm", "value"),
+    [
+        ("sft", {}),
+        ("rft", {"unfrozen_layers": 1}),
+        ("ilql", {"unfrozen_layers": 1}),
+        *(("ppo", value) for value in VALUES),
+    ],
+    ids=str,
+)
 def test_packing_changes_nothing(
     make_trainer: Make,
     tiny_model: PreTrainedModel,
@@ -241,33 +255,26 @@ def test_a_sequence_does_not_depend_on_its_neighbours(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool
 ) -> None:
     trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
-    batch = data(trainer)
-    with torch.no_grad():
-        together = trainer.policy().score(batch)
-        for i in range(len(batch)):
-            row = batch.rows(torch.tensor([i]))
-            alone = trainer.policy().score(row)
-            here, there = batch.action_mask[i], row.action_mask[0]
-            assert torch.allclose(together.logprobs[i][here], alone.logprobs[0][there], atol=1e-5)
-            assert torch.allclose(together.values[i][here], alone.values[0][there], atol=1e-5)
-
-
-def test_a_sequences_gradient_does_not_depend_on_its_neighbours(
-    make_trainer: Make, tiny_model: PreTrainedModel, packing: bool
-) -> None:
-    trainer = build(make_trainer, "ppo", tiny_model, speed={"packing": packing})
-    batch = data(trainer)
-    policy, row = trainer.policy(), batch.rows(torch.tensor([3]))
+    batch, policy = data(trainer), trainer.policy()
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
-    said, alone = policy.score(batch), policy.score(row)
-    together = torch.autograd.grad(said.logprobs[3].sum() + said.values[3].sum(), parameters)
-    apart = torch.autograd.grad(alone.logprobs.sum() + alone.values.sum(), parameters)
-    scale = max(float(gradient.abs().max()) for gradient in apart)
-    for ours, theirs in zip(together, apart, strict=True):
-        assert float((ours - theirs).abs().max()) <= 2e-6 * max(1.0, scale)
+    together = policy.score(batch)
+    for i in range(len(batch)):
+        row = batch.rows(torch.tensor([i]))
+        alone = policy.score(row)
+        here, there = batch.action_mask[i], row.action_mask[0]
+        assert torch.allclose(together.logprobs[i][here], alone.logprobs[0][there], atol=1e-5)
+        assert torch.allclose(together.values[i][here], alone.values[0][there], atol=1e-5)
+        if i % 8 == 3:
+            ours = torch.autograd.grad(
+                together.logprobs[i].sum() + together.values[i].sum(), parameters, retain_graph=True
+            )
+            theirs = torch.autograd.grad(alone.logprobs.sum() + alone.values.sum(), parameters)
+            scale = max(float(gradient.abs().max()) for gradient in theirs)
+            for one, other in zip(ours, theirs, strict=True):
+                assert float((one - other).abs().max()) <= 2e-6 * max(1.0, scale)
 
 
-@pytest.mark.parametrize("value", [{}, {"value_layers": 1}, {"critic": "copy"}, {"unfrozen_layers": 1}], ids=str)
+@pytest.mark.parametrize("value", VALUES, ids=str)
 def test_the_ratio_is_one_on_the_first_minibatch(
     make_trainer: Make, tiny_model: PreTrainedModel, packing: bool, value: dict[str, Any]
 ) -> None:

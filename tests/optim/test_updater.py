@@ -230,6 +230,19 @@ def test_a_fall_that_does_not_fit_is_refused(total: int | None) -> None:
         updater_of(Weights(), config, total=total)
 
 
+def test_skipped_steps_change_nothing_and_are_counted_across_a_resume() -> None:
+    weights = Weights()
+    updater = updater_of(weights, OptimizerConfig(lr=0.1, weight_decay=0.5))
+    for _ in range(2):
+        updater.backward(loss_of(weights, 0))
+        updater.skip()
+    assert torch.equal(weights.matrix, MATRIX)
+    assert weights.matrix.grad is None or not weights.matrix.grad.any()
+    again = updater_of(Weights(), OptimizerConfig(lr=0.1, weight_decay=0.5))
+    again.load_state_dict(updater.state_dict())
+    assert (again.num_updates, again.num_skipped) == (0, 2)
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "cosine_with_restarts", "constant"])
 @pytest.mark.parametrize("total", [0, 2, 4])
 def test_a_run_no_longer_than_its_warm_up_only_warms_up(name: str, total: int) -> None:

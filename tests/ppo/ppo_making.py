@@ -25,18 +25,19 @@ def make_ppo(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
     """Make a PPO trainer of 32 rollouts whose responses end early, late, or not at all."""
     gen = {"max_new_tokens": 6, "eos_token_ids": ENDS} | changes.pop("gen", {})
     inputs = {"prompts": PROMPTS, "reward_fn": lengths} | changes.pop("inputs", {})
-    sections = {"gen": gen, "model": changes.pop("model", {})}
+    sections = {name: changes.pop(name) for name in ("model", "run") if name in changes} | {"gen": gen}
     options = {"rollouts": 32, "batch_size": 32, "epochs": 1, "whiten_advantages": False} | changes
     tokenizer = options.pop("tokenizer", None)
     return make("ppo", model, tokenizer=tokenizer, sections=sections, inputs=inputs, **options)
 
 
 def move(module: nn.Module, size: float = 0.05) -> None:
-    """Move every parameter a little, as training would, so that policy and reference differ."""
+    """Move every parameter that trains a little, as training would, so that policy and reference differ."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=size)
 
 
 def roll(trainer: Any) -> tuple[Trajectories, dict[str, float]]:
@@ -60,3 +61,22 @@ def say(model: PreTrainedModel, batch: Trajectories, row: int, temperature: floa
 
 def actions(batch: Trajectories, row: int) -> Tensor:
     return batch.tokens[row][batch.action_mask[row]]
+
+
+def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the three parts of the loss one sequence and one token at a time, without padding."""
+    policy = value = entropy = torch.zeros(())
+    for i in range(len(batch)):
+        logprobs, hidden = say(model, batch, i)
+        values = head(hidden)
+        for k, t in enumerate(batch.action_mask[i].nonzero()[:, 0].tolist()):
+            ratio = (logprobs[k, batch.tokens[i, t]] - batch["old_logprobs"][i, t]).exp()
+            advantage, old = batch["advantages"][i, t], batch["values"][i, t]
+            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
+            policy = policy - torch.min(ratio * advantage, bounded * advantage)
+            near = old + (values[k] - old).clamp(-config.clip_value, config.clip_value)
+            target = batch["returns"][i, t]
+            value = value + 0.5 * torch.max((values[k] - target) ** 2, (near - target) ** 2)
+            entropy = entropy - (logprobs[k].exp() * logprobs[k]).sum()
+    count = batch.action_mask.sum()
+    return policy / count, value / count, entropy / count

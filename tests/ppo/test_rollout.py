@@ -148,12 +148,12 @@ def test_a_sampler_that_disagrees_is_reported(
     assert "disagree" in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize("bootstrap", [False, True])
+@pytest.mark.parametrize(("bootstrap", "kl_coef"), [(False, 0.2), (True, 0.2), (True, 0.0)])
 def test_advantages_and_returns_are_those_of_the_definition(
-    make_trainer: Make, tiny_model: PreTrainedModel, bootstrap: bool
+    make_trainer: Make, tiny_model: PreTrainedModel, bootstrap: bool, kl_coef: float
 ) -> None:
     plain, reference = copy.deepcopy(tiny_model), copy.deepcopy(tiny_model)
-    trainer = make_ppo(make_trainer, tiny_model, kl_coef=0.2, gamma=0.9, lam=0.8, bootstrap_truncated=bootstrap)
+    trainer = make_ppo(make_trainer, tiny_model, kl_coef=kl_coef, gamma=0.9, lam=0.8, bootstrap_truncated=bootstrap)
     move(trainer.policy().module)
     batch, _ = roll(trainer)
     model, head = twin(trainer, plain)
@@ -165,7 +165,7 @@ def test_advantages_and_returns_are_those_of_the_definition(
             tokens = batch.tokens[i][batch.mask[i]]
             beyond = head(model.base_model(tokens[None]).last_hidden_state[0, -1])
             values = head(hidden).tolist()
-        rewards = (-0.2 * kl).tolist()
+        rewards = (-kl_coef * kl).tolist()
         rewards[-1] += float(batch["scores"][i])
         follow = [*values[1:], float(beyond) if bootstrap and not batch.ended[i] else 0.0]
         deltas = [r + 0.9 * n - v for r, n, v in zip(rewards, follow, values, strict=True)]

@@ -48,6 +48,12 @@ def test_the_first_deviation_is_that_of_the_first_round() -> None:
         assert scale.divisor(torch.tensor(scores)) == pytest.approx(np.std(ROUNDS[0], ddof=1), rel=1e-9)
 
 
+@pytest.mark.parametrize("scores", [[3.0], [2.0, 2.0]])
+def test_a_first_round_without_a_spread_leaves_all_later_ones_as_they_are(scores: list[float]) -> None:
+    scale = ScoreScale("first")
+    assert [scale.divisor(torch.tensor(each)) for each in (scores, [1.0, 9.0], [4.0, 0.0, 7.0])] == [1.0] * 3
+
+
 def test_large_scores_do_not_lose_their_deviation() -> None:
     scale = ScoreScale("running")
     scale.divisor(torch.tensor([1e6, 1e6 + 1.0]))

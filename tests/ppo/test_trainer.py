@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_making import Make, make_ppo, move, roll
+from ppo_making import PROMPTS, Make, make_ppo, move, roll
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError, ModelError
@@ -27,6 +27,19 @@ def test_an_adaptive_kl_coefficient_moves_once_a_round(make_trainer: Make, tiny_
     assert coef != 0.2
 
 
+def test_a_round_is_penalised_with_the_coefficient_from_before_it(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, kl_coef=0.2, kl_target=2.0, kl_horizon=100)
+    move(trainer.policy().module)
+    for _ in range(2):
+        coef = trainer.kl.value
+        batch, _ = roll(trainer)
+        penalties = batch["scores"] - batch["rewards"].sum(1)
+        torch.testing.assert_close(penalties, coef * (batch["kl"] * batch.action_mask).sum(1), rtol=1e-4, atol=1e-4)
+        assert abs(trainer.kl.value / coef - 1) > 0.01
+
+
 def test_no_reference_is_kept_where_its_weight_is_zero(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0)
     metrics = next(trainer.steps())
@@ -40,6 +53,21 @@ def test_no_reference_is_kept_where_its_weight_is_zero(make_trainer: Make, tiny_
 def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     with pytest.raises(ConfigError, match="kl_coef = 0"):
         make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0, kl_target=6.0)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_reward_functions_run_without_gradients(make_trainer: Make, tiny_gpt2: PreTrainedModel, overlap: bool) -> None:
+    modes: list[bool] = []
+
+    def reward_fn(outputs: list[str]) -> list[float]:
+        modes.append(torch.is_grad_enabled())
+        return [0.0] * len(outputs)
+
+    inputs = {"prompts": PROMPTS, "reward_fn": reward_fn}
+    trainer = make_ppo(make_trainer, tiny_gpt2, inputs=inputs, gen={"batch_size": 8}, run={"overlap_rewards": overlap})
+    trainer.rollout()
+    assert len(modes) == (4 if overlap else 1)
+    assert not any(modes)
 
 
 def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:

@@ -8,30 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_making import PROMPTS, Make, actions, make_ppo, move, roll, say, twin
+from ppo_making import PROMPTS, Make, actions, hand_loss, make_ppo, move, roll, say, twin
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.types import Trajectories
-
-
-def hand_loss(model: PreTrainedModel, head: Any, batch: Trajectories, config: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the three parts of the loss one sequence and one token at a time, without padding."""
-    policy = value = entropy = torch.zeros(())
-    for i in range(len(batch)):
-        logprobs, hidden = say(model, batch, i)
-        values = head(hidden)
-        for k, t in enumerate(batch.action_mask[i].nonzero()[:, 0].tolist()):
-            ratio = (logprobs[k, batch.tokens[i, t]] - batch["old_logprobs"][i, t]).exp()
-            advantage, old = batch["advantages"][i, t], batch["values"][i, t]
-            bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
-            policy = policy - torch.min(ratio * advantage, bounded * advantage)
-            near = old + (values[k] - old).clamp(-config.clip_value, config.clip_value)
-            target = batch["returns"][i, t]
-            value = value + 0.5 * torch.max((values[k] - target) ** 2, (near - target) ** 2)
-            entropy = entropy - (logprobs[k].exp() * logprobs[k]).sum()
-    count = batch.action_mask.sum()
-    return policy / count, value / count, entropy / count
 
 
 def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
@@ -97,6 +78,51 @@ def test_a_policy_that_has_moved_too_far_ends_the_rounds_epochs(
     trainer = make_ppo(make_trainer, tiny_gpt2, epochs=4, batch_size=8, target_kl=target, optimizer={"lr": 0.01})
     assert next(trainer.steps())["policy/epochs"] == epochs
     assert trainer.updater.num_updates == 4 * epochs
+
+
+def test_a_rounds_epochs_end_when_the_last_of_them_is_beyond_one_and_a_half_times_the_target(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=4, target_kl=0.1)
+    kls, loss = iter([0.14, 0.01, 0.16, 0.0]), trainer.loss
+
+    def with_kl(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, metrics = loss(part)
+        return losses, metrics | {"policy/approx_kl": torch.full_like(losses, next(kls))}
+
+    trainer.loss = with_kl
+    metrics = trainer.update(roll(trainer)[0])
+    assert metrics["policy/epochs"] == 3
+    assert metrics["policy/approx_kl"] == pytest.approx((0.14 + 0.01 + 0.16) / 3)
+
+
+def test_each_epoch_of_each_round_has_an_order_of_its_own(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=2, batch_size=8)
+    batch, orders = roll(trainer)[0], list[int]()
+    batch["returns"][:, 0] = torch.arange(32)  # never chosen, so it only numbers the rows
+    accumulate = trainer.updater.accumulate
+
+    def note(minibatch: Trajectories, *given: Any, **named: Any) -> Any:
+        orders.extend(minibatch["returns"][:, 0].int().tolist())
+        return accumulate(minibatch, *given, **named)
+
+    trainer.updater.accumulate = note
+    for number in (0, 1):
+        trainer.num_rounds = number
+        trainer.update(batch)
+    epochs = [tuple(orders[start : start + 32]) for start in range(0, 128, 32)]
+    assert all(sorted(epoch) == list(range(32)) for epoch in epochs)
+    assert len(set(epochs)) == 4
+
+
+def test_a_schedule_ends_with_the_last_update_of_the_run(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(
+        make_trainer, tiny_gpt2, rollouts=10, batch_size=4, epochs=2, run={"steps": 2},
+        optimizer={"lr": 0.12, "scheduler": "linear"},
+    )  # fmt: skip
+    steps = trainer.steps()
+    # two epochs of minibatches of 4, 4 and 2, twice: twelve updates, the last at a twelfth of the rate
+    assert [next(steps)["lr"] for _ in range(2)] == pytest.approx([0.07, 0.01])
 
 
 @pytest.mark.parametrize("shift", [3.0, math.nan])

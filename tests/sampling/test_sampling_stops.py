@@ -142,6 +142,13 @@ def test_letters_of_several_tokens_are_stops_too(stop: str, length: int) -> None
     assert completed(tokenizer, [stop], [], tokens) == length
 
 
+def test_eight_tokens_without_text_may_lie_in_a_stop_sequence() -> None:
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "~": 2}, unk_token="~"))
+    backend.decoder = decoders.Sequence([decoders.Replace("~", ""), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert completed(tokenizer, ["ab"], [], [0, 0, *[2] * 8, 1]) == 11
+
+
 def test_a_space_that_a_first_piece_loses_still_counts() -> None:
     tokenizer = piece_tokenizer()
     assert completed(tokenizer, [" stop"], [1], [2, 3]) == 1

@@ -17,6 +17,12 @@ NEEDED = {
     "exponential": {"gamma": 0.9},
 }
 """What some components cannot do without."""
+ILQL = {"batch_size": 3, "sync_every": 2, "target_rate": 0.5, "awac_beta": 0.5}
+PPO = {
+    "rollouts": 10, "batch_size": 4, "kl_coef": 0.1, "kl_target": 1.0, "kl_horizon": 100, "entropy_coef": 0.01,
+    "score_scaling": "running", "bootstrap_truncated": True, "missing_eos_penalty": 0.1,
+}  # fmt: skip
+"""Options with as much state and as many terms of the loss as there are, and batches that do not divide the data."""
 MISSING = (
     {}
     if importlib.util.find_spec("bitsandbytes")
@@ -29,16 +35,16 @@ def test_the_core_keeps_the_law(law: Case) -> None:
     law()
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-ilql", options={"ilql": {"batch_size": 4}}))
+@pytest.mark.parametrize("law", conformance("rlcore-ilql", options={"ilql": ILQL}))
 def test_ilql_keeps_the_law(law: Case) -> None:
     law()
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-ppo", options={"ppo": {"rollouts": 8, "batch_size": 4}}))
+@pytest.mark.parametrize("law", conformance("rlcore-ppo", options={"ppo": PPO}))
 def test_ppo_keeps_the_law(law: Case) -> None:
     law()
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-sft", options={"sft": {"batch_size": 4}}))
+@pytest.mark.parametrize("law", conformance("rlcore-sft", options={"sft": {"batch_size": 3}}))
 def test_sft_keeps_the_law(law: Case) -> None:
     law()

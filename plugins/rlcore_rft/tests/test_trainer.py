@@ -128,6 +128,27 @@ def test_a_pass_learns_from_each_response_once(tmp_path: Path, monkeypatch: pyte
     assert sorted(row for part in seen for row in rows_of(part)) == sorted(rows_of(chosen))
 
 
+def test_each_improve_step_of_each_round_has_an_order_of_its_own(tmp_path: Path) -> None:
+    trainer = make(tmp_path, make_gpt2(), batch_size=5)
+    trainer.grow()
+    trainer.num_improved = 0
+    chosen, accumulate = trainer.select()[0], trainer.updater.accumulate
+    order: list[tuple[int, ...]] = []
+
+    def note(minibatch: Trajectories, *given: Any, **named: Any) -> Any:
+        order.extend(rows_of(minibatch))
+        return accumulate(minibatch, *given, **named)
+
+    trainer.updater.accumulate, orders = note, set()
+    for number, step in ((1, 0), (1, 1), (2, 0)):
+        trainer.num_rounds, trainer.num_improved = number, step
+        order.clear()
+        trainer.imitate(chosen)
+        assert sorted(order) == sorted(rows_of(chosen))
+        orders.add(tuple(order))
+    assert len(orders) == 3
+
+
 @pytest.mark.parametrize("improve_steps", [1, 2])
 def test_rewards_that_are_all_equal_teach_nothing_and_end_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], improve_steps: int

@@ -16,7 +16,7 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
-from rlcore.settings import RunConfig
+from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module
     checkpoints_change_nothing,
@@ -112,9 +112,10 @@ def every_trainable_parameter_changes(subject: Subject) -> None:
 def frozen_parameters_stay(subject: Subject) -> None:
     """Layers that the user has frozen (here with `model.unfrozen_layers`) stay bit-identical; the others train."""
     with TemporaryDirectory() as root:
+        own = run(Tiny.of(subject, root, name="own", steps=0)).watch.frozen  # by the policy, such as target networks
         ran = run(Tiny.of(subject, root, sections={"model": {"unfrozen_layers": 1}}))
     moved = [name for name, weight in _trained(ran) if not ran.watch.before[name].equal(weight)]
-    wrong = [name for name in moved if name in ran.watch.frozen]
+    wrong = [name for name in moved if name in ran.watch.frozen - own]
     if wrong:
         raise LawBroken(
             f"expected frozen layers to stay unchanged; {_listed(wrong)} changed. Do not set requires_grad on "
@@ -122,6 +123,27 @@ def frozen_parameters_stay(subject: Subject) -> None:
         )
     if not moved:
         raise LawBroken("expected the layers that are not frozen to train; no parameter changed")
+
+
+def _names_an_optimizer(subject: Subject) -> bool:
+    """Return whether it has an option `optimizer`, of the type `OptimizerConfig`."""
+    return isinstance(getattr(subject.config(), "optimizer", None), OptimizerConfig)
+
+
+@law("trainers", when=_names_an_optimizer)
+def schedules_end_with_the_run(subject: Subject) -> None:
+    """A linear learning-rate schedule, made by `run.updater`, reaches 0 at the end of the last step and not before."""
+    optimizer = {"lr": 1e-3, "scheduler": "linear", "scheduler_options": {}, "warmup_steps": 0}
+    options = {**subject.options, "optimizer": {**subject.options.get("optimizer", {}), **optimizer}}
+    with TemporaryDirectory() as root:
+        *before, last = run(Tiny.of(subject, root, options=options, steps=4)).watch.rates or [[]]
+    ended = next((step for step, rates in enumerate(before, start=1) if rates and min(rates) < 1e-9), None)
+    if ended is not None or max(last, default=0.0) >= 1e-9:
+        found = f"it is {max(last):.3g} (of {optimizer['lr']:g})" if ended is None else f"it is 0 after step {ended}"
+        raise LawBroken(
+            f"expected a linear schedule to reach 0 at the end of step 4, the last; {found}. Pass `updates_per_step`, "
+            "the optimizer steps of one yield, to run.updater, and count a smaller last minibatch as a step too"
+        )
 
 
 @law("trainers")

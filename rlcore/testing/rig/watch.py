@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.lr_scheduler import LRScheduler
 
 from rlcore.components import Component
 from rlcore.hookspecs import hookimpl
@@ -34,6 +35,7 @@ class Watch:
         calls: name and argument (other than the run) of each observer hook that was called.
         before: parameters of the policy before the first step.
         frozen: names of the parameters that required no gradient when the policy was built.
+        rates: after each step, the learning rate that each schedule of `run.updater` has next.
         pressed: whether Ctrl-C has been pressed.
     """
 
@@ -43,17 +45,21 @@ class Watch:
         self.before: dict[str, torch.Tensor] = {}
         self.frozen: set[str] = set()
         self.trainer: Trainer
+        self.rates: list[list[float]] = []
         self._built: list[tuple[nn.Module, set[str]]] = []
+        self._schedules: list[LRScheduler] = []
         self.pressed = False
         self._steps = -1  # forward passes before the first step belong to no step
 
     @hookimpl
     def wrap_component(self, component: Component[Any]) -> Callable[[Any], Any] | None:
-        """Keep the trainer, record the frozen parameters of policies, and replace the sampler by scripted rollouts."""
+        """Keep the trainer and schedules, record frozen parameters of policies, and replace the sampler if scripted."""
         if component.kind == "trainers":
             return self._keep
         if component.kind == "architectures":
             return self._inspect
+        if component.kind == "schedulers":
+            return self._keep_schedules
         return (lambda _: self.sampler) if component.kind == "samplers" and self.sampler is not None else None
 
     def _keep(self, trainer: Trainer) -> Trainer:
@@ -64,6 +70,13 @@ class Watch:
         names = {name for name, weight in policy.module.named_parameters() if not weight.requires_grad}
         self._built.append((policy.module, names))
         return policy
+
+    def _keep_schedules(self, build: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
+        def keep(*arguments: Any, **options: Any) -> LRScheduler:
+            self._schedules.append(build(*arguments, **options))
+            return self._schedules[-1]
+
+        return keep
 
     @hookimpl
     def on_run_start(self, run: Run) -> None:
@@ -87,6 +100,7 @@ class Watch:
     def on_step(self, metrics: Mapping[str, float]) -> None:
         """Record the call."""
         self._steps += 1
+        self.rates.append([float(schedule.get_last_lr()[0]) for schedule in self._schedules])
         self.calls.append(("on_step", dict(metrics)))
 
     @hookimpl

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.decoding.low_precision import LowPrecisionCopy
@@ -57,6 +57,16 @@ def test_the_copy_is_of_the_weights_as_they_are_when_sampling_begins(
         exact = policy.score(batch).logprobs
     assert (exact - batch["sampling_logprobs"]).abs().max() < 0.3
     assert batch.tokens.tolist() == draw(build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")).tokens.tolist()
+
+
+def test_buffers_are_copied_as_they_are_at_each_use_in_their_own_type(tiny_llama: LlamaForCausalLM) -> None:
+    copies, frequencies = LowPrecisionCopy(tiny_llama, torch.bfloat16), tiny_llama.model.rotary_emb.inv_freq
+    copies.fresh()
+    frequencies.mul_(1.01)
+    copied = copies.fresh().model.rotary_emb.inv_freq
+    assert copied.dtype == torch.float32
+    assert torch.equal(copied, frequencies)
+    assert copied.data_ptr() != frequencies.data_ptr()
 
 
 def test_the_model_itself_stays_as_wide_as_it_was(tiny_gpt2: GPT2LMHeadModel) -> None:

@@ -49,6 +49,17 @@ def test_the_rectangles_are_the_hand_worked_ones() -> None:
     assert apart.positions.tolist() == [5, 0, 1, 2, 3, 4]
 
 
+def test_a_group_of_several_lengths_is_as_wide_as_its_longest_row() -> None:
+    # rows of 2, 6 and 3 tokens, 0 1 | 2 .. 7 | 8 9 10, in a rectangle of width 6; a call costs two positions
+    indices = torch.tensor([0, 1, 0, 0, 0, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0, 0])
+    positions = torch.tensor([0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14])
+    groups = AttentionGroups.of(indices, positions, torch.tensor([2, 6, 3]), width=attention_groups.CALL // 2)
+    # 6 + (2 * 3) positions and 2 calls cost 16; three groups cost 11 + 6, one 18 + 2
+    assert groups.shapes == ((1, 6), (2, 3))
+    assert groups.indices.tolist() == [2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 0]
+    assert groups.positions.tolist() == [9, 10, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def attended(made: Packing, heads: int, groups: int) -> list[Tensor]:
     """Return the attention outputs and the gradients of queries, keys and values."""
     torch.manual_seed(1)
@@ -64,14 +75,19 @@ def test_groups_change_neither_values_nor_gradients(
     monkeypatch: pytest.MonkeyPatch, kv_heads: int, alike: bool
 ) -> None:
     batch, said = batch_of(LENGTHS, alike=alike), []
-    for call in (10**9, 1):
+    for call, shapes in (
+        (10**9, None),
+        (16 * 6, ((3, 9), (5, 4))),
+        (1, ((2, 9), (1, 8), (1, 4), (2, 3), (1, 2), (1, 1))),
+    ):
         price(monkeypatch, call)
         made = pack(batch.tokens, batch.mask, share=True).inputs["packing"]
         said.append(attended(made, 4, kv_heads))
         if not alike:  # equal sequences are computed as one row
-            assert bool(made._groups) == (call == 1)
-    for one, other in zip(*said, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+            assert [groups.shapes for groups in made._groups.values()] == ([] if shapes is None else [shapes])
+    for in_groups in said[1:]:
+        for one, other in zip(said[0], in_groups, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
@@ -81,15 +97,16 @@ def test_a_model_says_the_same_whatever_a_call_costs(
     policy = build_causal_lm(tiny_model, CausalLMConfig(), tokenizer=char_tokenizer)
     policy.module.eval()
     batch, said = batch_of(LENGTHS, left=left), []
-    for call in (10**9, 1):
+    for call in (10**9, 16 * 6, 1):
         price(monkeypatch, call)
         logprobs = policy.score(batch).logprobs
         policy.module.zero_grad()
         (logprobs * torch.linspace(-1, 1, logprobs.numel()).view_as(logprobs)).sum().backward()
         said.append([logprobs.detach(), *(p.grad.clone() for p in policy.module.parameters() if p.grad is not None)])
-    assert len(said[0]) == len(said[1]) > 1
-    for one, other in zip(*said, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert len(said[0]) > 1
+    for in_groups in said[1:]:
+        for one, other in zip(said[0], in_groups, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 def test_rows_of_one_length_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:

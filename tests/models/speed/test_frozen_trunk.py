@@ -155,7 +155,7 @@ def test_nothing_is_remembered_beyond_a_step() -> None:
 @pytest.mark.parametrize("room", [0.0, 9 * 16 * 4e-9, 2.0])
 def test_a_bounded_memory_holds_what_fits(room: float) -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"]), trunk_cache_gb=room), trajectories("right")
-    first, other = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([2]))
+    first, other = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([4]))  # 9 and 6 tokens
     due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
     with counting(decoder_blocks(policy.model)[0]) as counts, policy.training_step():
         for part in (first, other, first, other):

@@ -154,6 +154,19 @@ class Unseeded(Right):
         return super().gather()
 
 
+class CountsHalfItsUpdates(Right):
+    def learn(self, batch):
+        super().learn(batch)
+        return super().learn(batch)
+
+
+class SkipsWhatItCounts(Right):
+    def learn(self, batch):
+        if self.rounds % 2:
+            return {"loss/policy": 0.0}
+        return super().learn(batch)
+
+
 class ForgetsTheOptimizer(Right):
     def state_dict(self):
         return {"order": self.order.state_dict(), "rounds": self.rounds}
