@@ -180,6 +180,11 @@ def test_dropout_is_off_unless_asked_for(make_trainer: Make, tiny_gpt2: PreTrain
     assert losses[True][0] != pytest.approx(losses[True][1], rel=1e-3)
 
 
+def test_passes_become_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ilql(make_trainer, tiny_gpt2, batch_size=2, run={"epochs": 2.5})
+    assert trainer.run.total_steps == 8  # three steps per pass
+
+
 def test_returns_are_standardised_unless_told_otherwise(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = make_ilql(make_trainer, tiny_gpt2, standardise_rewards=True)
     metrics = next(trainer.steps())

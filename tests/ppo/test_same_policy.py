@@ -34,3 +34,12 @@ def test_dropout_is_off_in_sampling_and_in_training(make_trainer: Make, tiny_gpt
     metrics = next(trainer.steps())
     assert metrics["policy/approx_kl"] == pytest.approx(0, abs=1e-6)
     assert metrics["kl/mean"] == pytest.approx(0, abs=1e-4)
+
+
+def test_a_policy_that_has_learned_in_the_first_epoch_is_not_reported(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=2, batch_size=16, optimizer={"lr": 0.01})
+    metrics = next(trainer.steps())
+    assert abs(metrics["policy/ratio_mean"] - 1) > 0.01
+    assert "disagree" not in "".join(capsys.readouterr())

@@ -53,6 +53,8 @@ def test_no_reference_is_kept_where_its_weight_is_zero(make_trainer: Make, tiny_
 def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     with pytest.raises(ConfigError, match="kl_coef = 0"):
         make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0, kl_target=6.0)
+    with pytest.raises(ConfigError, match="kl_horizon = 2: with 10 rollouts"):  # a factor of 1 - .2 * 10 / 2 = 0
+        make_ppo(make_trainer, tiny_gpt2, kl_coef=0.2, kl_target=6.0, kl_horizon=2, rollouts=10)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -68,6 +70,20 @@ def test_reward_functions_run_without_gradients(make_trainer: Make, tiny_gpt2: P
     trainer.rollout()
     assert len(modes) == (4 if overlap else 1)
     assert not any(modes)
+
+
+def test_values_are_measured_by_the_variance_of_returns_that_they_explain(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    batch, metrics = roll(make_ppo(make_trainer, tiny_gpt2, whiten_advantages=True))
+    returns, values = (batch[name][batch.action_mask].double().numpy() for name in ("returns", "values"))
+    assert metrics["value/mean"] == pytest.approx(values.mean(), rel=1e-4)
+    assert metrics["value/explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var(), rel=1e-4)
+
+
+def test_passes_over_the_prompts_become_rounds(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+    trainer = make_ppo(make_trainer, tiny_gpt2, rollouts=3, run={"epochs": 2.0})
+    assert trainer.run.total_steps == 3  # of three of the four prompts each
 
 
 def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:

@@ -137,7 +137,7 @@ def test_a_minibatch_with_a_ratio_out_of_bounds_is_skipped(
     after = trainer.policy().module.state_dict()
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
     assert all(p.grad is None or not p.grad.any() for p in trainer.policy().module.parameters())
-    trainer.update(batch)
+    assert trainer.update(batch)["policy/skipped"] == 0
     assert not all(torch.equal(after[name], weight) for name, weight in before.items())
 
 

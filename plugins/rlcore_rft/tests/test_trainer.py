@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import rlcore
 from rlcore.config import structure
@@ -126,6 +127,20 @@ def test_a_pass_learns_from_each_response_once(tmp_path: Path, monkeypatch: pyte
     trainer.imitate(chosen)
     assert [len(part) for part in seen] == [5] * (len(chosen) // 5) + [len(chosen) % 5] * (len(chosen) % 5 > 0)
     assert sorted(row for part in seen for row in rows_of(part)) == sorted(rows_of(chosen))
+
+
+def test_dropout_is_the_models_own_unless_it_is_turned_off(tmp_path: Path) -> None:
+    for dropout in (True, False):
+        model = make_gpt2()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.5
+        trainer = make(tmp_path / str(dropout), model, dropout=dropout, batch_size=64, optimizer={"lr": 1e-12})
+        trainer.grow()
+        trainer.num_improved = 0
+        chosen, _ = trainer.select()
+        losses = [trainer.imitate(chosen)["loss/total"] for _ in range(2)]
+        assert (losses[0] == pytest.approx(losses[1], rel=1e-5)) != dropout
 
 
 def test_each_improve_step_of_each_round_has_an_order_of_its_own(tmp_path: Path) -> None:
