@@ -160,13 +160,6 @@ class CountsHalfItsUpdates(Right):
         return super().learn(batch)
 
 
-class SkipsWhatItCounts(Right):
-    def learn(self, batch):
-        if self.rounds % 2:
-            return {"loss/policy": 0.0}
-        return super().learn(batch)
-
-
 class ForgetsTheOptimizer(Right):
     def state_dict(self):
         return {"order": self.order.state_dict(), "rounds": self.rounds}
