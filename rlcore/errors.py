@@ -39,8 +39,16 @@ class CheckpointError(RLCoreError, RuntimeError):
     """A checkpoint that cannot be written or read."""
 
 
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint that is proven to be damaged: bytes that differ from their checksum, or a missing file."""
+
+
 class RunExists(RLCoreError, FileExistsError):
     """A run folder that already contains a run."""
+
+
+class RunInUse(RLCoreError, BlockingIOError):
+    """A run folder that another process is writing to, with the host, the id and the time of that process."""
 
 
 class NoRollouts(RLCoreError, LookupError):

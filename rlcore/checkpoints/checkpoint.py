@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-from safetensors import SafetensorError
 
-from rlcore.checkpoints.manifest import read_manifest, sync, sync_folder, verify_files, write_manifest
+from rlcore.checkpoints.durability import OLD, put_back, put_in_place
+from rlcore.checkpoints.manifest import read_manifest, unreadable, verify_files, write_manifest
 from rlcore.checkpoints.state import io_failure
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, DamagedCheckpoint
 from rlcore.logging import get_logger
 
 log = get_logger("rlcore.checkpoints.checkpoint")
@@ -50,7 +52,7 @@ class Checkpoints:
     """The folder of a run's checkpoints; only one process, rank 0, may use it.
 
     Args:
-        folder: created with the first checkpoint. Unfinished changes of a dead process are rolled back at once.
+        folder: created with the first checkpoint. A checkpoint that a dead process was replacing is restored at once.
         keep_last: number of newest checkpoints to keep, at least 1.
         keep_best: number of best checkpoints to keep in addition.
         mode: whether a higher ("max") or a lower ("min") score is better.
@@ -65,7 +67,8 @@ class Checkpoints:
         self.keep_last = keep_last
         self.keep_best = keep_best
         self.mode = mode
-        self._recover()
+        self._verified: dict[Path, Checkpoint | None] = {}
+        self._restore_replaced()
 
     def write(
         self,
@@ -87,19 +90,23 @@ class Checkpoints:
             score: the metric for `keep_best`; nan and infinities count as none.
 
         Raises:
-            CheckpointError: the disk is full or fails; the earlier checkpoints are unchanged.
+            CheckpointError: the disk is full or fails, or the checkpoint to replace cannot be read; all checkpoints are
+                unchanged.
         """
         final = self.folder / f"{step:08d}"
         temporary = self.folder / f".tmp-{step:08d}-{os.getpid()}"
+        if final in self.paths() and self._verified.get(final) is None:
+            with suppress(DamagedCheckpoint):
+                self.open(final)
         try:
             _remove(temporary)
             temporary.mkdir(parents=True)
             fill(temporary)
-            write_manifest(temporary, step=step, score=score, further=manifest)
-            sync_folder(temporary)
-            self._put(temporary, final)
-        except (OSError, SafetensorError) as error:
-            failure = error if isinstance(error, OSError) else io_failure(error)
+            contents = write_manifest(temporary, step=step, score=score, further=manifest)
+            put_in_place(temporary, final)
+            self._verified[final] = Checkpoint(final, contents)
+        except Exception as error:
+            failure = io_failure(error)
             if failure is None:
                 raise
             shutil.rmtree(temporary, ignore_errors=True)
@@ -114,11 +121,14 @@ class Checkpoints:
 
         Args:
             warn: called as `warn(event, checkpoint=..., damage=...)` for each damaged checkpoint that is skipped.
+
+        Raises:
+            CheckpointError: a newer one than those that match cannot be read; it may be intact, so it is not skipped.
         """
         for path in reversed(self.paths()):
             try:
                 return self.open(path)
-            except CheckpointError as error:
+            except DamagedCheckpoint as error:
                 warn("checkpoint is damaged; trying the one before", checkpoint=str(path), damage=str(error))
         return None
 
@@ -127,68 +137,81 @@ class Checkpoints:
         """Return the checkpoint in the folder `path` after comparing every file with its checksum.
 
         Raises:
-            CheckpointError: there is no checkpoint, or it is damaged; the message names the file.
+            DamagedCheckpoint: a file is missing or differs from its checksum; the message names it.
+            CheckpointError: there is no checkpoint, it cannot be read, or it is of another schema.
         """
-        if not path.is_dir():
+        try:
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_folder = False
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if not is_folder:
             raise CheckpointError(f"{path}: there is no checkpoint here; it should be a folder such as 00000120")
         manifest = read_manifest(path)
         verify_files(path, manifest["files"])
         return Checkpoint(path, manifest)
 
+    def trust(self, checkpoint: Checkpoint) -> None:
+        """Count a checkpoint as verified, so that it can be pruned; `open` has verified it."""
+        self._verified[checkpoint.path] = checkpoint
+
     def paths(self) -> list[Path]:
         """Return the folders of all checkpoints, oldest first, unverified."""
         return list_checkpoints(self.folder)
 
-    def _put(self, temporary: Path, final: Path) -> None:
-        old = self.folder / f".old-{final.name}"
-        sync(self.folder.parent)
-        if final.exists():
-            _remove(old)
-            final.rename(old)
-        try:
-            temporary.rename(final)
-            sync(self.folder)
-        except OSError:
-            if final.exists():
-                final.rename(temporary)
-            if old.exists():
-                old.rename(final)
-            raise
-        _remove(old)
-
     def _retain(self, newest: int) -> None:
-        paths = self.paths()
-        current = [path for path in paths if int(path.name) <= newest]
-        kept = {*current[-self.keep_last :], *self._best(current)}
-        for path in paths:
-            if path not in kept:
-                try:
-                    self._discard(path)
-                except OSError as error:
-                    log.warning("an old checkpoint could not be removed", checkpoint=str(path), error=str(error))
+        """Delete checkpoints that are neither among the newest nor among the best.
 
-    def _best(self, paths: list[Path]) -> list[Path]:
+        Only checkpoints that this object has written or verified count, and only these are deleted.
+        """
+        whole = [checkpoint for path in self.paths() if (checkpoint := self._verify(path)) is not None]
+        current = [checkpoint for checkpoint in whole if int(checkpoint.path.name) <= newest]
+        kept = {checkpoint.path for checkpoint in [*current[-self.keep_last :], *self._best(current)]}
+        for path in (checkpoint.path for checkpoint in whole if checkpoint.path not in kept):
+            try:
+                self._discard(path)
+            except OSError as error:
+                log.warning("an old checkpoint could not be removed", checkpoint=str(path), error=str(error))
+
+    def _verify(self, path: Path) -> Checkpoint | None:
+        """Return the checkpoint at `path` if its files match their checksums; all but the manifest are read once."""
+        known = self._verified.get(path, False)
+        if known is None:
+            return None
+        try:
+            self._verified[path] = Checkpoint(path, read_manifest(path)) if known else self.open(path)
+        except CheckpointError as error:
+            self._verified[path] = None
+            log.warning("checkpoint cannot be verified and is not deleted", checkpoint=str(path), reason=str(error))
+        return self._verified[path]
+
+    def _best(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         if self.keep_best < 1:
             return []
         sign = 1.0 if self.mode == "max" else -1.0
-        ranked = sorted((sign * score, int(path.name), path) for path in paths if (score := _score(path)) is not None)
-        return [path for _, _, path in ranked[-self.keep_best :]]
+        scored = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
+        return sorted(scored, key=lambda each: (sign * (each.score or 0.0), each.step))[-self.keep_best :]
 
     def _discard(self, path: Path) -> None:
         """Delete a checkpoint after renaming it, so that its name never denotes an incomplete checkpoint."""
         temporary = self.folder / f".tmp-{path.name}-{os.getpid()}-gone"
         path.rename(temporary)
+        self._verified.pop(path, None)
         shutil.rmtree(temporary)
 
-    def _recover(self) -> None:
-        for path in _folders(self.folder, ".tmp-*"):
-            shutil.rmtree(path, ignore_errors=True)
-        for old in _folders(self.folder, ".old-*"):
-            final = self.folder / old.name.removeprefix(".old-")
-            if final.exists():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                old.rename(final)
+    def remove_unfinished(self) -> None:
+        """Delete what a dead process had not finished writing, deleting or replacing."""
+        names = _subfolders(self.folder)
+        for name in (name for name in names if name.startswith(".tmp-")):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name in (name for name in names if name.startswith(OLD)):
+            if self._verify(self.folder / name.removeprefix(OLD)) is not None:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _restore_replaced(self) -> None:
+        for old in (name for name in _subfolders(self.folder) if name.startswith(OLD)):
+            put_back(self.folder / old.removeprefix(OLD))
 
     def _explain(self, step: int, error: OSError) -> str:
         try:
@@ -205,24 +228,24 @@ class Checkpoints:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the folders of the checkpoints in `folder`, oldest first, unverified; nothing is modified."""
-    return [path for _, path in sorted((int(path.name), path) for path in _folders(folder, "[0-9]*"))]
+    """Return the folders of the checkpoints in `folder`, oldest first, unverified; nothing is modified.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    numbers = [name for name in _subfolders(folder) if name.isascii() and name.isdecimal()]
+    return [folder / name for name in sorted(numbers, key=int)]
 
 
-def _score(path: Path) -> float | None:
+def _subfolders(folder: Path) -> list[str]:
+    """Return the names of the folders in `folder`; none if it does not exist."""
     try:
-        return Checkpoint(path, read_manifest(path)).score
-    except CheckpointError:
-        return None
-
-
-def _folders(folder: Path, pattern: str) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from [path for path in folder.glob(pattern) if path.is_dir() and _is_ours(path.name)]
-
-
-def _is_ours(name: str) -> bool:
-    return name.isdigit() or name.startswith((".tmp-", ".old-"))
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
 
 
 def _remove(folder: Path) -> None:

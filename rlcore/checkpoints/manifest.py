@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rlcore.config.plain import to_json, to_plain
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, DamagedCheckpoint
 
 FILE_NAME = "manifest.json"
 SCHEMA = 1
 OWN_FIELDS = ("schema", "step", "created", "score", "bytes", "files", "sha256")
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def write_manifest(folder: Path, *, step: int, score: float | None, further: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, *, step: int, score: float | None, further: Mapping[str, Any]) -> dict[str, Any]:
     """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and a SHA-256 of its own contents.
+
+    Returns:
+        The contents of the manifest.
 
     Raises:
         CheckpointError: `further` contains a field of the manifest itself.
@@ -31,7 +35,7 @@ def write_manifest(folder: Path, *, step: int, score: float | None, further: Map
     files = {
         path.relative_to(folder).as_posix(): {"sha256": _digest(path), "bytes": path.stat().st_size} for path in paths
     }
-    contents = {
+    fields = {
         "schema": SCHEMA,
         "step": step,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -40,34 +44,41 @@ def write_manifest(folder: Path, *, step: int, score: float | None, further: Map
         "bytes": sum(path.stat().st_size for path in paths),
         "files": files,
     }
-    contents = to_plain(contents)
+    contents: dict[str, Any] = to_plain(fields)
     contents["sha256"] = _digest_of(contents)
     (folder / FILE_NAME).write_text(to_json(contents, indent=1) + "\n", encoding="utf-8")
+    return contents
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the contents of the manifest of `folder` after verifying its own checksum.
 
     Raises:
-        CheckpointError: the manifest is missing, damaged, or of another schema.
+        DamagedCheckpoint: the manifest is missing, malformed, or differs from its checksum.
+        CheckpointError: the manifest cannot be read, or is of another schema.
     """
     path = folder / FILE_NAME
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder}: has no {FILE_NAME}, so it is not a complete checkpoint") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is damaged: {error}") from error
+    except _MISSING:
+        raise DamagedCheckpoint(f"{folder}: has no {FILE_NAME}, so it is not a complete checkpoint") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedCheckpoint(f"{path}: is damaged: {error}") from error
     if not isinstance(contents, dict) or not isinstance(contents.get("sha256"), str):
-        raise CheckpointError(f"{path}: is damaged: it has no checksum of itself")
+        raise DamagedCheckpoint(f"{path}: is damaged: it has no checksum of itself")
+    schema = contents.get("schema")
+    if isinstance(schema, int) and schema != SCHEMA:  # first, because another schema may define another checksum
+        raise CheckpointError(
+            f"{path}: has schema {schema}, and this rlcore reads {SCHEMA}: use the rlcore that wrote it"
+        )
     expected = contents["sha256"]
     seen = _digest_of({key: value for key, value in contents.items() if key != "sha256"})
     if seen != expected:
-        raise CheckpointError(f"{path}: {_differs(expected, seen)}")
-    if contents["schema"] != SCHEMA:
-        raise CheckpointError(
-            f"{path}: has schema {contents['schema']}, and this rlcore reads {SCHEMA}: use the rlcore that wrote it"
-        )
+        raise DamagedCheckpoint(f"{path}: {_differs(expected, seen)}")
+    if not _has_own_fields(contents):
+        raise CheckpointError(f"{path}: lacks one of {', '.join(OWN_FIELDS)}: use the program that wrote it")
     return contents
 
 
@@ -75,40 +86,49 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Compare every file in the manifest of `folder` with its size and checksum.
 
     Raises:
-        CheckpointError: a file is missing or differs; the message names it.
+        DamagedCheckpoint: a file is missing or differs; the message names it.
+        CheckpointError: a file cannot be read.
     """
     for name, entry in files.items():
         path = folder / name
         try:
             size = path.stat().st_size
             if size != entry["bytes"]:
-                raise CheckpointError(f"{path}: is damaged: it has {size} bytes, and {entry['bytes']} were written")
+                raise DamagedCheckpoint(f"{path}: is damaged: it has {size} bytes, and {entry['bytes']} were written")
             seen = _digest(path)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path}: is missing") from None
+        except _MISSING:
+            raise DamagedCheckpoint(f"{path}: is missing") from None
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+            raise unreadable(path, error) from error
         if seen != entry["sha256"]:
-            raise CheckpointError(f"{path}: {_differs(entry['sha256'], seen)}")
+            raise DamagedCheckpoint(f"{path}: {_differs(entry['sha256'], seen)}")
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync everything in `folder` to disk: all files, then all folders, the innermost first."""
-    paths = sorted(folder.rglob("*"), key=lambda path: len(path.parts), reverse=True)
-    for path in [p for p in paths if p.is_file()] + [p for p in paths if p.is_dir()] + [folder]:
-        sync(path)
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """Return the error for a file or folder that cannot be read now; this does not prove that it is damaged."""
+    code = "" if error.errno is None else f" (errno {error.errno}, {errno.errorcode.get(error.errno, 'unknown')})"
+    if isinstance(error, PermissionError):
+        remedy = "resume as a user who may read it, or change its permissions"
+    else:
+        remedy = "check the disk or the network mount, and repeat the command"
+    return CheckpointError(
+        f"{path}: cannot be read: {error.strerror or error}{code}. It may be intact, so nothing has been changed: "
+        f"{remedy}; run.resume=<folder of a checkpoint> resumes from another one"
+    )
 
 
-def sync(path: Path) -> None:
-    """Sync a file's contents, or a folder's entries, to disk."""
-    if path.is_dir() and os.name == "nt":  # Windows cannot open folders
-        return
-    # fsync on Windows needs a file opened for writing.
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _has_own_fields(contents: Mapping[str, Any]) -> bool:
+    step, score, files = (contents.get(name) for name in ("step", "score", "files"))
+    return (
+        contents.get("schema") == SCHEMA
+        and isinstance(step, int)
+        and (score is None or isinstance(score, int | float))
+        and isinstance(files, dict)
+        and all(
+            isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+            for entry in files.values()
+        )
+    )
 
 
 def _digest(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,10 @@ def _peek(run: RunConfig) -> dict[str, Any]:
     """Read the manifest of the checkpoint to resume, without verifying its files; empty if there is none."""
     if run.resume == NEVER or (run.resume == AUTO and run.name is None):
         return {}
+    candidates: list[Path] = []
     if run.resume == AUTO:
-        candidates = list_checkpoints(Path(run.root) / str(run.name) / "checkpoints")[::-1]
+        with suppress(CheckpointError):  # raised again when the run is claimed
+            candidates = list_checkpoints(Path(run.root) / str(run.name) / "checkpoints")[::-1]
     else:
         candidates = [Path(run.resume)]
     for path in candidates:

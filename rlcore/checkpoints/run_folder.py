@@ -5,15 +5,18 @@
 <root>/<name>/completions.jsonl  evaluation samples, in the same format
 <root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
 <root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
+<root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
 <root>/<name>/profile/           timings of the run's phases, see `rlcore.profiling`
+<root>/<name>/.lock              see `rlcore.checkpoints.run_lock`
+<root>/<name>/.replaced/         see `rlcore.checkpoints.replacement`
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -22,76 +25,26 @@ from typing import Any
 import attrs
 import yaml
 
+from rlcore.checkpoints.durability import sync
+from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
+from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import to_plain
 from rlcore.errors import ConfigError, RunExists
 
 MARK = "# rlcore run"
 NEVER, AUTO = "never", "auto"
-REPLACED = ".replaced"
-"""Subfolder with the previous contents of a run's folder until the run that overwrites it is built."""
 
 
 @attrs.frozen
 class RunDir:
-    """Paths in a run's folder.
-
-    Attributes:
-        path: the folder.
-        is_continued: whether the folder contains a run that is resumed.
-    """
+    """Paths in a run's folder."""
 
     path: Path
-    is_continued: bool = False
-
-    @classmethod
-    def create(
-        cls, root: Path | str, name: str | None, *, overwrite: bool, resume: str = NEVER, trainer: str = "run"
-    ) -> RunDir:
-        """Create the folder of a run, or find the folder of the run to resume.
-
-        Args:
-            root: parent folder of the runs; created if missing.
-            name: the folder's name; None means `<trainer>-YYYYmmdd-HHMMSS`, with `-2`, `-3`, ... if that exists.
-            overwrite: delete the contents of the folder if it is a run.
-            resume: `never`, `auto` (resume the run in the folder, if there is one), or a checkpoint's path (resume the
-                run if the checkpoint is in its folder, else start a run in a new folder).
-            trainer: prefix of the name if `name` is None.
-
-        Raises:
-            RunExists: the folder contains a run, and neither `resume` nor `overwrite` applies; or it contains other
-                files.
-            ConfigError: the name is not a plain folder name, or `overwrite` would delete the checkpoint to resume.
-        """
-        if name is None:
-            return cls(_make_fresh(Path(root), trainer))
-        _check_name(name)
-        folder = Path(root) / name
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            return cls(folder)
-        if not folder.is_dir() or not (is_run(folder) or _is_free(folder, overwrite=overwrite)):
-            raise RunExists(f"{folder} exists and is no run of rlcore, so it is left unchanged: pass another run.name")
-        if not is_run(folder):
-            return cls(folder)
-        resumes = resume == AUTO or (resume != NEVER and Path(resume).resolve().is_relative_to(folder.resolve()))
-        if resumes and overwrite:
-            raise ConfigError(
-                f"run.overwrite = true would delete {folder}, which run.resume = {resume} continues: pass only one"
-            )
-        if resumes:
-            return cls(folder, is_continued=True)
-        if not overwrite:
-            raise RunExists(
-                f"{folder} already holds a run: pass run.resume=auto to continue it, run.overwrite=true to delete it "
-                "and start again, or another run.name"
-            )
-        _empty(folder)
-        return cls(folder)
 
     @property
     def config(self) -> Path:
         """Return the file of the resolved configuration."""
-        return self.path / "config.yaml"
+        return self.path / CONFIG
 
     @property
     def metrics(self) -> Path:
@@ -112,6 +65,11 @@ class RunDir:
     def checkpoints(self) -> Path:
         """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def start(self) -> Path:
+        """Return the folder of the model before training."""
+        return self.path / "start"
 
     @property
     def model(self) -> Path:
@@ -137,23 +95,107 @@ class RunDir:
         Args:
             step: number of finished steps at the resumed checkpoint; None removes all lines.
         """
-        for file in (self.metrics, self.completions, self.rollouts):
-            if file.exists():
-                _replace(file, _lines_until(file, step))
+        for file in self._logs():
+            _replace(file, _lines_until(file, step))
+
+    def sync_logs(self) -> None:
+        """Sync metrics, completions and rollouts to disk, so that a checkpoint never outlives the lines before it."""
+        for file in self._logs():
+            sync(file)
+
+    def remove_unfinished(self) -> None:
+        """Delete what a process has written of the configuration or a log and not renamed to its final name."""
+        for child in list(self.path.iterdir()):
+            if _UNFINISHED.fullmatch(child.name):
+                child.unlink()
+
+    def _logs(self) -> list[Path]:
+        return [file for file in (self.metrics, self.completions, self.rollouts) if file.exists()]
+
+
+_UNFINISHED = re.compile(r"\.(config\.yaml|(metrics|completions|rollouts)\.jsonl)\.\d+")
+
+
+def open_folder(root: Path, name: str | None, trainer: str) -> Path:
+    """Create the folder of a run, or find it; no file in it is changed.
+
+    Args:
+        root: parent folder of the runs; created if missing.
+        name: the folder's name; None means `<trainer>-YYYYmmdd-HHMMSS`, with `-2`, `-3`, ... if that exists.
+        trainer: prefix of the name if `name` is None.
+
+    Raises:
+        RunExists: the folder exists, is not empty, and is not a run's.
+        ConfigError: the name is not a plain folder name.
+    """
+    if name is None:
+        return _make_fresh(root, trainer)
+    _check_name(name)
+    folder = root / name
+    if folder.exists():
+        if not folder.is_dir() or not (is_run(folder) or _is_begun(folder)):
+            raise RunExists(
+                f"{folder} exists and {_why_no_run(folder)}, so it is left unchanged: pass another run.name"
+            )
+    else:
+        folder.mkdir(parents=True)
+        sync(folder.parent)
+    return folder
+
+
+def resumes(folder: Path, resume: str, *, overwrite: bool) -> bool:
+    """Return whether the run in `folder` is to be resumed; if not, it is to be overwritten.
+
+    Args:
+        folder: folder of an existing run.
+        resume: `never`, `auto` (resume the run in the folder), or a checkpoint's path (resume the run if the checkpoint
+            is in its folder).
+        overwrite: delete the run.
+
+    Raises:
+        RunExists: neither `resume` nor `overwrite` applies.
+        ConfigError: `overwrite` would delete the checkpoint to resume.
+    """
+    applies = resume == AUTO or (resume != NEVER and Path(resume).resolve().is_relative_to(folder.resolve()))
+    if applies and overwrite:
+        raise ConfigError(
+            f"run.overwrite = true would delete {folder}, which run.resume = {resume} continues: pass only one"
+        )
+    if not applies and not overwrite:
+        raise RunExists(
+            f"{folder} already holds a run: pass run.resume=auto to continue it, run.overwrite=true to delete it "
+            "and start again, or another run.name"
+        )
+    return applies
 
 
 def is_run(folder: Path) -> bool:
     """Return whether `folder` contains a config.yaml written by rlcore."""
     try:
-        with (folder / "config.yaml").open("rb") as file:
+        with (folder / CONFIG).open("rb") as file:
             return file.readline().startswith(MARK.encode())
     except OSError:
         return False
 
 
-def _is_free(folder: Path, *, overwrite: bool) -> bool:
-    """Return whether `folder` is empty or, with `overwrite`, contains only a run that was set aside."""
-    return all(overwrite and child.name == REPLACED and is_run(child) for child in folder.iterdir())
+def _is_begun(folder: Path) -> bool:
+    """Return whether all that `folder` contains was left by a process that died before it had written config.yaml."""
+    return all(
+        is_run(child)
+        if child.name in {REPLACED, ASIDE}
+        else child.name in {LOCK, OWNER} or _UNFINISHED.fullmatch(child.name) is not None
+        for child in folder.iterdir()
+    )
+
+
+def _why_no_run(folder: Path) -> str:
+    try:
+        (folder / CONFIG).open("rb").close()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return f"its {CONFIG} cannot be read ({error.strerror}, errno {error.errno})"
+    return "is no run of rlcore"
 
 
 def _make_fresh(root: Path, trainer: str) -> Path:
@@ -173,15 +215,6 @@ def _make_fresh(root: Path, trainer: str) -> Path:
 def _check_name(name: str) -> None:
     if not name or name in {".", ".."} or any(letter in name for letter in "/\\\0"):
         raise ConfigError(f"run.name = {name!r}: must be a plain folder name; run.root sets its parent folder")
-
-
-def _empty(folder: Path) -> None:
-    """Delete the contents of a run's folder; config.yaml, which marks it as a run, is deleted last."""
-    for child in sorted(folder.iterdir(), key=lambda path: path.name == "config.yaml"):
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child)
-        else:
-            child.unlink()
 
 
 def _lines_until(file: Path, step: int | None) -> Iterator[bytes]:
@@ -211,5 +244,6 @@ def _replace(file: Path, parts: Iterable[bytes]) -> None:
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(file)
+        sync(file.parent)
     finally:
         temporary.unlink(missing_ok=True)

@@ -85,8 +85,10 @@ def load_state(path: Path) -> Any:
         raise CheckpointError(f"{path}: its tree is damaged: {type(error).__name__}: {error}") from error
 
 
-def io_failure(error: SafetensorError) -> OSError | None:
-    """Return the OSError behind a failed write of safetensors; None for any other error."""
+def io_failure(error: Exception) -> OSError | None:
+    """Return the OSError behind a failed write, which safetensors and tokenizers wrap; None for any other error."""
+    if isinstance(error, OSError):
+        return error
     match = re.search(r"(.*?)\s*\(os error (\d+)\)", str(error), re.DOTALL)
     return OSError(int(match[2]), match[1].rpartition(": ")[2]) if match else None
 

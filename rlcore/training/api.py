@@ -168,6 +168,8 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
         try:
             metrics = fit(parts.trainer, parts.run, parts.saver)
         finally:
+            if parts.lock is not None:
+                parts.lock.release()
             parts.trainer.policy().module.eval()
     policy = parts.trainer.policy()
     return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)

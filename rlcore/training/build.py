@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -13,8 +14,10 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim, claim
+from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
+from rlcore.checkpoints.run_lock import RunLock
 from rlcore.components import Component
 from rlcore.config import evolve, unstructure
 from rlcore.errors import ConfigError, ModelError
@@ -43,11 +46,12 @@ from rlcore.training.run_components import Chosen, choose
 
 @attrs.frozen(eq=False)
 class Assembly:
-    """The parts of a run that is ready to start."""
+    """The parts of a run that is ready to start; the lock on its folder is to be released at the run's end."""
 
     trainer: Trainer
     run: Run
     saver: Saver
+    lock: RunLock | None
 
 
 def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
@@ -93,7 +97,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
-    return Assembly(trainer, run, saver)
+    return Assembly(trainer, run, saver, place.lock)
 
 
 def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
@@ -194,11 +198,15 @@ def _starting_point(model: Any, place: Claim) -> Any:
 
 def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
     """Save the starting model if no name refers to it: resuming the run needs it."""
-    kept = place.path / "start"
+    kept = RunDir(place.path).start
+
+    def save(folder: Path) -> None:
+        (policy.save_start if isinstance(policy, ModelPolicy) else policy.save_pretrained)(folder)
+        write_manifest(folder, step=0, score=None, further={})
 
     def keep() -> None:
         if place.checkpoint is None or not kept.exists():
-            save_beside(policy.save_start if isinstance(policy, ModelPolicy) else policy.save_pretrained, kept)
+            save_beside(save, kept)
 
     ranks.on_main(keep)
     if isinstance(policy, ModelPolicy):

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
-from rlcore.checkpoints.manifest import sync_folder
+from rlcore.checkpoints.durability import put_back, put_in_place
+from rlcore.checkpoints.manifest import FILE_NAME, read_manifest
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
-from rlcore.checkpoints.state import load_state, save_state
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.checkpoints.state import io_failure, load_state, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.logging import get_logger
 from rlcore.profiling import timed
@@ -49,6 +49,7 @@ class Saver:
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
+            self.checkpoints.remove_unfinished()
 
     def note_random_state(self) -> None:
         """Record the states of the random generators, for the trainer's next step."""
@@ -97,11 +98,14 @@ class Saver:
             trainer.policy().save_pretrained(folder / "model")
             save_state(folder / "trainer.safetensors", state)
             save_state(folder / "rng.safetensors", {"ranks": rng})
+            RunDir(run.dir).sync_logs()
 
         def write() -> Path | CheckpointError:
             assert self.checkpoints is not None  # noqa: S101  for the type checker: this is rank 0
             try:
-                return self.checkpoints.write(run.step, fill, manifest=manifest, score=score)
+                return self.checkpoints.write(
+                    run.step, fill, manifest={**manifest, "start": start_checksum(run.dir)}, score=score
+                )
             except CheckpointError as error:
                 return error
 
@@ -123,6 +127,8 @@ class Saver:
         self.evaluated_at, self.score = state["evaluated_at"], state["score"]
         if folder.resolve().parent == (run.dir / "checkpoints").resolve():
             self.saved_at = run.step
+            if self.checkpoints is not None:
+                self.checkpoints.trust(checkpoint)
         states: list[Any] = load_state(folder / "rng.safetensors")["ranks"]
         if len(states) == run.ranks.world:
             self.rng = states[run.ranks.rank]
@@ -157,22 +163,31 @@ class Saver:
         self.run.ranks.on_main(lambda: save_beside(trainer.policy().export, self.run.dir / "model"))
 
 
+def start_checksum(folder: Path) -> str | None:
+    """Return the checksum of the model before training in the run's folder; None if the run saved none.
+
+    Raises:
+        CheckpointError: its manifest cannot be read.
+    """
+    start = RunDir(folder).start
+    return str(read_manifest(start)["sha256"]) if (start / FILE_NAME).exists() else None
+
+
 def save_beside(save: Any, place: Path) -> None:
     """Call `save(folder)` on a temporary folder beside `place`, and rename it to `place` once it is complete.
 
     Raises:
         CheckpointError: it could not be written; an earlier folder at `place` is unchanged.
     """
-    beside, old = place.with_name(f".tmp-{place.name}"), place.with_name(f".old-{place.name}")
+    beside = place.with_name(f".tmp-{place.name}")
     try:
+        put_back(place)
         shutil.rmtree(beside, ignore_errors=True)
         save(beside)
-        sync_folder(beside)
-        shutil.rmtree(old, ignore_errors=True)
-        if place.exists():
-            place.rename(old)
-        beside.rename(place)
-        shutil.rmtree(old, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
+        put_in_place(beside, place)
+    except Exception as error:
         shutil.rmtree(beside, ignore_errors=True)
-        raise CheckpointError(f"{place}: the model could not be written: {error}; free some space") from error
+        failure = io_failure(error)
+        if failure is None:
+            raise
+        raise CheckpointError(f"{place}: the model could not be written: {failure}; free some space") from error

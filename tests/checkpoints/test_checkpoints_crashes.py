@@ -153,6 +153,7 @@ def test_a_crash_anywhere_leaves_a_whole_checkpoint_and_no_litter(
     assert done.returncode == 9, done.stderr
     assert any(path.name.startswith(".") for path in folder.iterdir())
     checkpoints = Checkpoints(folder)
+    checkpoints.remove_unfinished()
     assert steps(folder) == [step]
     found = checkpoints.newest_whole()
     assert found is not None

@@ -94,9 +94,25 @@ def test_an_old_one_that_cannot_be_removed_costs_a_warning_only(
     assert "could not be removed" in capsys.readouterr().err
 
 
-def test_a_checkpoint_whose_manifest_is_gone_is_not_the_best(folder: Path) -> None:
+def test_a_checkpoint_whose_manifest_is_gone_is_neither_the_best_nor_deleted(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep_last=1, keep_best=1)
     (write(checkpoints, 1, score=9.0) / "manifest.json").unlink()
     write(checkpoints, 2, score=1.0)
     write(checkpoints, 3, score=0.0)
-    assert steps(folder) == [2, 3]
+    assert steps(folder) == [1, 2, 3]
+
+
+def test_the_best_checkpoint_of_abandoned_steps_is_deleted(folder: Path) -> None:
+    write(Checkpoints(folder, keep_last=3), 10, score=9.0)
+    write(Checkpoints(folder, keep_last=3), 20, score=99.0)
+    write(Checkpoints(folder, keep_last=1, keep_best=1), 15, score=1.0)
+    assert steps(folder) == [10, 15]
+
+
+def test_a_damaged_checkpoint_is_not_the_best(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep_last=9)
+    for step, score in enumerate([5.0, 9.0, 1.0], start=1):
+        write(checkpoints, step, score)
+    (folder / "00000002/model/config.json").write_text("{}")
+    write(Checkpoints(folder, keep_last=1, keep_best=1), 4, score=0.0)
+    assert steps(folder) == [1, 2, 4]

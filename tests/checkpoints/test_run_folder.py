@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from rlcore.checkpoints.run_folder import RunDir, is_run
+from rlcore.checkpoints.replacement import ASIDE, REPLACED, recover, set_aside
+from rlcore.checkpoints.run_folder import RunDir, is_run, open_folder, resumes
 from rlcore.errors import ConfigError, RunExists
 from rlcore.loggers.jsonl import JsonLines, JsonlLogger
 
 
 def make_run(root: Path, name: str = "mine") -> RunDir:
-    run = RunDir.create(root, name, overwrite=False)
+    run = RunDir(open_folder(root, name, "sft"))
     run.write_config({"run": {"name": name}}, {"rlcore": "0.1.0"})
     (run.checkpoints / "00000003").mkdir(parents=True)
     run.metrics.write_text('{"step": 1}\n')
@@ -25,111 +26,96 @@ def make_run(root: Path, name: str = "mine") -> RunDir:
 
 
 def test_a_new_run_gets_a_new_folder(tmp_path: Path) -> None:
-    run = RunDir.create(tmp_path / "deep" / "runs", "mine", overwrite=False)
-    assert run.path == tmp_path / "deep" / "runs" / "mine"
-    assert run.path.is_dir()
-    assert not run.is_continued
-    assert not is_run(run.path)
+    folder = open_folder(tmp_path / "deep" / "runs", "mine", "sft")
+    assert folder == tmp_path / "deep" / "runs" / "mine"
+    assert folder.is_dir()
+    assert not is_run(folder)
 
 
 def test_an_empty_folder_will_do(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert not RunDir.create(tmp_path, "mine", overwrite=False, resume="auto").is_continued
+    assert open_folder(tmp_path, "mine", "sft") == tmp_path / "mine"
 
 
 def test_an_existing_run_is_refused_with_the_three_ways_out(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     for resume in ("never", str(tmp_path / "elsewhere" / "checkpoints" / "00000001")):
         with pytest.raises(RunExists, match=r"run\.resume=auto.*run\.overwrite=true.*another run\.name"):
-            RunDir.create(tmp_path, "mine", overwrite=False, resume=resume)
-    assert run.metrics.read_text() == '{"step": 1}\n'
+            resumes(run.path, resume, overwrite=False)
+        assert not resumes(run.path, resume, overwrite=True)
 
 
-def test_auto_goes_on_with_an_existing_run(tmp_path: Path) -> None:
+def test_a_run_is_resumed_automatically_or_from_a_checkpoint_of_its_own(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    again = RunDir.create(tmp_path, "mine", overwrite=False, resume="auto")
-    assert again.is_continued
-    assert again.path == run.path
-    assert run.metrics.exists()
+    for resume in ("auto", str(run.checkpoints / "00000003")):
+        assert resumes(run.path, resume, overwrite=False)
+        with pytest.raises(ConfigError, match="pass only one"):
+            resumes(run.path, resume, overwrite=True)
 
 
-def test_a_checkpoint_of_its_own_goes_on_with_the_run(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    again = RunDir.create(tmp_path, "mine", overwrite=False, resume=str(run.checkpoints / "00000003"))
-    assert again.is_continued
-
-
-def test_overwrite_empties_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_the_contents_of_a_run_are_set_aside_and_put_back(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     kept = tmp_path / "kept.txt"
     kept.write_text("x")
     (run.path / "link").symlink_to(kept)
     (run.path / "linked").symlink_to(tmp_path)
-    again = RunDir.create(tmp_path, "mine", overwrite=True)
-    assert list(again.path.iterdir()) == []
-    assert not again.is_continued
+    before = sorted(path.name for path in run.path.iterdir())
+    set_aside(run.path)
+    assert [path.name for path in run.path.iterdir()] == [REPLACED]
+    (run.path / "start").mkdir()
+    (run.path / "elsewhere").symlink_to(tmp_path)
+    assert recover(run.path)
+    assert sorted(path.name for path in run.path.iterdir()) == before
     assert kept.read_text() == "x"
+    assert not recover(run.path)
 
 
-@pytest.mark.parametrize("resume", ["never", "auto"])
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("config", [None, "trainer: {name: ppo}\n"])
-def test_what_is_no_run_is_left_alone(tmp_path: Path, resume: str, config: str | None, *, overwrite: bool) -> None:
+def test_what_is_no_run_is_left_alone(tmp_path: Path, config: str | None) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work")
     if config is not None:
         (folder / "config.yaml").write_text(config)
     with pytest.raises(RunExists, match="no run of rlcore"):
-        RunDir.create(tmp_path, "thesis", overwrite=overwrite, resume=resume)
+        open_folder(tmp_path, "thesis", "sft")
     assert (folder / "chapter1.tex").read_text() == "years of work"
 
 
-def test_a_run_that_was_set_aside_gives_way_to_the_one_that_overwrites_it_only(tmp_path: Path) -> None:
-    aside = make_run(tmp_path, ".replaced").path
+@pytest.mark.parametrize("name", [ASIDE, REPLACED])
+def test_a_folder_with_a_run_that_was_set_aside_is_a_runs(tmp_path: Path, name: str) -> None:
+    aside = make_run(tmp_path, name).path
     (tmp_path / "mine").mkdir()
-    aside = aside.rename(tmp_path / "mine" / ".replaced")
-    for resume in ("never", "auto"):
-        with pytest.raises(RunExists, match="left unchanged"):
-            RunDir.create(tmp_path, "mine", overwrite=False, resume=resume)
-    assert RunDir.create(tmp_path, "mine", overwrite=True).path == tmp_path / "mine"
-    assert is_run(aside)
+    aside = aside.rename(tmp_path / "mine" / name)
+    assert open_folder(tmp_path, "mine", "sft") == tmp_path / "mine"
     (aside / "config.yaml").unlink()
     with pytest.raises(RunExists, match="left unchanged"):
-        RunDir.create(tmp_path, "mine", overwrite=True)
+        open_folder(tmp_path, "mine", "sft")
 
 
 def test_a_file_of_the_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(RunExists, match="left unchanged"):
-        RunDir.create(tmp_path, "mine", overwrite=True)
+        open_folder(tmp_path, "mine", "sft")
     assert (tmp_path / "mine").read_text() == "x"
-
-
-def test_overwrite_does_not_delete_what_resume_needs(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    for resume in ("auto", str(run.checkpoints / "00000003")):
-        with pytest.raises(ConfigError, match="pass only one"):
-            RunDir.create(tmp_path, "mine", overwrite=True, resume=resume)
-    assert run.metrics.exists()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/abs", "a/b", "a\\b", "a\0b"])
 def test_a_name_is_a_plain_folder_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name = "):
-        RunDir.create(tmp_path / "runs", name, overwrite=True)
+        open_folder(tmp_path / "runs", name, "sft")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_runs_without_a_name_get_one_each(tmp_path: Path) -> None:
-    names = [RunDir.create(tmp_path, None, overwrite=False, trainer="rlcore-ppo:ppo").path.name for _ in range(3)]
+    names = [open_folder(tmp_path, None, "rlcore-ppo:ppo").name for _ in range(3)]
     assert len(set(names)) == 3
     for name in names:
         assert re.fullmatch(r"rlcore-ppo-ppo-\d{8}-\d{6}(-\d)?", name)
 
 
 def test_the_config_reads_back_as_options_with_plugins_in_comments(tmp_path: Path) -> None:
-    run = RunDir.create(tmp_path, "mine", overwrite=False)
+    run = RunDir(open_folder(tmp_path, "mine", "sft"))
     config = {
         "trainer": {"name": "ppo", "clip": 0.2, "target": None, "betas": (0.9, 0.95), "huge": math.inf},
         "data": {"prompts": ["naïve: yes", "- x"], "path": Path("a/b"), "reward_fn": make_run, "other": object()},
@@ -158,9 +144,9 @@ def test_after_a_rewind_the_files_read_like_an_uninterrupted_run(tmp_path: Path)
                 logger.completions(step, [{"prompt": "pé\n", "output": str(i), "reward": i / 3} for i in range(2)])
         logger.close(None)
 
-    whole = RunDir.create(tmp_path, "whole", overwrite=False)
+    whole = RunDir(open_folder(tmp_path, "whole", "sft"))
     record(whole.path, 1, 9)
-    broken = RunDir.create(tmp_path, "broken", overwrite=False)
+    broken = RunDir(open_folder(tmp_path, "broken", "sft"))
     record(broken.path, 1, 7)
     with broken.metrics.open("ab") as file:
         file.write(b'{"step": 8, "loss/to')

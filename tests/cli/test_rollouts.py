@@ -30,7 +30,8 @@ ROWS = [
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     """A run called `mine` in ./runs."""
     monkeypatch.chdir(tmp_path)
-    place = RunDir.create("runs", "mine", overwrite=False)
+    place = RunDir(Path("runs/mine"))
+    place.path.mkdir(parents=True)
     place.write_config({"run": {"name": "mine"}}, {"rlcore": "0.1.0"})
     place.rollouts.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return place

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import shutil
+import signal
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_processes import assert_same_run, lines, newest_checkpoint
 from e2e_scenarios import train
+from kill_points import fork, wait
 
 from rlcore import errors
+from rlcore.checkpoints.run_lock import RunLock
 
 
 def names(run: Path) -> list[int]:
@@ -44,6 +54,74 @@ def test_a_damaged_checkpoint_that_was_named_is_an_error(tmp_path: Path) -> None
     with pytest.raises(errors.CheckpointError, match=r"trainer.safetensors: is damaged"):
         train("sft_config", tmp_path, "other", {"run": {"steps": 6, "resume": str(checkpoint)}})
     assert not (tmp_path / "other").exists()
+
+
+def test_an_unreadable_checkpoint_costs_a_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train("sft_config", tmp_path, "whole", {"run": {"steps": 6}})
+    train("sft_config", tmp_path, "parts", {"run": {"steps": 4}})
+    run = tmp_path / "parts"
+    weights, before, real = newest_checkpoint(run) / "model/model.safetensors", tree(run), io.open
+
+    def fail(path: Any, *rest: Any, **options: Any) -> Any:
+        if Path(str(path)) == weights:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", fail)
+        with pytest.raises(errors.CheckpointError, match=r"model\.safetensors: cannot be read: .*errno 5, EIO"):
+            train("sft_config", tmp_path, "parts", {"run": {"steps": 6, "resume": "auto"}})
+    assert tree(run) == before
+    train("sft_config", tmp_path, "parts", {"run": {"steps": 6, "resume": "auto"}})
+    assert_same_run(tmp_path / "whole", run)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_process_in_a_run_is_refused(tmp_path: Path) -> None:
+    train("sft_config", tmp_path, "run", {"run": {"steps": 2}})
+    before = tree(tmp_path / "run")
+    first = fork(lambda: hold(tmp_path / "run"))
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    for changes in ({"resume": "auto"}, {"overwrite": True}):
+        with pytest.raises(errors.RunInUse, match=f"is in use by process {first} on host {socket.gethostname()}"):
+            train("sft_config", tmp_path, "run", {"run": {"steps": 4, **changes}})
+    os.kill(first, signal.SIGKILL)
+    wait(first)
+    assert {name: data for name, data in tree(tmp_path / "run").items() if name != ".lock-owner"} == before
+    train("sft_config", tmp_path, "run", {"run": {"steps": 4, "resume": "auto"}})
+    assert [row["step"] for row in lines(tmp_path / "run/metrics.jsonl")] == [1, 2, 2, 3, 4, 4]
+
+
+def hold(run: Path) -> None:
+    lock = RunLock(run)
+    (run.parent / "held").write_text("")
+    time.sleep(60)
+    lock.release()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "another"])
+def test_another_model_before_training_is_noticed(tmp_path: Path, damage: str) -> None:
+    train("ppo_config", tmp_path, "run", {"run": {"steps": 2}})
+    start = tmp_path / "run/start"
+    if damage == "flipped":
+        flip_a_byte(start / "model.safetensors")
+    elif damage == "missing":
+        shutil.rmtree(start)
+    else:
+        train("ppo_config", tmp_path, "other", {"run": {"steps": 1, "seed": 5}})
+        shutil.rmtree(start)
+        shutil.copytree(tmp_path / "other/start", start)
+    before = tree(tmp_path / "run")
+    words = {"flipped": "model.safetensors: is damaged", "missing": "has no manifest", "another": "another model"}
+    for name, resume in (("run", "auto"), ("branch", str(newest_checkpoint(tmp_path / "run")))):
+        with pytest.raises(errors.DamagedCheckpoint, match=rf"start.*{words[damage]}.*model before training.*restore"):
+            train("ppo_config", tmp_path, name, {"run": {"steps": 4, "resume": resume}})
+    assert tree(tmp_path / "run") == before
+    assert not (tmp_path / "branch").exists()
 
 
 def test_a_run_branches_off_a_named_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""Tests of the lock on a run's folder: it names its process, and does not outlive it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from kill_points import fork, wait
+
+from rlcore.checkpoints.run_lock import RunLock
+from rlcore.errors import RunInUse
+
+
+def hold(folder: Path) -> int:
+    """Lock the folder in another process, which has started a process of its own; return its id."""
+
+    def stay() -> None:
+        lock = RunLock(folder)
+        fork(lambda: time.sleep(5))
+        (folder / "locked").write_text("")
+        time.sleep(60)
+        lock.release()
+
+    child = fork(stay)
+    while not (folder / "locked").exists():
+        time.sleep(0.01)
+    return child
+
+
+def test_the_second_process_is_told_of_the_first_and_takes_over_when_it_is_dead(tmp_path: Path) -> None:
+    child = hold(tmp_path)
+    with pytest.raises(RunInUse) as caught:
+        RunLock(tmp_path)
+    place = re.escape(f"{tmp_path} is in use by process {child} on host {socket.gethostname()}")
+    assert re.match(place + r", since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*: wait until", str(caught.value))
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    lock = RunLock(tmp_path)  # although the child of the killed process lives
+    assert str(os.getpid()) in (tmp_path / ".lock-owner").read_text()
+    lock.release()
+    assert not (tmp_path / ".lock-owner").exists()
+
+
+def test_a_released_lock_does_not_take_the_next_ones_description(tmp_path: Path) -> None:
+    first = RunLock(tmp_path)
+    first.release()
+    second = RunLock(tmp_path)
+    first.release()
+    with pytest.raises(RunInUse, match=f"process {os.getpid()} on host"):
+        RunLock(tmp_path)
+    second.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: FileLock) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(FileLock, "acquire", fail)
+    RunLock(tmp_path).release()
+    assert "a second process in this run would not be noticed" in capsys.readouterr().err
