@@ -1,0 +1,44 @@
+"""Tests of killed runs: whenever a run is killed, resuming it gives bit for bit the run that was not interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from e2e_processes import inherited
+from warm_python import WarmPython
+
+KILL_RUNS = str(Path(__file__).with_name("kill_runs.py"))
+TRAINERS = ["sft", "ppo", "ilql", "rft"]
+
+
+def kill(warm_python: WarmPython, folder: Path, *arguments: str) -> dict[str, int]:
+    done = warm_python.run([KILL_RUNS, *arguments], cwd=folder, environment=inherited(), timeout_s=3000)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("trainer", "phase", "first"), [("sft", "created", 31), ("ppo", "overwritten", 23), ("ilql", "resumed", 12)]
+)
+def test_a_run_killed_at_some_file_operations_is_resumed_exactly(
+    warm_python: WarmPython, tmp_path: Path, trainer: str, phase: str, first: int
+) -> None:
+    counts = kill(warm_python, tmp_path, "sweep", trainer, "--phases", phase, "--first", str(first), "--every", "60")
+    assert counts[phase] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_run_killed_at_any_file_operation_is_resumed_exactly(
+    warm_python: WarmPython, tmp_path: Path, trainer: str
+) -> None:
+    counts = kill(warm_python, tmp_path, "sweep", trainer)
+    assert min(counts[phase] for phase in ("created", "overwritten", "resumed")) > 30
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_times_are_resumed_exactly(warm_python: WarmPython, tmp_path: Path) -> None:
+    counts = kill(warm_python, tmp_path, "random", "12", "--seed", "1")
+    assert sum(counts["kills"].values()) == 12
