@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -14,7 +13,6 @@ from rlcore.checkpoints.manifest import read_manifest, verify_files
 from rlcore.checkpoints.replacement import clear, contents, discard, recover, set_aside
 from rlcore.checkpoints.run_folder import AUTO, NEVER, RunDir, is_run, open_folder, resumes
 from rlcore.checkpoints.run_lock import RunLock
-from rlcore.config.plain import to_plain
 from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
@@ -49,15 +47,15 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
     Raises:
         RunExists: the folder contains a run, and neither `run.resume` nor `run.overwrite` is set.
         RunInUse: another process is writing to the folder.
-        CheckpointError: the checkpoint of `run.resume` is missing, damaged, unreadable or of another trainer.
-        ConfigError: the folder cannot be created, or options differ from those of the checkpoint.
+        CheckpointError: the checkpoint of `run.resume` is missing, damaged or unreadable.
+        ConfigError: the folder cannot be created.
     """
     place = _Place(config.run, trainer)
     found: Claim | None = None
 
     def take() -> Claim:
         try:
-            return _claim(place, config, plugins, trainer)
+            return _claim(place, config.run)
         except OSError as error:
             if isinstance(error, RLCoreError):
                 raise
@@ -129,20 +127,15 @@ class _Place:
             self.lock.release()
 
 
-def _claim(place: _Place, config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> Claim:
-    run = config.run
+def _claim(place: _Place, run: RunConfig) -> Claim:
     if run.name is None and run.resume == AUTO:
         raise ConfigError("run.resume = 'auto': needs run.name, the run to continue")
     checkpoint = None if run.resume in (NEVER, AUTO) else Checkpoints.open(Path(run.resume))
-    if checkpoint is not None:
-        _check_same(checkpoint, config, plugins, trainer)
     folder, is_continued = place.open()
     if checkpoint is None and is_continued:
         checkpoint = _newest(RunDir(folder).checkpoints)
         if checkpoint is None:
             get_logger("resume").warning("the run has no checkpoint and starts at step 0", run=str(folder))
-        else:
-            _check_same(checkpoint, config, plugins, trainer)
     start = None if checkpoint is None else _verified_start(checkpoint)
     return Claim(folder, is_continued, checkpoint, start)
 
@@ -186,48 +179,3 @@ def _verified_start(checkpoint: Checkpoint) -> Path | None:
             f"or start a new run from {checkpoint.path / 'model'}"
         ) from error
     return start
-
-
-def _check_same(checkpoint: Checkpoint, config: TrainConfig, plugins: Mapping[str, str], trainer: str) -> None:
-    """Raise if options differ from those of the checkpoint, because its state belongs to those options.
-
-    Options that another version of a plugin added or removed only cause a warning.
-    """
-    _check_trainer(checkpoint, trainer)
-    then, now = checkpoint.manifest.get("config", {}), to_plain(to_record(config))
-    changed: list[str] = []
-    versions: list[str] = []
-    for section, free in (("trainer", {"name"}), ("model", {"path", "tokenizer"}), ("gen", set())):
-        old, new = _flat(then.get(section, {})), _flat(now[section])
-        for key in sorted((old.keys() | new.keys()) - free):
-            if old.get(key) == new.get(key):
-                continue
-            is_of_version = (key in old) != (key in new) and checkpoint.manifest.get("plugins") != plugins
-            change = f"{section}.{key} was {old.get(key, 'not there')!r}, is {new.get(key, 'not there')!r}"
-            (versions if is_of_version else changed).append(change)
-    masks = [config.get("data", {}).get("logit_mask") for config in (then, now)]
-    if (masks[0] is None) != (masks[1] is None):
-        changed.append(f"data.logit_mask was {masks[0]!r:.60}, is {masks[1]!r:.60}")
-    if changed:
-        raise ConfigError(
-            f"{checkpoint.path} was written with other options: {'; '.join(changed)}. Resume with the original "
-            f"options, or start a new run from {checkpoint.path / 'model'}"
-        )
-    for change in versions:
-        get_logger("resume").warning(f"another version of a plugin added or removed an option: {change}")
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested options as one mapping from dotted paths to values."""
-    if not isinstance(values, Mapping):
-        return {prefix[:-1]: values}
-    return {key: value for name, part in values.items() for key, value in _flat(part, f"{prefix}{name}.").items()}
-
-
-def _check_trainer(checkpoint: Checkpoint, trainer: str) -> None:
-    writer = str(checkpoint.manifest.get("config", {}).get("trainer", {}).get("name"))
-    if writer.rpartition(":")[2] != trainer:
-        raise CheckpointError(
-            f"{checkpoint.path} was written by trainer '{writer}', and '{trainer}' cannot resume from it: "
-            f"set trainer.name to '{writer}', or start a new run from {checkpoint.path / 'model'}"
-        )

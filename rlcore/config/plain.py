@@ -88,8 +88,10 @@ def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) 
     """
     if isinstance(value, Mapping):
         return {str(key): to_plain(item, nonfinite=nonfinite) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
         return [to_plain(item, nonfinite=nonfinite) for item in value]
+    if isinstance(value, set | frozenset):  # sorted, so that the order is the same in every process
+        return sorted((to_plain(item, nonfinite=nonfinite) for item in value), key=str)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else nonfinite(value)
     if value is None or isinstance(value, bool):

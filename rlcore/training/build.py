@@ -14,6 +14,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim, claim
+from rlcore.checkpoints.identity import check_identity
 from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
@@ -42,6 +43,7 @@ from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver, save_beside
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen, choose
+from rlcore.training.run_identity import identify
 
 
 @attrs.frozen(eq=False)
@@ -93,11 +95,17 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
         _ = run.sample_rewards  # checked even if the trainer does not use them
-        saver = Saver(run, plugins)
+        saver = Saver(run, plugins, ranks.on_main(lambda: _identity(run, chosen, place, plugins)))
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
     return Assembly(trainer, run, saver, place.lock)
+
+
+def _identity(run: Run, chosen: Chosen, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
+    """Compare the identity of the run with that of the checkpoint, and return the fields that record it."""
+    accept = run.config.run.accept_changes
+    return check_identity(identify(run, chosen), place.checkpoint, accept=accept, plugins=plugins)
 
 
 def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ log = get_logger("resume")
 class Saver:
     """Writes checkpoints of one run, on all ranks together, and restores from them.
 
+    Args:
+        run: the run.
+        plugins: versions of the dists that take part.
+        record: further fields of every manifest (`rlcore.checkpoints.identity`).
+
     Attributes:
         saved_at: step of the last checkpoint, -1 before the first.
         evaluated_at: step of the last evaluation, -1 before the first.
@@ -36,8 +42,8 @@ class Saver:
         rng: states of all random generators at the trainer's last yield.
     """
 
-    def __init__(self, run: Run, plugins: dict[str, str]) -> None:
-        self.run, self.plugins = run, plugins
+    def __init__(self, run: Run, plugins: dict[str, str], record: Mapping[str, Any]) -> None:
+        self.run, self.plugins, self.record = run, plugins, record
         self.saved_at, self.evaluated_at = -1, -1
         self.score: float | None = None
         self.note_random_state()
@@ -92,6 +98,7 @@ class Saver:
             "evaluated_at": self.evaluated_at, "score": self.score,
         }  # fmt: skip
         manifest = {"config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world}
+        manifest |= self.record
         score = self.score if self.evaluated_at == run.step else None
 
         def fill(folder: Path) -> None:

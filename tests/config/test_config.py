@@ -48,6 +48,7 @@ class Outer:
     words: tuple[str, ...] = option((), "some words")
     extra: Mapping[str, Any] = option({}, "anything by name")
     weights: Mapping[str, float] = option({}, "numbers by name")
+    either: int | float = option(2, "a whole number or a number")
     any: Any = option(None, "anything")
     inner: Inner = option(Inner(lr=0.25, betas=(0.5, 0.6)), "a section")
     maybe: Inner | None = option(None, "a section, or none")
@@ -99,6 +100,10 @@ def test_a_whole_number_serves_as_a_number_and_a_list_as_a_tuple() -> None:
     assert made.clip == 1.0
     assert type(made.clip) is float
     assert (made.ids, made.words) == ((1, 2), ("a",))
+
+
+def test_a_whole_number_stays_one_where_both_are_allowed() -> None:
+    assert [type(structure(Outer, {"either": value}).either) for value in (1, 1.0)] == [int, float]
 
 
 def test_numbers_of_numpy_and_paths_become_plain() -> None:

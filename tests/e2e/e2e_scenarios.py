@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -59,6 +60,7 @@ class Signalling:
     """Wrapper of a function that sends a signal to this process at call number `at`."""
 
     def __init__(self, function: Any, at: int, *numbers: int) -> None:
+        functools.update_wrapper(self, function)  # a resumed run has the function alone
         self.function, self.at, self.numbers, self.calls = function, at, numbers, 0
 
     def __call__(self, outputs: list[str]) -> Any:

@@ -137,7 +137,8 @@ def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
     assert train("sft_config", tmp_path, "run", resumed).run.step == 2
     said = capsys.readouterr().err
     assert "the checkpoint was written with acme-tuned 1.0, and 1.1 is installed now" in said
-    assert "another version of a plugin added or removed an option: trainer.smoothing was 'not there', is 0.0" in said
+    assert "another version of a plugin added or removed an option" in said
+    assert "trainer.smoothing was 'not there', is 0.0" in said
 
 
 def test_an_option_that_nobody_could_set_is_the_authors_error(plugins: Plugins, tmp_path: Path) -> None:

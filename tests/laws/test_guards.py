@@ -97,7 +97,7 @@ def test_a_trainer_whose_steps_end_ends_the_run(make_trainer: Make, tiny_gpt2: A
         yield {"loss/total": 0.5}
 
     two = SimpleNamespace(steps=steps, policy=real.policy, state_dict=dict)
-    metrics = fit(two, real.run, Saver(real.run, {}))
+    metrics = fit(two, real.run, Saver(real.run, {}, {}))
     assert real.run.step == 2
     assert metrics["loss/total"] == 0.5
     assert (real.run.dir / "checkpoints" / "00000002").is_dir()

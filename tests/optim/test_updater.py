@@ -200,6 +200,17 @@ def test_a_saved_state_goes_on_as_if_nothing_had_been(
     assert (again.num_updates, again.num_skipped) == (TOTAL, 0)
 
 
+def test_the_counts_of_steps_made_and_skipped_are_restored() -> None:
+    weights = Weights()
+    updater = updater_of(weights, OptimizerConfig())
+    update(updater, weights, 0, 3)
+    updater.skip()
+    updater.skip()
+    again = updater_of(Weights(), OptimizerConfig())
+    again.load_state_dict(updater.state_dict())
+    assert (again.num_updates, again.num_skipped) == (3, 2)
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine", "cosine_with_restarts", "polynomial"])
 def test_a_schedule_that_ends_needs_to_know_when(name: str) -> None:
     config = OptimizerConfig(scheduler=name)

@@ -135,6 +135,24 @@ def test_coroutines_run_at_the_same_time():
     assert ask([meet, meet]).totals == [2, 2, 2]
 
 
+def test_each_coroutine_gets_its_own_answer_whichever_ends_first():
+    ended, is_over = [], asyncio.Event()
+
+    async def slow(outputs):
+        await is_over.wait()
+        ended.append("slow")
+        return [1.0, 2.0, 3.0]
+
+    async def fast(outputs):
+        ended.append("fast")
+        is_over.set()
+        return [10.0, 20.0, 30.0]
+
+    batch = ask({"slow": slow, "plain": by_output, "fast": fast})
+    assert ended == ["fast", "slow"]
+    assert batch.by_name == {"slow": [1, 2, 3], "plain": [1, 2, 0], "fast": [10, 20, 30]}
+
+
 def test_coroutines_are_awaited_while_a_loop_runs_already():
     async def notebook():
         return ask(by_label).totals

@@ -25,6 +25,7 @@ WRONG = [
     Wrong("two_stores_share_nothing", "Shared", "should have 3 sequences; it has 6"),
     Wrong("same_appends_same_take", "Shuffling", "a second store after another seed: "),
     Wrong("same_appends_same_take", "Drawing", "the global random state of python should stay"),
+    Wrong("same_appends_same_take", "DrawingFromNumpy", "the global random state of numpy should stay"),
     Wrong("state_dict_does_not_change_the_store", "Draining", "should have 9 sequences; it has 3"),
     Wrong("state_dict_does_not_change_the_store", "Growing", "should have 6 sequences; it has 9"),
     Wrong("a_loaded_state_replaces_the_sequences", "Adding", "len should be 3 after `load_state_dict`; it was 9"),

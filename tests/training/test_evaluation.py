@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -217,3 +218,36 @@ def test_a_response_without_a_score_counts_in_no_mean(make_trainer: Make) -> Non
         "mean": 4.0, "min": 1.0, "one": 2.0, "two": 4.0, "unscored": 2.0,
     }  # fmt: skip
     assert sorted(trainer.store.take()["scores"].tolist()) == [1.0, 1.0, 7.0, 7.0]
+
+
+def test_every_evaluation_samples_with_the_same_random_numbers(make_trainer: Make) -> None:
+    run = sft_run(make_trainer, eval={"samples": 4})
+    _, first = evaluate(run)
+    run.step = 7
+    torch.manual_seed(5)
+    _, later = evaluate(run)
+    assert later == first
+    assert len({row["output"] for row in first}) > 2  # sampled, not the likeliest
+
+
+def test_the_rows_of_all_ranks_come_in_the_order_of_the_prompts(make_trainer: Make) -> None:
+    run = sft_run(make_trainer, inputs={"eval_prompts": ["a", "bc", "d", "ef", "g"]}, eval={"batch_size": 2})
+    one, rows_of_one = copy.copy(run.ranks), list[Any]()
+    one.rank, one.world = 1, 2
+    one.gather = lambda rows: rows_of_one.extend(rows) or rows  # type: ignore[method-assign]
+    run.ranks = one
+    evaluate(run)
+    main = copy.copy(one)
+    main.rank = 0
+    main.gather = lambda rows: [*rows, *rows_of_one]  # type: ignore[method-assign]
+    run.ranks = main
+    _, rows = evaluate(run)
+    assert [row["prompt"] for row in rows] == ["a", "bc", "d", "ef", "g"]
+
+
+def test_none_of_a_metric_function_is_left_out_of_its_mean(make_trainer: Make) -> None:
+    run = sft_run(make_trainer, inputs={"metric_fn": lambda outputs: {"some": [None, 3.0], "no": [None, None]}})
+    metrics, rows = evaluate(run)
+    assert metrics["eval/some"] == 3.0
+    assert "eval/no" not in metrics
+    assert [row["some"] for row in rows] == [None, 3.0]

@@ -17,9 +17,11 @@ from transformers import GPT2Config
 
 from rlcore.ranks import Ranks
 from rlcore_plan import estimate, heap, planned_run
+from rlcore_plan.draws import Draws
 from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Block, Heap
 from rlcore_plan.live import LiveBytes
+from rlcore_plan.phases import Measured, Phase
 
 MB = 10**6
 glibc = pytest.mark.skipif(heap._LIBRARY is None, reason="about glibc's malloc")
@@ -218,3 +220,9 @@ def test_what_a_plan_tries_and_no_run_does_is_not_counted(tmp_path: Path) -> Non
     assert max(planned["phases"], key=lambda phase: phase["peak"])["name"] == "evaluation"
     assert seen - planned["baseline"] > 150 * MB
     assert planned["peak"] == pytest.approx(seen, rel=0.05)
+
+
+def test_the_worst_phase_is_that_with_most_bytes_including_holes() -> None:
+    sampling, update = Phase("sampling", {}, peak=9 * MB, holes=0), Phase("update", {}, peak=7 * MB, holes=4 * MB)
+    for phases in ((sampling, update), (update, sampling)):
+        assert Measured({}, phases, Draws((), 0)).worst is update

@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import numpy as np
 import torch
 
 from rlcore.training.store import MemoryStore
@@ -117,6 +118,12 @@ class Shuffling(MemoryStore):
 class Drawing(MemoryStore):
     def append(self, batch):
         random.random()
+        super().append(batch)
+
+
+class DrawingFromNumpy(MemoryStore):
+    def append(self, batch):
+        np.random.rand()  # noqa: NPY002  the global one, on purpose
         super().append(batch)
 
 

@@ -1,0 +1,199 @@
+"""Fingerprints: short plain descriptions of data, functions, models and tokenizers that differ where these differ."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import functools
+import hashlib
+import inspect
+import os
+import textwrap
+import tokenize
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.config.plain import to_json, to_plain
+from rlcore.data.sample_rewards import SampleReward
+from rlcore.types import Prompt, Sample
+
+DIGITS = 16
+"""Hexadecimal digits of a fingerprint."""
+BLOCKS, BLOCK_BYTES = 256, 4096
+"""Blocks of a file of weights that are read, evenly spaced, so that large models do not start more slowly."""
+WEIGHTS = (".safetensors", ".bin")
+VOLATILE = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "attn_implementation"}
+"""Entries of a model's configuration that loading and saving change; so are all that begin with an underscore."""
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Return the first digits of the SHA-256 of a sequence of byte strings, each preceded by its length."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()[:DIGITS]
+
+
+def fingerprint_rows(rows: Sequence[Prompt | Sample | SampleReward]) -> str:
+    """Return the number of rows and a digest of them: of prompts the text, the tokens and the columns."""
+    return f"{len(rows)} rows, sha256 {digest(part for row in rows for part in _row(row))}"
+
+
+def _row(row: Prompt | Sample | SampleReward) -> Iterator[bytes]:
+    if isinstance(row, Prompt):
+        columns = to_json(row.columns) if row.columns else ""
+        yield from (_encode(row.text), array("q", row.tokens).tobytes(), _encode(columns))
+    elif isinstance(row, Sample):
+        yield from (array("q", row.tokens).tobytes(), bytes(row.action_mask), bytes([row.ended]))
+    else:
+        yield from (array("d", row.tokens).tobytes(), bytes([row.dense]))
+
+
+def fingerprint_table(table: Tensor) -> str:
+    """Return the shape of a table of booleans and a digest of it."""
+    shape = " x ".join(map(str, table.shape))
+    return f"{shape}, sha256 {digest([table.cpu().numpy().tobytes()])}"
+
+
+def describe_function(function: Any) -> str:
+    """Return the qualified name of a function, the values that are bound to it, and a digest of its source.
+
+    Comments and formatting do not change the digest. A lambda, whose source is a part of a line, and a function without
+    source are identified by their compiled code, an object that is called by the source of its class. Bound values are
+    the arguments of a partial, and numbers and texts among defaults, the closure and public attributes. The source of
+    other functions that it calls does not count.
+    """
+    bound: dict[str, Any] = {}
+    while True:
+        inner = inspect.unwrap(function)
+        if isinstance(inner, functools.partial):
+            given = {str(i): value for i, value in enumerate(inner.args)}
+            bound = {**given, **inner.keywords} | bound
+            inner = inner.func
+        elif inspect.ismethod(inner):
+            bound |= {} if isinstance(inner.__self__, type) else _scalars(vars(inner.__self__))
+            inner = inner.__func__
+        if inner is function:
+            break
+        function = inner
+    if not (isinstance(function, type) or inspect.isroutine(function)):
+        bound |= _scalars(getattr(function, "__dict__", {}))
+        function = type(function)
+    code = function.__code__ if inspect.isfunction(function) else None
+    bound |= {} if code is None else _closed_over(function, code)
+    return describe_bound(f"{function.__module__}:{function.__qualname__}", bound) + f", {_source(function, code)}"
+
+
+def describe_bound(name: str, values: Mapping[str, Any]) -> str:
+    """Return a name with values in brackets: numbers, and digests of all else, which may be long or secret."""
+    shown = [
+        f"{key}={value if isinstance(value, bool | int | float) else digest([_encode(to_json(value))])}"
+        for key, value in values.items()
+    ]
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
+def _source(function: Any, code: CodeType | None) -> str:
+    text = ""
+    if code is None or code.co_name != "<lambda>":
+        # A function may have no source, or the source of a notebook with syntax of its own.
+        with contextlib.suppress(OSError, TypeError, SyntaxError, tokenize.TokenError):
+            text = textwrap.dedent(inspect.getsource(function))
+            text = ast.unparse(ast.parse(text))
+    if text:
+        return f"source {digest([_encode(text)])}"
+    return "no source" if code is None else f"code {digest(_compiled(code))}"
+
+
+def _compiled(code: CodeType) -> Iterator[bytes]:
+    yield from (code.co_code, repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _compiled(constant)
+        else:
+            ordered = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            yield _encode(repr(ordered))
+
+
+def _closed_over(function: Callable[..., Any], code: CodeType) -> dict[str, Any]:
+    """Return the numbers and texts among the defaults and the closure of a function."""
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    values = {each.name: each.default for each in parameters if each.default is not each.empty}
+    rebound = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}  # counters
+    cells = function.__closure__ or ()
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        if name in rebound:
+            continue
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return _scalars(values)
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    public = {name: value for name, value in values.items() if name[:1] != "_"}
+    return {name: value for name, value in public.items() if isinstance(value, bool | int | float | str)}
+
+
+def describe_model(module: nn.Module, named: Any) -> dict[str, Any]:
+    """Return what identifies the model that a policy was built from.
+
+    Args:
+        module: the policy's module.
+        named: the model as the user gave it. Only of a hub id or folder, the hub id, the commit and the weights count:
+            a run keeps the weights of other models itself.
+    """
+    config = next((part.config for part in module.modules() if isinstance(part, PreTrainedModel)), None)
+    about = {"config": None if config is None else digest([_encode(to_json(_lasting(config.to_dict())))])}
+    if not isinstance(named, str | os.PathLike):
+        return about
+    folder = Path(named).expanduser()
+    if folder.exists():
+        return about | {"weights": fingerprint_weights(folder)}
+    return about | {"hub_id": os.fspath(named), "commit": getattr(config, "_commit_hash", None)}
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = {str(key): part for key, part in value.items() if str(key) not in VOLATILE and str(key)[:1] != "_"}
+        return {key: _lasting(kept[key]) for key in sorted(kept)}
+    return value
+
+
+def fingerprint_weights(folder: Path) -> str:
+    """Return a digest of the files of weights in a folder: their names, sizes and evenly spaced blocks."""
+    parts: list[bytes] = []
+    for path in sorted(path for path in folder.glob("*") if path.suffix in WEIGHTS):
+        size = path.stat().st_size
+        parts += [_encode(path.name), str(size).encode()]
+        with path.open("rb") as file:
+            for block in range(BLOCKS):
+                file.seek(max(0, size - BLOCK_BYTES) * block // (BLOCKS - 1))
+                parts.append(file.read(BLOCK_BYTES))
+    return digest(parts)
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of everything that decides which tokens a text becomes."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # of tokenizers in Rust
+    if backend is None:
+        parts = [type(tokenizer).__name__.encode(), _encode(to_json(sorted(tokenizer.get_vocab().items())))]
+    else:
+        steps = (backend.model, backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
+        parts = [b"" if step is None else step.__getstate__() for step in steps]
+    special = sorted(to_plain(tokenizer.special_tokens_map).items())
+    more = (sorted(tokenizer.get_added_vocab().items()), special, tokenizer.chat_template)
+    return digest([*parts, _encode(to_json(more))])
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,134 @@
+"""The identity of a run: what it trains on and with, recorded in every checkpoint and compared when a run is resumed.
+
+An identity maps dotted names, such as `gen.temperature` or `data.prompts`, to plain values. `run.accept_changes` lists
+the names of values that may differ; a name also covers the names below it (`trainer` covers `trainer.optimizer.lr`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.checkpoints.checkpoint import Checkpoint
+from rlcore.config.plain import to_plain
+from rlcore.errors import CheckpointError, ConfigError
+from rlcore.logging import get_logger
+
+FIELD, ACCEPTED = "identity", "accepted_changes"
+"""Fields of a manifest: the identity of the run, and all changes that were accepted since its beginning."""
+TRAINER = "trainer.name"
+OPTIONS = ("trainer", "model", "gen", "sampler")
+"""Sections whose options belong to plugins: another version of a plugin may add or remove options."""
+ABSENT = "not there"
+
+log = get_logger("resume")
+
+
+@attrs.frozen
+class _Change:
+    name: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} was {_shorten(self.was)}, is {_shorten(self.now)}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one mapping from dotted names to plain values."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: to_plain(value)}
+    return flat
+
+
+def check_identity(
+    identity: Mapping[str, Any], checkpoint: Checkpoint | None, *, accept: Sequence[str], plugins: Mapping[str, str]
+) -> dict[str, Any]:
+    """Compare the identity of a run with that of the checkpoint it resumes from.
+
+    Args:
+        identity: plain values by dotted name.
+        checkpoint: None if the run starts at step 0; then only `accept` is checked.
+        accept: names of the values that may differ (`run.accept_changes`).
+        plugins: versions of the run's dists. An option that only one of both runs has is no change if the versions
+            differ: it causes a warning.
+
+    Returns:
+        The identity and all accepted changes so far, as fields for the manifests of the run.
+
+    Raises:
+        CheckpointError: the checkpoint was written by another trainer.
+        ConfigError: values differ that `accept` does not name, or `accept` contains an unknown name.
+    """
+    then = identity if checkpoint is None else _recorded(checkpoint, identity)
+    _check_names(accept, [*identity, *then])
+    if checkpoint is None:
+        return {FIELD: dict(identity), ACCEPTED: []}
+    changes = [
+        _Change(name, then.get(name, ABSENT), identity.get(name, ABSENT))
+        for name in sorted(then.keys() | identity.keys())
+        if then.get(name, ABSENT) != identity.get(name, ABSENT)
+    ]
+    if checkpoint.manifest.get("plugins") != plugins:
+        changes = _without_new_options(changes)
+    refused = [change for change in changes if not _is_covered(change.name, accept)]
+    if refused:
+        raise ConfigError(
+            f"{checkpoint.path} was written by a run with other values: {'; '.join(map(str, refused))}. Resume with "
+            f"the original ones, continue with these by run.accept_changes=[{','.join(each.name for each in refused)}]"
+            f", or start a new run from {checkpoint.path / 'model'}"
+        )
+    for change in changes:
+        log.warning("accepted a change", name=change.name, was=change.was, now=change.now)
+    earlier = list(checkpoint.manifest.get(ACCEPTED, []))
+    accepted = [{"step": checkpoint.step, **attrs.asdict(change)} for change in changes]
+    return {FIELD: dict(identity), ACCEPTED: earlier + accepted}
+
+
+def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the identity in the checkpoint's manifest; the run's own if there is none, which compares nothing."""
+    then: Mapping[str, Any] | None = checkpoint.manifest.get(FIELD)
+    if then is None:
+        log.warning("the checkpoint does not record what its run trained on: nothing is compared", at=checkpoint.path)
+        return identity
+    if then.get(TRAINER) != identity.get(TRAINER):
+        raise CheckpointError(
+            f"{checkpoint.path} was written by trainer '{then.get(TRAINER)}', and '{identity.get(TRAINER)}' cannot "
+            f"resume from it: set trainer.name to '{then.get(TRAINER)}', or start a new run from "
+            f"{checkpoint.path / 'model'}"
+        )
+    return then
+
+
+def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
+    """Return the changes except options that another version of a plugin added or removed; these are logged."""
+    kept = []
+    for change in changes:
+        if ABSENT in (change.was, change.now) and change.name.partition(".")[0] in OPTIONS:
+            log.warning("another version of a plugin added or removed an option", change=str(change))
+        else:
+            kept.append(change)
+    return kept
+
+
+def _check_names(accept: Sequence[str], names: Iterable[str]) -> None:
+    known = {name[:end] for name in names for end in range(1, len(name) + 1) if name[end : end + 1] in ("", ".")}
+    for name in accept:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known - set(names)))}"
+            raise ConfigError(f"run.accept_changes: nothing that is compared is called '{name}'; {hint}")
+
+
+def _is_covered(name: str, accept: Sequence[str]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in accept)
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,78 @@
+"""Collects the identity of a run: what has to stay the same for a resumed run to equal an uninterrupted one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlcore.checkpoints.fingerprints import (
+    describe_bound,
+    describe_function,
+    describe_model,
+    fingerprint_rows,
+    fingerprint_table,
+    fingerprint_tokenizer,
+)
+from rlcore.checkpoints.identity import flatten
+from rlcore.config import unstructure
+from rlcore.safe_text import redact
+from rlcore.settings import to_record
+from rlcore.training.run import Run
+from rlcore.training.run_components import Chosen
+
+ROWS = {
+    "prompts": "prompts", "eval_prompts": "eval_prompts", "samples": "samples", "eval_samples": "eval_samples",
+    "rewards": "sample_rewards",
+}  # fmt: skip
+"""Inputs of rows, and the attributes of `Run` with the rows as the run uses them."""
+
+
+def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
+    """Return the identity of a built run: plain values by dotted name.
+
+    Options count if they change what a run learns: those of trainer, model, sampling and sampler. Rows of data count as
+    they are tokenised, so the options of `data` count through them. Not part of it are the length of the run,
+    evaluation options, cadences, loggers, paths, devices and plugin versions.
+    """
+    config = to_record(run.config)  # without secrets
+    model = {name: value for name, value in config["model"].items() if name not in ("path", "tokenizer")}
+    sampler = chosen.sampler
+    return flatten(
+        {
+            "trainer": {**config["trainer"], "name": chosen.trainer.component.name},
+            "model": {**model, **_model(run)},
+            "gen": config["gen"],
+            "sampler": {"name": sampler.component.qualified, **(redact(unstructure(sampler.options)) or {})},
+            "data": {**_rows(run), "reward_fn": _rewards(run, chosen)},
+            "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
+            "world_size": run.ranks.world,
+        }
+    )
+
+
+def _model(run: Run) -> dict[str, Any]:
+    if run.policy is None:
+        return {}
+    return {
+        "path": describe_model(run.policy.module, run.inputs.model),
+        "tokenizer": fingerprint_tokenizer(run.policy.tokenizer),
+    }
+
+
+def _rows(run: Run) -> dict[str, Any]:
+    if run.policy is None:  # rows are tokenised for a policy
+        return {}
+    given = {name: getattr(run.inputs, name) is not None for name in (*ROWS, "logit_mask")}
+    rows = {name: fingerprint_rows(getattr(run, ROWS[name])) if given[name] else None for name in ROWS}
+    return rows | {"logit_mask": None if run.logit_mask is None else fingerprint_table(run.logit_mask)}
+
+
+def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:
+    """Describe each reward function; a registered one by name and options, because its dist has a version."""
+    found = {}
+    for reward, function in zip(chosen.rewards, () if run.reward_fn is None else run.reward_fn.functions, strict=True):
+        if reward.choice is None:
+            about = describe_function(function.call)
+        else:
+            about = describe_bound(reward.choice.component.qualified, unstructure(reward.choice.options) or {})
+        found[function.name] = f"{about}, weight {function.weight}"
+    return found

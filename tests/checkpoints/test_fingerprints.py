@@ -1,0 +1,186 @@
+"""Tests of fingerprints: what differs has another one, and what is the same again has the same."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from rlcore.checkpoints.fingerprints import (
+    describe_function,
+    describe_model,
+    fingerprint_rows,
+    fingerprint_table,
+    fingerprint_tokenizer,
+)
+from rlcore.data.sample_rewards import SampleReward
+from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore.types import Prompt, Sample
+
+PROMPTS = [Prompt("ab", (1, 2), {"label": 1}), Prompt("c", (3,), {"label": None})]
+SAMPLES = [Sample((1, 2, 3), (False, True, True)), Sample((4, 5), (False, True))]
+
+
+def changed(rows: list[Any], **changes: Any) -> list[Any]:
+    return [rows[0], attrs.evolve(rows[1], **changes)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        PROMPTS[:1], PROMPTS[::-1], changed(PROMPTS, text="C"), changed(PROMPTS, tokens=(4,)),
+        changed(PROMPTS, columns={"label": 0}), changed(PROMPTS, columns={}), [Prompt("abc", (1, 2, 3)), PROMPTS[1]],
+    ],
+)  # fmt: skip
+def test_any_change_of_prompts_changes_their_fingerprint(rows: list[Prompt]) -> None:
+    assert fingerprint_rows(rows) != fingerprint_rows(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        changed(SAMPLES, tokens=(4, 6)), changed(SAMPLES, action_mask=(False, False)), changed(SAMPLES, ended=False),
+        [Sample((1, 2), (False, True)), Sample((3, 4, 5), (True, False, True))],
+        [SampleReward((0.0, 1.0), dense=False)] * 2,
+    ],
+)  # fmt: skip
+def test_any_change_of_samples_changes_their_fingerprint(rows: list[Any]) -> None:
+    assert fingerprint_rows(rows) != fingerprint_rows(SAMPLES)
+
+
+def test_columns_may_hold_anything_and_the_order_of_a_set_does_not_count() -> None:
+    rows = [[Prompt("\udc80", (7,), {"x": float("nan"), "y": torch.ones(2), "s": set(s)})] for s in ([0, 8], [8, 0])]
+    assert [str(prompt.columns["s"]) for (prompt,) in rows] == ["{0, 8}", "{8, 0}"]
+    one, other = map(fingerprint_rows, rows)
+    assert one == other
+
+
+def test_a_single_entry_of_a_table_counts() -> None:
+    table = torch.eye(4).bool()
+    other = table.clone()
+    other[0, 3] = True
+    assert fingerprint_table(table).startswith("4 x 4, sha256 ")
+    assert fingerprint_table(table) != fingerprint_table(other)
+
+
+FUNCTIONS = """
+import functools
+
+def reward(outputs):
+    return [len(output) for output in outputs]
+
+def closed(bonus):
+    calls = 0
+    def inner(outputs):
+        nonlocal calls
+        calls += 1
+        return [bonus for _ in outputs]
+    return inner
+
+class Judge:
+    def __init__(self, bonus): self.bonus, self._calls = bonus, 0
+    def __call__(self, outputs): return [self.bonus for _ in outputs]
+    def method(self, outputs): return [self.bonus for _ in outputs]
+
+short = lambda outputs: [-len(output) for output in outputs if output not in {"a", "b", "c"}]
+partial = functools.partial(reward, bonus=1)
+wrapped = functools.wraps(reward)(Judge(3))
+made, judge, method, key = closed(1), Judge(1), Judge(1).method, functools.partial(reward, key="sk-secret")
+"""
+NAMES = ["reward", "short", "partial", "wrapped", "made", "judge", "method", "key"]
+CHANGED = {
+    "reward": ("[len(output) for", "[2 * len(output) for", {"reward", "partial", "wrapped", "key"}),
+    "closure": ("closed(1)", "closed(2)", {"made"}),
+    "inner": ("[bonus for", "[-bonus for", {"made"}),
+    "lambda": ("-len(output)", "1 - len(output)", {"short"}),
+    "attribute": ("Judge(1).method", "Judge(2).method", {"method"}),
+    "argument": ("bonus=1", "bonus=2", {"partial"}),
+    "secret": ("sk-secret", "sk-other", {"key"}),
+    "comment": ("def reward(outputs):", "def reward( outputs ):  # a comment", set()),
+    "counter": ("self._calls = bonus, 0", "self._calls = bonus, 5", {"judge"}),  # the source of its class
+}
+
+
+def described(folder: Path, source: str) -> dict[str, Any]:
+    (folder / "judging.py").write_text(textwrap.dedent(source))
+    sys.modules.pop("judging", None)
+    sys.path.insert(0, str(folder))
+    try:
+        module = __import__("judging")
+        return {name: describe_function(getattr(module, name)) for name in NAMES}
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("judging", None)
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_function_is_another_if_its_source_or_what_is_bound_to_it_is(case: str, tmp_path: Path) -> None:
+    old, new, differing = CHANGED[case]
+    assert old in FUNCTIONS
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = described(tmp_path / "one", FUNCTIONS), described(tmp_path / "two", FUNCTIONS.replace(old, new))
+    assert {name for name in NAMES if one[name] != two[name]} == differing
+    assert re.fullmatch(r"judging:reward, source \w{16}", one["reward"])
+    assert one["wrapped"] == one["reward"]
+    assert one["partial"] == one["reward"].replace("reward", "reward(bonus=1)")
+    assert one["method"].startswith("judging:Judge.method(bonus=1), source ")
+    assert one["short"].startswith("judging:<lambda>, code ")
+    assert "secret" not in str(one)
+
+
+def test_a_function_that_was_called_is_the_same() -> None:
+    calls = 0
+
+    def count(outputs: list[str]) -> list[int]:
+        nonlocal calls
+        calls += 1
+        return [calls]
+
+    before = describe_function(count)
+    count([])
+    assert describe_function(count) == before
+    assert describe_function(len) == "builtins:len, no source"
+    assert describe_function(functools.partial(len)) == describe_function(len)
+
+
+def test_the_configuration_of_a_model_counts_but_not_what_saving_changes(tmp_path: Path) -> None:
+    model = make_gpt2()
+    before = describe_model(model, model)
+    model.save_pretrained(tmp_path / "model")
+    assert describe_model(model, model) == before
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    folder = describe_model(loaded, str(tmp_path / "model"))
+    assert (folder["config"], set(folder)) == (before["config"], {"config", "weights"})
+    assert describe_model(make_gpt2(), tmp_path / "model") == folder
+    hub = describe_model(loaded, "someone/model")
+    assert (hub["hub_id"], hub["commit"]) == ("someone/model", None)
+    other = GPT2Config.from_dict({**model.config.to_dict(), "n_head": 1})
+    assert describe_model(GPT2LMHeadModel(other), None)["config"] != before["config"]
+    with torch.no_grad():
+        loaded.lm_head.weight.mul_(1.01)
+    loaded.save_pretrained(tmp_path / "model")
+    assert describe_model(loaded, str(tmp_path / "model"))["weights"] != folder["weights"]
+
+
+def test_a_tokenizer_is_the_same_after_saving_and_use_and_another_with_another_token(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    before = fingerprint_tokenizer(tokenizer)
+    tokenizer(["ab", "cde"], truncation=True, max_length=2, padding=True)
+    assert fingerprint_tokenizer(tokenizer) == before
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    assert fingerprint_tokenizer(PreTrainedTokenizerFast.from_pretrained(tmp_path / "tokenizer")) == before
+    tokenizer.chat_template = "{{ messages }}"
+    assert fingerprint_tokenizer(tokenizer) != before
+    other = make_tokenizer()
+    other.add_tokens(["abc"])
+    assert fingerprint_tokenizer(other) != before
+    assert fingerprint_tokenizer(make_tokenizer(pad_is_eos=True)) != before

@@ -1,0 +1,73 @@
+"""Tests of the comparison of identities: every difference is named, and refused unless it is accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.checkpoints.checkpoint import Checkpoint
+from rlcore.checkpoints.identity import check_identity, flatten
+from rlcore.errors import CheckpointError, ConfigError
+
+THEN = flatten({"trainer": {"name": "ppo", "optimizer": {"lr": 0.1, "eps": 1}}, "data": {"prompts": "a"}, "world": 2})
+VERSIONS = {"rlcore": "0.1.0"}
+
+
+def resume(now: dict[str, Any], *accept: str, plugins: dict[str, str] = VERSIONS, **manifest: Any) -> dict[str, Any]:
+    written = {"step": 7, "plugins": VERSIONS, "identity": THEN, **manifest}
+    return check_identity(now, Checkpoint(Path("ckpt"), written), accept=accept, plugins=plugins)
+
+
+def test_every_difference_is_named_with_both_values_and_the_option_that_accepts_it() -> None:
+    assert resume(dict(THEN)) == {"identity": THEN, "accepted_changes": []}
+    changed = {**THEN, "trainer.optimizer.lr": 0.2, "data.prompts": "b", "gen.top_k": 5}
+    with pytest.raises(ConfigError) as caught:
+        resume(changed)
+    assert str(caught.value) == (
+        "ckpt was written by a run with other values: data.prompts was 'a', is 'b'; gen.top_k was 'not there', is 5; "
+        "trainer.optimizer.lr was 0.1, is 0.2. Resume with the original ones, continue with these by "
+        "run.accept_changes=[data.prompts,gen.top_k,trainer.optimizer.lr], or start a new run from ckpt/model"
+    )
+    with pytest.raises(ConfigError, match=r"other values: data\.prompts was 'a', is 'b'\. Resume"):
+        resume(changed, "trainer", "gen.top_k")
+
+
+def test_accepted_changes_are_recorded_after_earlier_ones() -> None:
+    changed = {**THEN, "trainer.optimizer.lr": 0.2, "world": 1}
+    earlier = {"step": 3, "name": "gen.top_k", "was": 1, "now": 2}
+    assert resume(changed, "trainer.optimizer", "world", accepted_changes=[earlier]) == {
+        "identity": changed,
+        "accepted_changes": [
+            earlier,
+            {"step": 7, "name": "trainer.optimizer.lr", "was": 0.1, "now": 0.2},
+            {"step": 7, "name": "world", "was": 2, "now": 1},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("data.promts", "did you mean 'data.prompts'"), ("train", "did you mean 'trainer'"), ("", "there are data, tr")],
+)
+def test_a_name_that_nothing_has_is_refused_at_a_start_too(name: str, hint: str) -> None:
+    for checkpoint in (None, Checkpoint(Path("ckpt"), {"identity": THEN, "plugins": {}, "step": 1})):
+        with pytest.raises(ConfigError, match=rf"called '{name}'; {hint}"):
+            check_identity(THEN, checkpoint, accept=[name], plugins={})
+    assert check_identity(THEN, None, accept=["trainer.optimizer", "world"], plugins={})["identity"] == THEN
+
+
+def test_another_trainer_cannot_be_accepted() -> None:
+    with pytest.raises(CheckpointError, match="was written by trainer 'ppo', and 'sft' cannot resume from it"):
+        resume({**THEN, "trainer.name": "sft"}, "trainer")
+
+
+def test_options_that_another_version_added_or_removed_are_no_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    newer = {name: value for name, value in THEN.items() if name != "trainer.optimizer.eps"} | {"gen.new": 1}
+    with pytest.raises(ConfigError, match=r"trainer\.optimizer\.eps was 1, is 'not there'"):
+        resume(newer)
+    assert resume(newer, plugins={"rlcore": "0.2.0"})["accepted_changes"] == []
+    assert "gen.new was 'not there', is 1" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"other values: data\.reward_fn\.f was 'not there', is 1\. Resume"):
+        resume({**newer, "data.reward_fn.f": 1}, plugins={"rlcore": "0.2.0"})

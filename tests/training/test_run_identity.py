@@ -1,0 +1,114 @@
+"""Tests of resumed runs: whatever changes the result is refused unless it is accepted, and the rest may change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlcore
+from rlcore.config import merge
+from rlcore.errors import CheckpointError, ConfigError
+from rlcore.testing.small import make_gpt2, make_tokenizer
+
+PROMPTS = [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 2}]
+
+
+def count_a(outputs: list[str]) -> list[float]:
+    return [float(output.count("a")) for output in outputs]
+
+
+def count_b(outputs: list[str]) -> list[float]:
+    return [float(output.count("b")) for output in outputs]
+
+
+PPO = {
+    "trainer": {"name": "ppo", "rollouts": 4, "batch_size": 4, "epochs": 1}, "prompts": PROMPTS, "reward_fn": count_a,
+    "eval_prompts": ["a", "b"], "gen": {"max_new_tokens": 3}, "loggers": [], "run": {"name": "run", "steps": 1},
+    "tokenizer": make_tokenizer(),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the checkpoint of a run of one step."""
+    root = tmp_path_factory.mktemp("runs")
+    rlcore.train(make_gpt2(), **merge(PPO, {"run": {"root": str(root)}}))
+    return root / "run" / "checkpoints" / "00000001"
+
+
+def resume(checkpoint: Path, root: Path, changes: dict[str, Any], *accept: str) -> rlcore.Result:
+    run = {"name": "more", "root": str(root), "steps": 2, "resume": str(checkpoint), "accept_changes": list(accept)}
+    given = merge(merge(PPO, {"run": run}), changes)
+    return rlcore.train(given.pop("model", make_gpt2()), **given)
+
+
+def manifest_of(result: rlcore.Result) -> dict[str, Any]:
+    newest = max(result.run_dir.glob("checkpoints/*"))
+    return dict(json.loads((newest / "manifest.json").read_text()))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "gen": ({"gen": {"temperature": 0.5}}, r"gen\.temperature was 1\.0, is 0\.5"),
+    "trainer": ({"trainer": {"optimizer": {"lr": 0.5}}}, r"trainer\.optimizer\.lr was 3e-05, is 0\.5"),
+    "data.prompts": ({"prompts": [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 3}]}, r"was '2 rows, sha"),
+    "data.eval_prompts": ({"eval_prompts": ["a", "c"]}, r"was '2 rows, sha256 \w{16}', is '2 rows, sha256 \w{16}'"),
+    "data.reward_fn": (
+        {"reward_fn": count_b},
+        r"count_a was '[\w.]*test_run_identity:count_a, source \w{16}, weight 1\.0', is 'not there'; .*count_b was",
+    ),
+    "data.reward_fn.count_a": ({"reward_fn": (count_a, 2)}, r"weight 1\.0', is .*, weight 2\.0'\. Resume"),
+    "model.path": ({"model": make_gpt2(heads=1)}, r"model\.path\.config was '\w{16}', is '\w{16}'\. Resume"),
+    "run.seed": ({"run": {"seed": 3}}, "was 0, is 3"),
+    "run.mixed_precision": ({"run": {"mixed_precision": "bf16"}}, "was 'no', is 'bf16'"),
+    "model.tokenizer": ({"tokenizer": make_tokenizer(pad_is_eos=True)}, r"was '\w{16}', is '\w{16}'"),
+    "data.logit_mask": ({"logit_mask": [[1] * 32] * 32}, "was None, is '32 x 32, sha256"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_the_result_is_refused_unless_it_is_accepted(name: str, finished: Path, tmp_path: Path) -> None:
+    changes, message = CHANGES[name]
+    with pytest.raises(ConfigError, match=message):
+        resume(finished, tmp_path, changes)
+    assert not (tmp_path / "more").exists()
+    result = resume(finished, tmp_path, changes, name)
+    assert result.run.step == 2
+    accepted = manifest_of(result)["accepted_changes"]
+    assert accepted
+    assert all(each["name"].startswith(name) and each["step"] == 1 for each in accepted)
+
+
+def test_all_differences_come_in_one_error(finished: Path, tmp_path: Path) -> None:
+    changes = merge({"run": {"seed": 1}, "gen": {"top_k": 2}}, CHANGES["data.prompts"][0])
+    with pytest.raises(ConfigError, match=r"data\.prompts was .*; gen\.top_k was 0, is 2; run\.seed was 0, is 1\. "):
+        resume(finished, tmp_path, changes, "model")
+
+
+def test_what_does_not_change_the_result_may_change(finished: Path, tmp_path: Path) -> None:
+    changes = {
+        "eval": {"every": 1, "samples": 2, "gen": {"temperature": 0.1}}, "checkpoint": {"every": 1, "keep_last": 5},
+        "loggers": ["console"], "run": {"rollouts": "none", "time_s": 1000},
+        "metric_fn": lambda outputs: {"one": [1.0] * len(outputs)},
+    }  # fmt: skip
+    result = resume(finished, tmp_path, changes)
+    assert result.run.step == 2
+    assert manifest_of(result)["accepted_changes"] == []
+
+
+def test_accepted_changes_stay_on_record(finished: Path, tmp_path: Path) -> None:
+    once = resume(finished, tmp_path, CHANGES["gen"][0], "gen")
+    again = merge(CHANGES["gen"][0], {"run": {"name": "again", "resume": str(max(once.run_dir.glob("checkpoints/*")))}})
+    recorded = manifest_of(resume(finished, tmp_path, merge(again, {"run": {"steps": 3}})))
+    assert recorded["accepted_changes"] == [{"step": 1, "name": "gen.temperature", "was": 1.0, "now": 0.5}]
+    assert recorded["identity"]["gen.temperature"] == 0.5
+
+
+def test_another_number_of_prompts_cannot_be_continued(finished: Path, tmp_path: Path) -> None:
+    more = {"prompts": [*PROMPTS, {"prompt": "e", "label": 0}]}
+    with pytest.raises(ConfigError, match=r"data\.prompts was '2 rows, sha256 \w+', is '3 rows, sha256"):
+        resume(finished, tmp_path, more)
+    with pytest.raises(CheckpointError, match="written with 2 prompts or samples, now there are 3"):
+        resume(finished, tmp_path, more, "data.prompts")
