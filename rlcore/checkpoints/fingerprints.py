@@ -12,9 +12,9 @@ import os
 import textwrap
 import tokenize
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config.plain import to_json, to_plain
 from rlcore.data.sample_rewards import SampleReward
+from rlcore.models.hub import commit_of
 from rlcore.types import Prompt, Sample
 
 DIGITS = 16
@@ -79,17 +80,18 @@ def describe_function(function: Any) -> str:
             bound = {**given, **inner.keywords} | bound
             inner = inner.func
         elif inspect.ismethod(inner):
-            bound |= {} if isinstance(inner.__self__, type) else _scalars(vars(inner.__self__))
+            bound |= _scalars(_attributes(inner.__self__))
             inner = inner.__func__
         if inner is function:
             break
         function = inner
     if not (isinstance(function, type) or inspect.isroutine(function)):
-        bound |= _scalars(getattr(function, "__dict__", {}))
+        bound |= _scalars(_attributes(function))
         function = type(function)
     code = function.__code__ if inspect.isfunction(function) else None
     bound |= {} if code is None else _closed_over(function, code)
-    return describe_bound(f"{function.__module__}:{function.__qualname__}", bound) + f", {_source(function, code)}"
+    module = getattr(function, "__module__", None)  # some that are written in C have none
+    return describe_bound(f"{module}:{function.__qualname__}", bound) + f", {_source(function, code)}"
 
 
 def describe_bound(name: str, values: Mapping[str, Any]) -> str:
@@ -123,10 +125,12 @@ def _compiled(code: CodeType) -> Iterator[bytes]:
             yield _encode(repr(ordered))
 
 
-def _closed_over(function: Callable[..., Any], code: CodeType) -> dict[str, Any]:
+def _closed_over(function: FunctionType, code: CodeType) -> dict[str, Any]:
     """Return the numbers and texts among the defaults and the closure of a function."""
-    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
-    values = {each.name: each.default for each in parameters if each.default is not each.empty}
+    positional = zip(
+        reversed(code.co_varnames[: code.co_argcount]), reversed(function.__defaults__ or ()), strict=False
+    )
+    values: dict[str, Any] = {**dict(positional), **(function.__kwdefaults__ or {})}
     rebound = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}  # counters
     cells = function.__closure__ or ()
     for name, cell in zip(code.co_freevars, cells, strict=True):
@@ -139,18 +143,23 @@ def _closed_over(function: Callable[..., Any], code: CodeType) -> dict[str, Any]
     return _scalars(values)
 
 
+def _attributes(called: object) -> Mapping[str, Any]:
+    return {} if isinstance(called, type) else getattr(called, "__dict__", {})  # with slots there is none
+
+
 def _scalars(values: Mapping[str, Any]) -> dict[str, Any]:
     public = {name: value for name, value in values.items() if name[:1] != "_"}
     return {name: value for name, value in public.items() if isinstance(value, bool | int | float | str)}
 
 
-def describe_model(module: nn.Module, named: Any) -> dict[str, Any]:
+def describe_model(module: nn.Module, named: Any, revision: str | None) -> dict[str, Any]:
     """Return what identifies the model that a policy was built from.
 
     Args:
         module: the policy's module.
         named: the model as the user gave it. Only of a hub id or folder, the hub id, the commit and the weights count:
             a run keeps the weights of other models itself.
+        revision: `model.revision`.
     """
     config = next((part.config for part in module.modules() if isinstance(part, PreTrainedModel)), None)
     about = {"config": None if config is None else digest([_encode(to_json(_lasting(config.to_dict())))])}
@@ -159,7 +168,7 @@ def describe_model(module: nn.Module, named: Any) -> dict[str, Any]:
     folder = Path(named).expanduser()
     if folder.exists():
         return about | {"weights": fingerprint_weights(folder)}
-    return about | {"hub_id": os.fspath(named), "commit": getattr(config, "_commit_hash", None)}
+    return about | {"hub_id": os.fspath(named), "commit": commit_of(os.fspath(named), revision)}
 
 
 def _lasting(value: Any) -> Any:

@@ -46,6 +46,12 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
     return ""
 
 
+def commit_of(name: str, revision: str | None) -> str | None:
+    """Return the commit of a model of the hub from which its configuration was loaded; None if it is not cached."""
+    found = try_to_load_from_cache(name, DESCRIBED[0], revision=revision or "main")
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
 def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:
     """Raise an error for the name of a model that cannot be reached.
 

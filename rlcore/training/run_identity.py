@@ -52,8 +52,9 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 def _model(run: Run) -> dict[str, Any]:
     if run.policy is None:
         return {}
+    revision = run.config.model.get("revision")
     return {
-        "path": describe_model(run.policy.module, run.inputs.model),
+        "path": describe_model(run.policy.module, run.inputs.model, revision if isinstance(revision, str) else None),
         "tokenizer": fingerprint_tokenizer(run.policy.tokenizer),
     }
 

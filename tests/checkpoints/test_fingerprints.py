@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rlcore.checkpoints.fingerprints import (
@@ -22,6 +23,8 @@ from rlcore.checkpoints.fingerprints import (
     fingerprint_tokenizer,
 )
 from rlcore.data.sample_rewards import SampleReward
+from rlcore.models.causal import build_causal_lm
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.types import Prompt, Sample
 
@@ -74,6 +77,8 @@ def test_a_single_entry_of_a_table_counts() -> None:
 FUNCTIONS = """
 import functools
 
+ONE = 1
+
 def reward(outputs):
     return [len(output) for output in outputs]
 
@@ -93,15 +98,18 @@ class Judge:
 short = lambda outputs: [-len(output) for output in outputs if output not in {"a", "b", "c"}]
 partial = functools.partial(reward, bonus=1)
 wrapped = functools.wraps(reward)(Judge(3))
+def defaults(outputs, bonus=ONE, *, scale=ONE): return [scale * bonus for _ in outputs]
+
 made, judge, method, key = closed(1), Judge(1), Judge(1).method, functools.partial(reward, key="sk-secret")
 """
-NAMES = ["reward", "short", "partial", "wrapped", "made", "judge", "method", "key"]
+NAMES = ["reward", "short", "partial", "wrapped", "made", "judge", "method", "key", "defaults"]
 CHANGED = {
     "reward": ("[len(output) for", "[2 * len(output) for", {"reward", "partial", "wrapped", "key"}),
     "closure": ("closed(1)", "closed(2)", {"made"}),
     "inner": ("[bonus for", "[-bonus for", {"made"}),
     "lambda": ("-len(output)", "1 - len(output)", {"short"}),
     "attribute": ("Judge(1).method", "Judge(2).method", {"method"}),
+    "default": ("ONE = 1", "ONE = 2", {"defaults"}),
     "argument": ("bonus=1", "bonus=2", {"partial"}),
     "secret": ("sk-secret", "sk-other", {"key"}),
     "comment": ("def reward(outputs):", "def reward( outputs ):  # a comment", set()),
@@ -134,6 +142,7 @@ def test_a_function_is_another_if_its_source_or_what_is_bound_to_it_is(case: str
     assert one["partial"] == one["reward"].replace("reward", "reward(bonus=1)")
     assert one["method"].startswith("judging:Judge.method(bonus=1), source ")
     assert one["short"].startswith("judging:<lambda>, code ")
+    assert one["defaults"].startswith("judging:defaults(bonus=1, scale=1), source ")
     assert "secret" not in str(one)
 
 
@@ -149,26 +158,27 @@ def test_a_function_that_was_called_is_the_same() -> None:
     count([])
     assert describe_function(count) == before
     assert describe_function(len) == "builtins:len, no source"
+    assert describe_function(str.upper).endswith(":str.upper, no source")
     assert describe_function(functools.partial(len)) == describe_function(len)
 
 
 def test_the_configuration_of_a_model_counts_but_not_what_saving_changes(tmp_path: Path) -> None:
     model = make_gpt2()
-    before = describe_model(model, model)
+    before = describe_model(model, model, None)
     model.save_pretrained(tmp_path / "model")
-    assert describe_model(model, model) == before
+    assert describe_model(model, model, None) == before
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "model")
-    folder = describe_model(loaded, str(tmp_path / "model"))
+    folder = describe_model(loaded, str(tmp_path / "model"), None)
     assert (folder["config"], set(folder)) == (before["config"], {"config", "weights"})
-    assert describe_model(make_gpt2(), tmp_path / "model") == folder
-    hub = describe_model(loaded, "someone/model")
+    assert describe_model(make_gpt2(), tmp_path / "model", None) == folder
+    hub = describe_model(loaded, "someone/model", None)
     assert (hub["hub_id"], hub["commit"]) == ("someone/model", None)
     other = GPT2Config.from_dict({**model.config.to_dict(), "n_head": 1})
-    assert describe_model(GPT2LMHeadModel(other), None)["config"] != before["config"]
+    assert describe_model(GPT2LMHeadModel(other), None, None)["config"] != before["config"]
     with torch.no_grad():
         loaded.lm_head.weight.mul_(1.01)
     loaded.save_pretrained(tmp_path / "model")
-    assert describe_model(loaded, str(tmp_path / "model"))["weights"] != folder["weights"]
+    assert describe_model(loaded, str(tmp_path / "model"), None)["weights"] != folder["weights"]
 
 
 def test_a_tokenizer_is_the_same_after_saving_and_use_and_another_with_another_token(tmp_path: Path) -> None:
@@ -184,3 +194,19 @@ def test_a_tokenizer_is_the_same_after_saving_and_use_and_another_with_another_t
     other.add_tokens(["abc"])
     assert fingerprint_tokenizer(other) != before
     assert fingerprint_tokenizer(make_tokenizer(pad_is_eos=True)) != before
+
+
+def test_the_commit_of_a_model_of_the_hub_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    seen = []
+    for commit in ("a" * 40, "b" * 40):
+        repository = tmp_path / "models--some--model"
+        for part in (make_gpt2(), make_tokenizer()):
+            part.save_pretrained(repository / "snapshots" / commit)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "refs" / "main").write_text(commit)
+        policy = build_causal_lm("some/model", CausalLMConfig())
+        seen.append(describe_model(policy.module, "some/model", None))
+    assert [about["commit"] for about in seen] == ["a" * 40, "b" * 40]
+    assert seen[0] | {"commit": "b" * 40} == seen[1]
+    assert describe_model(policy.module, "some/model", "a" * 40)["commit"] == "a" * 40

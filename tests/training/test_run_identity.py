@@ -112,3 +112,23 @@ def test_another_number_of_prompts_cannot_be_continued(finished: Path, tmp_path:
         resume(finished, tmp_path, more)
     with pytest.raises(CheckpointError, match="written with 2 prompts or samples, now there are 3"):
         resume(finished, tmp_path, more, "data.prompts")
+
+
+def test_the_identity_is_on_record_in_every_checkpoint(finished: Path, tmp_path: Path) -> None:
+    given = {
+        name: value for name, value in PPO.items() if "prompts" not in name and name not in ("trainer", "reward_fn")
+    }
+    samples, sections = [["a", "b"], ["c", "d"]], {"checkpoint": {"every": 1}, "run": {"root": str(tmp_path)}}
+    done = rlcore.train(
+        make_gpt2(), trainer={"name": "ilql", "batch_size": 2}, samples=samples, rewards=[1.0, 2.0],
+        eval_samples=samples[:1], **merge(given, sections),
+    )  # fmt: skip
+    of_ilql, of_ppo = manifest_of(done)["identity"], json.loads((finished / "manifest.json").read_text())["identity"]
+    for recorded in (of_ilql, of_ppo):
+        assert (recorded["world_size"], recorded["sampler.name"]) == (1, "rlcore:default")
+        assert recorded["model.architecture"] == "causal_lm"
+    rows = {name: str(of_ilql[f"data.{name}"])[:6] for name in ("prompts", "samples", "rewards", "eval_samples")}
+    assert rows == {"prompts": "None", "samples": "2 rows", "rewards": "2 rows", "eval_samples": "1 rows"}
+    assert of_ilql["data.samples"] != of_ilql["data.rewards"]
+    assert of_ppo["data.eval_prompts"] != of_ppo["data.prompts"]
+    assert not {"run.steps", "eval.every", "checkpoint.every", "store"} & (of_ilql.keys() | of_ppo.keys())
