@@ -47,6 +47,11 @@ def test_any_change_of_prompts_changes_their_fingerprint(rows: list[Prompt]) -> 
     assert fingerprint_rows(rows) != fingerprint_rows(PROMPTS)
 
 
+def test_the_end_of_a_text_and_the_beginning_of_its_tokens_are_not_confused() -> None:
+    token = int.from_bytes(b"aaaaaaaa", sys.byteorder)
+    assert fingerprint_rows([Prompt("aaaaaaaa", ())]) != fingerprint_rows([Prompt("", (token,))])
+
+
 @pytest.mark.parametrize(
     "rows",
     [
