@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore.config.plain import to_json, to_plain
 from rlcore.data.sample_rewards import SampleReward
 from rlcore.models.hub import commit_of
+from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample
 
 DIGITS = 16
@@ -96,10 +97,10 @@ def describe_function(function: Any) -> str:
 
 def describe_bound(name: str, values: Mapping[str, Any]) -> str:
     """Return a name with values in brackets: numbers, and digests of all else, which may be long or secret."""
-    shown = [
-        f"{key}={value if isinstance(value, bool | int | float) else digest([_encode(to_json(value))])}"
-        for key, value in values.items()
-    ]
+    shown = []
+    for key, value in values.items():
+        is_number = isinstance(value, bool | int | float) and not is_secret(key)
+        shown.append(f"{key}={value if is_number else digest([_encode(to_json(value))])}")
     return f"{name}({', '.join(shown)})" if shown else name
 
 
