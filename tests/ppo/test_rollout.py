@@ -35,7 +35,9 @@ def test_the_score_is_earned_at_the_last_chosen_token(
     assert all(seen.values()), seen
     assert metrics["response/truncated_fraction"] == pytest.approx(seen["cut"] / 64)
     assert metrics["response/length_mean"] == pytest.approx(float(batch.num_actions.float().mean()))
-    assert metrics["reward/mean"] == pytest.approx(float(batch["scores"].mean()))
+    scores = batch["scores"].double().numpy()
+    spread = {"mean": scores.mean(), "std": scores.std(), "min": scores.min(), "max": scores.max()}
+    assert {name: metrics[f"reward/{name}"] for name in spread} == pytest.approx(spread)
 
 
 @pytest.mark.parametrize("gen", [{}, {"temperature": 0.7}], ids=str)

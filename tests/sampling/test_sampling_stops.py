@@ -104,6 +104,14 @@ def test_the_loop_ends_with_the_last_sequence(char_tokenizer: PreTrainedTokenize
     assert policy.steps == 2
 
 
+def test_greedy_sampling_ends_no_sequence_before_the_least_number_of_tokens(
+    char_tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    policy = ScriptedPolicy({"a": [EOS]}, char_tokenizer)
+    (tokens,) = continued(policy, ["a"], temperature=0.0, min_new_tokens=3).action_tokens
+    assert [token == EOS for token in tokens] == [False, False, False, True]
+
+
 def test_an_empty_stop_sequence_is_refused(char_tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ConfigError, match="would end every continuation"):
         continued(ScriptedPolicy({"a": [EOS]}, char_tokenizer), ["a"], stop_sequences=("x", ""))

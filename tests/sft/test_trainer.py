@@ -159,6 +159,8 @@ def test_passes_become_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel, tmp
     run = {"root": str(tmp_path / "epochs"), "epochs": 2.5}
     trainer = make_sft(make_trainer, tiny_gpt2, TEXTS, batch_size=2, run=run)
     assert trainer.run.total_steps == 8  # three steps per pass
+    trainer = make_sft(make_trainer, tiny_gpt2, TEXTS, batch_size=2, run={**run, "steps": 5})
+    assert trainer.run.total_steps == 5
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 64, "micro_batch_size": 7}], ids=str)

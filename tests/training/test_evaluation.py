@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,22 @@ def test_every_combination_is_evaluated_and_named(make_trainer: Make) -> None:
     ]  # fmt: skip
     assert [row["output"] for row in rows[4:]] == ["aaaa"] * 4
     assert len(rows) == 8
+
+
+def test_each_prompt_is_completed_as_often_as_asked_and_alike_after_every_step(make_trainer: Make) -> None:
+    def reward_fn(outputs: list[str]) -> list[float]:
+        return [float(sum(map(ord, output))) for output in outputs]
+
+    inputs = {"eval_prompts": ["a", "bc", "d"], "reward_fn": reward_fn}
+    run = sft_run(make_trainer, inputs=inputs, eval={"samples": 2, "batch_size": 4})
+    metrics, rows = evaluate(run)
+    assert [row["prompt"] for row in rows] == ["a", "a", "bc", "bc", "d", "d"]
+    rewards = reward_fn([row["output"] for row in rows])
+    assert len(set(rewards)) > 3
+    assert metrics["eval/reward/mean"] == pytest.approx(statistics.mean(rewards))
+    assert metrics["eval/reward/std"] == pytest.approx(statistics.pstdev(rewards))
+    run.step = 7
+    assert evaluate(run)[1] == rows
 
 
 def test_a_policy_without_q_heads_cannot_be_swept_over_beta(make_trainer: Make) -> None:
