@@ -151,11 +151,12 @@ def kill_at_random(trainers: list[str], kills: int, seed: int, folder: Path) -> 
         succeed(lambda trainer=trainer: train(trainer, folder / trainer), log)
         seconds[trainer] = time.monotonic() - begun
     for trainer in itertools.cycle(trainers):
-        root, code = folder / "killed", -signal.SIGKILL
+        root, code, often = folder / "killed", -signal.SIGKILL, choose.randint(1, 4)
         while code == -signal.SIGKILL:
             log.unlink(missing_ok=True)
             child = fork(lambda trainer=trainer, root=root: train(trainer, root, resume="auto"), log)
-            if sum(counts.values()) < kills:
+            if often and sum(counts.values()) < kills:
+                often -= 1
                 time.sleep(choose.uniform(0, seconds[trainer]))
                 os.kill(child, signal.SIGKILL)
             code = wait(child)
