@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from rlcore.safe_text import hide_logins
 
 
@@ -133,3 +135,23 @@ class PluginNameError(RLCoreError, ValueError):
 
 class ScaffoldError(RLCoreError, OSError):
     """A new plugin that cannot be written to its folder."""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have the quota raised",
+    errno.EFBIG: "raise the limit on the size of files",
+    errno.EACCES: "change the permissions, or choose another folder",
+    errno.EPERM: "change the permissions, or choose another folder",
+    errno.EROFS: "choose a folder on a file system that can be written",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "move the file that is in the place of a folder",
+    errno.EISDIR: "move the folder that is in the place of a file",
+    errno.EEXIST: "move the file that is in the way",
+}
+
+
+def io_remedy(error: OSError) -> str:
+    """Return what a user can do about a file that cannot be read or written."""
+    return _REMEDIES.get(error.errno or 0, "check the disk or the network mount")

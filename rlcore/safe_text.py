@@ -67,7 +67,18 @@ def show(value: Any, longest: int = 60) -> str:
 
     Of mappings only the keys are shown, because a value under an unknown key may be a secret.
     """
-    text = hide_logins(repr(_outline(value)))
+    return shorten(_outline(value), longest)
+
+
+def shorten(value: object, longest: int = 80) -> str:
+    """Return the repr of a value for a message, in at most `longest` characters, without the logins of URLs.
+
+    A value whose repr raises an exception, as of a user's class or of a very long integer, is described by its type.
+    """
+    try:
+        text = hide_logins(repr(value))
+    except Exception:  # noqa: BLE001  a user's class may raise anything
+        text = f"<{type(value).__name__} that cannot be printed>"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 

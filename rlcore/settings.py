@@ -114,7 +114,7 @@ class RunConfig:
     root: str = option("runs", "folder of the runs")
     seed: int = option(0, "seed of every random number in the run", ge=0, le=2**32 - 1)
     steps: int | None = option(None, "stop after this many steps (yields of the trainer)", ge=0, unit="steps")
-    epochs: float | None = option(None, "stop after this many passes over the prompts or samples", gt=0)
+    epochs: float | None = option(None, "stop after this many passes over the prompts or samples", gt=0, le=1e12)
     time_s: float | None = option(None, "stop at the first step that ends after this much time", gt=0, unit="seconds")
     resume: str = option(
         "never",

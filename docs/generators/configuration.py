@@ -23,8 +23,9 @@ third-party plugins.
 
 Options are set in a YAML file (`rlcore train run.yaml`), on the command line by their dotted path (`trainer.clip=0.1`),
 or in arguments of `rlcore.train`, as dicts or config objects. Values are never converted silently: unknown keys, wrong
-types and values out of range are errors, and all errors are reported at once. Files follow YAML 1.2: `1e-5` is a
-number, `no` is text, only `true` and `false` are booleans, and duplicate keys are errors.
+types and values out of range are errors, and the errors of all sections are reported at once. Files follow YAML 1.2:
+`1e-5` is a number, `no` is text, only `true` and `false` are booleans, and duplicate keys are errors. Values may be
+nested 100 deep, and the aliases of a file may repeat 100,000 values.
 
 The sections `trainer` and `model` and the entries of `loggers` contain the name of a component (`model.architecture`
 for a model; optional) and its options. A run's `config.yaml` contains its resolved configuration with all defaults.

@@ -12,6 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rlcore.config.paths import existing_path
 from rlcore.errors import ConfigError
 from rlcore.models.hub import is_hub_id
 from rlcore.models.tokenizers import load_tokenizer
@@ -58,7 +59,7 @@ def find_tokenizer(inputs: Inputs, options: Any) -> PreTrainedTokenizerBase | No
     place = named or (inputs.model if isinstance(inputs.model, (str, os.PathLike)) else None)
     if place is None:
         return None
-    if Path(place).expanduser().exists() or isinstance(_cached(os.fspath(place)), str):
+    if existing_path(place) or isinstance(_cached(os.fspath(place)), str):
         return load_tokenizer(inputs.model, given, options)
     return None
 
@@ -132,7 +133,7 @@ def _is_here(source: Any) -> bool:
         return source is not None
     name = str(source)
     is_repository = is_hub_id(name) and "/" in name and Path(name).suffix not in FILES
-    return Path(name).expanduser().exists() or not is_repository
+    return existing_path(name) is not None or not is_repository
 
 
 def _note(what: str, length: int, option: str, *, given: bool) -> str:

@@ -73,6 +73,8 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
             RunDir(found.path).remove_unfinished()
             if found.is_continued:
                 RunDir(found.path).write_config(to_record(config), plugins)
+    except GeneratorExit:  # dropped without being closed
+        raise
     except BaseException:
         place.undo(is_new=found is not None and not found.is_continued)
         raise

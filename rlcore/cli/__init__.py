@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rlcore.cli.parser import parse
-from rlcore.errors import PluginError, RLCoreError
+from rlcore.errors import PluginError, RLCoreError, io_remedy
 from rlcore.safe_text import write
 
 INTERRUPTED = 130
@@ -34,16 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(code, int):
             raise PluginError(f"the command returned {code!r:.80}; it must return an exit code, 0 for success")
     except RLCoreError as error:
-        if os.environ.get("RLCORE_DEBUG", "") not in {"", "0"}:
+        if _is_debugged():
             raise
         write(f"{type(error).__name__}: {error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("rlcore: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of the pipe, such as head, has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (ImportError, OSError) as error:  # such as a package that is not installed, and a full disk
+        return _report(error)
     return code
 
 
@@ -51,3 +50,33 @@ def _write_traceback(kind: type[BaseException], error: BaseException, frames: Tr
     import traceback
 
     write("".join(traceback.format_exception(kind, error, frames)).rstrip(), sys.stderr)
+
+
+def _is_debugged() -> bool:
+    return os.environ.get("RLCORE_DEBUG", "") not in {"", "0"}
+
+
+def _report(error: ImportError | OSError) -> int:
+    """Print an error of the system with a remedy, and return the exit code."""
+    from rlcore.components import describe_error
+
+    if isinstance(error, BrokenPipeError):  # the reader of the pipe, such as head, has exited
+        _discard_output()
+        return 0
+    if _is_debugged():
+        raise error
+    if isinstance(error, ImportError):
+        package = (error.name or "").partition(".")[0]
+        remedy = f"pip install {package}" if package not in {"", "rlcore"} else "RLCORE_DEBUG=1 shows the traceback"
+        write(f"{describe_error(error)}; {remedy} (rlcore doctor lists the packages that are missing)", sys.stderr)
+        return 1
+    try:
+        sys.stdout.flush()
+    except OSError:  # it is the output that cannot be written
+        _discard_output()
+    write(f"{describe_error(error)}: {io_remedy(error)}", sys.stderr)
+    return 1
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import os
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
+MAX_DEPTH = 100
+"""How deep lists and mappings may be nested, in configurations and in rows of data."""
+_NESTED = (dict, list, tuple, Mapping)
 
 
 def unstructure(value: Any) -> Any:
@@ -56,6 +61,32 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def is_too_deep(value: Any) -> bool:
+    """Return whether lists and mappings are nested deeper than MAX_DEPTH, as they are if one contains itself."""
+    level = {id(value): value} if isinstance(value, _NESTED) else {}
+    for _ in range(MAX_DEPTH):
+        parts = (each.values() if isinstance(each, Mapping) else each for each in level.values())
+        level = {id(part): part for part in itertools.chain.from_iterable(parts) if isinstance(part, _NESTED)}
+    return bool(level)
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: the text is not JSON, is nested deeper than MAX_DEPTH, or has an integer of more digits than Python
+            converts.
+    """
+    try:
+        value = json.loads(text)
+        deep = len(text) > MAX_DEPTH and is_too_deep(value)
+    except RecursionError:
+        deep = True
+    if deep:
+        raise ValueError(f"lists and objects are nested more than {MAX_DEPTH} deep")
+    return value
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
@@ -87,7 +118,7 @@ def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) 
         nonfinite: returns the replacement of nan, inf and -inf.
     """
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item, nonfinite=nonfinite) for key, item in value.items()}
+        return {_encodable(str(key)): to_plain(item, nonfinite=nonfinite) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(item, nonfinite=nonfinite) for item in value]
     if isinstance(value, set | frozenset):  # sorted, so that the order is the same in every process
@@ -105,8 +136,12 @@ def to_plain(value: Any, *, nonfinite: Callable[[float], Any] = lambda _: None) 
 
 def _describe(value: object) -> str:
     if isinstance(value, str | Path):
-        # A lone surrogate, as from `surrogateescape`, cannot be encoded as UTF-8.
-        return str(value).encode("utf-8", "backslashreplace").decode()
+        return _encodable(str(value))
     if callable(value):
         return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
+
+
+def _encodable(text: str) -> str:
+    """Return text in which lone surrogates, as from `surrogateescape`, are escaped: UTF-8 cannot encode them."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

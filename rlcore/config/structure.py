@@ -21,15 +21,19 @@ from rlcore.safe_text import HIDDEN, is_secret, show
 
 C = TypeVar("C")
 
+LARGEST = 2**63 - 1
+"""The largest whole number of an option; counts in torch have 64 bits."""
+
 
 @attrs.frozen
 class _Problem:
-    """One invalid value: its path, the value, what is allowed, and the meaning of the option."""
+    """One invalid value: its path, the value, what is allowed, the meaning of the option; whether its type is wrong."""
 
     path: str
     value: Any
     allowed: str
     meaning: str | None = None
+    is_of_type: bool = False
 
     def under(self, step: str, meaning: str | None = None) -> _Problem:
         """Return the problem with `step` prepended to its path; the meaning of the innermost option is kept."""
@@ -45,9 +49,11 @@ class _Problem:
 
 
 class _Invalid(Exception):
-    def __init__(self, problems: Sequence[_Problem]) -> None:
+    """Invalid values; `rest` is an object of the valid options and the defaults of the others, if there is one."""
+
+    def __init__(self, problems: Sequence[_Problem], rest: Any = None) -> None:
         super().__init__(problems)
-        self.problems = problems
+        self.problems, self.rest = problems, rest
 
 
 def structure(cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", path: str = "") -> C:
@@ -65,10 +71,25 @@ def structure(cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", p
     Raises:
         ConfigError: one line for each option that is unknown, of the wrong type or out of range.
     """
+    structured, error = structure_valid(cls, values, where=where, path=path)
+    if error is not None:
+        raise error
+    return cast("C", structured)
+
+
+def structure_valid(
+    cls: type[C], values: Mapping[str, Any] | C, *, where: str = "", path: str = ""
+) -> tuple[C | None, ConfigError | None]:
+    """Build a config object from the valid options and the defaults of the others, for further checks.
+
+    Returns:
+        The object, None if an option without a default is invalid; and the error of `structure`, None if there is none.
+    """
     try:
-        return cast("C", _structure_class(values, cls))
+        return cast("C", _structure_class(values, cls)), None
     except _Invalid as invalid:
-        raise ConfigError("\n".join(problem.line(where, path) for problem in invalid.problems)) from None
+        lines = "\n".join(problem.line(where, path) for problem in invalid.problems)
+        return cast("C | None", invalid.rest), ConfigError(lines)
 
 
 def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
@@ -83,12 +104,17 @@ def _structure_class(values: Any, cls: type, base: Any = None) -> Any:
             chosen[name] = getattr(base, field.name)
         elif name not in values and field.default is attrs.NOTHING:
             problems.append(_Problem(f".{name}", attrs.NOTHING, "must be given", field.metadata.get("help", "")))
-    if problems:
-        raise _Invalid(problems)
     try:
-        return cls(**chosen)
-    except ValueError as error:  # a class may check options against each other
-        raise _Invalid([_Problem("", values, str(error))]) from error
+        built = cls(**chosen)
+    except (TypeError, ValueError) as error:
+        if problems:  # a required option is missing, or the defaults of invalid ones do not fit the others
+            raise _Invalid(problems) from None
+        if not isinstance(error, ValueError):
+            raise
+        raise _Invalid([_Problem("", values, str(error))]) from error  # a class may check options against each other
+    if problems:
+        raise _Invalid(problems, built)
+    return built
 
 
 def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[dict[str, Any], list[_Problem]]:
@@ -102,6 +128,8 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
             chosen[name] = _structure_field(value, field, tp, base)
         except _Invalid as invalid:
             problems += [problem.under(f".{name}", field.metadata.get("help", "")) for problem in invalid.problems]
+            if invalid.rest is not None:
+                chosen[name] = invalid.rest
     return chosen, problems
 
 
@@ -125,7 +153,7 @@ def _structure_union(value: Any, tp: Any) -> Any:
         try:
             return _converter.structure(value, arm)
         except _Invalid as invalid:
-            nested += [problem for problem in invalid.problems if problem.path]
+            nested += [problem for problem in invalid.problems if problem.path or not problem.is_of_type]
     raise _Invalid(nested or [_type_problem(value, tp)])
 
 
@@ -164,10 +192,22 @@ def _each(parts: typing.Iterable[tuple[str, Any, Any]]) -> tuple[Any, ...]:
 def _structure_scalar(value: Any, tp: Any) -> Any:
     accepted: Any = {int: numbers.Integral, float: numbers.Real, str: str | os.PathLike}.get(tp, tp)
     is_bool = tp in {int, float} and isinstance(value, bool)  # which Python counts among the numbers
-    if is_bool or not isinstance(value, accepted) or (tp is float and math.isnan(value)):
+    if is_bool or not isinstance(value, accepted):
         raise _Invalid([_type_problem(value, tp)])
-    convert: dict[Any, Callable[[Any], Any]] = {int: int, float: float, str: os.fspath}
-    return convert[tp](value) if tp in convert else value
+    convert: dict[Any, Callable[[Any], Any]] = {int: _whole, float: float, str: os.fspath}
+    try:
+        structured = convert[tp](value) if tp in convert else value
+    except OverflowError:
+        raise _Invalid([_Problem("", value, f"must be {phrase(tp)} of at most 64 bits")]) from None
+    if tp is float and math.isnan(structured):
+        raise _Invalid([_type_problem(value, tp)])
+    return structured
+
+
+def _whole(value: Any) -> int:
+    if abs(value) > LARGEST:
+        raise OverflowError
+    return int(value)
 
 
 def _structure_literal(value: Any, tp: Any) -> Any:
@@ -186,7 +226,8 @@ def _structure_anything(value: Any, _: Any) -> Any:
 def _type_problem(value: Any, tp: Any) -> _Problem:
     choices = [arg for arm in arms(tp) for arg in typing.get_args(arm) if isinstance(arg, str)]
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-    return _Problem("", value, f"must be {phrase(tp)}" + (f"; did you mean '{near[0]}'?" if near else ""))
+    allowed = f"must be {phrase(tp)}" + (f"; did you mean '{near[0]}'?" if near else "")
+    return _Problem("", value, allowed, is_of_type=True)
 
 
 def _unknown_option(name: Any, known: list[str]) -> str:

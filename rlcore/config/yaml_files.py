@@ -1,4 +1,7 @@
-"""YAML 1.2 files and command-line overrides: `1e-5` is a number, `no` is text, and duplicate keys are errors."""
+"""YAML 1.2 files and command-line overrides: `1e-5` is a number, `no` is text, and duplicate keys are errors.
+
+Nesting and the values that aliases repeat are bounded, so that a short file cannot take all memory.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,13 @@ from typing import Any
 
 import yaml
 
+from rlcore.config.plain import MAX_DEPTH
 from rlcore.errors import ConfigError
 
+MAX_REPEATED = 100_000
+"""Maximum number of values that the aliases of one document repeat, each with everything inside it."""
+
+_TOO_DEEP = f"values are nested more than {MAX_DEPTH} deep"
 _SCALARS = {
     "null": (r"~|null|Null|NULL|", "~nN\0"),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -27,6 +35,45 @@ _NAMED = re.compile(r"(alias|anchor|tag) '.*?'")
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML requires a plain class attribute
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth, self._num_nodes, self._num_repeated = 0, 0, 0
+        self._sizes: dict[str, int] = {}  # of each anchor whose node is complete, with all that it contains
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs lack its type
+        if isinstance(event, yaml.AliasEvent):
+            self._repeat(event)
+            return super().compose_node(parent, index)
+        if self._depth == MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, event.start_mark)
+        before = self._num_nodes
+        self._num_nodes += 1
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._num_nodes - before
+        return node
+
+    def fetch_flow_collection_start(self, token_class: Any) -> None:
+        if self.flow_level == MAX_DEPTH:  # here too, because reading brackets takes time quadratic in their depth
+            raise yaml.scanner.ScannerError(None, None, _TOO_DEEP, self.get_mark())
+        super().fetch_flow_collection_start(token_class)
+
+    def _repeat(self, event: Any) -> None:
+        """Count the nodes that an alias repeats; an alias without an anchor is refused later, by PyYAML."""
+        problem = ""
+        if event.anchor in self.anchors and event.anchor not in self._sizes:
+            problem = f"the alias *{event.anchor} is inside the value that it repeats"
+        size = self._sizes.get(event.anchor, 0)
+        self._num_nodes += size
+        self._num_repeated += size
+        if self._num_repeated > MAX_REPEATED:
+            problem = f"the aliases repeat more than {MAX_REPEATED} values; write fewer, or name a file of data"
+        if problem:
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -98,6 +145,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         if not equals or not all(step.strip() for step in steps):
             errors.append(f"'{shown}': must be written key=value, such as trainer.clip=0.1")
             continue
+        if len(steps) > MAX_DEPTH:
+            errors.append(f"'{shown[:40]}...': its key has {len(steps)} parts; the maximum is {MAX_DEPTH}")
+            continue
         try:
             _put(nested, steps, _parse(text, f"'{shown}'"))
         except ConfigError as error:
@@ -117,8 +167,11 @@ def _parse(text: str, where: str) -> Any:
         position = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         problem = _NAMED.sub(r"\1", error.problem or "")
         raise ConfigError(f"{where}{position}: is not valid YAML: {problem}") from error
+    except (LookupError, AttributeError) as error:
+        raise ConfigError(f"{where}: is not valid YAML: a value does not fit its tag, as in `!!bool 3`") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: is not valid YAML: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise ConfigError(f"{where}: is not valid YAML: {reason[0]}") from error
     finally:
         if loader is not None:
             loader.dispose()

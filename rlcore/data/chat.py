@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from rlcore.components import describe_error
 from rlcore.errors import DataError
 
 if TYPE_CHECKING:
@@ -105,13 +106,11 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: s
 
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str, **how: Any) -> Any:
     _template(tokenizer, where)
-    from jinja2 import TemplateError
-
     try:
         return tokenizer.apply_chat_template([dict(message) for message in messages], **how)
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # a template is a program, and the tokenizer may refuse what it renders
         raise DataError(
-            f"{where}: the chat template raised {type(error).__name__}: {error}. "
+            f"{where}: the chat template raised {describe_error(error)}. "
             f"Its messages have the roles {[message['role'] for message in messages]}"
         ) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlcore.components import describe_error
+from rlcore.config.paths import existing_path
+from rlcore.config.plain import from_json
 from rlcore.data.sources import load_reference
 from rlcore.errors import DataError
+from rlcore.safe_text import shorten
 
 FORMS = (
     "a tensor or array of booleans, nested lists, a function that returns one, 'module:function', or the path of a "
@@ -55,12 +58,12 @@ def load_logit_mask(source: Any, what: str = "logit_mask") -> Tensor:
 
 
 def _load_named(name: str, what: str) -> Any:
-    path = Path(name).expanduser()
+    path = existing_path(name) or Path(name)
     readers: dict[str, Callable[[Path], Any]] = {".json": _read_json, ".npy": _read_npy}
     if path.suffix.lower() in readers:
         try:
             return readers[path.suffix.lower()](path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"{what} = {name!r}: there is no such file: {path.absolute()}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{what} = {name!r}: cannot be read: {error}") from error
@@ -71,7 +74,7 @@ def _load_named(name: str, what: str) -> Any:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8-sig"))
+    return from_json(path.read_text(encoding="utf-8-sig"))
 
 
 def _read_npy(path: Path) -> Any:
@@ -82,7 +85,7 @@ def _call(function: Callable[[], Any], what: str) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as error:  # a user's function may raise anything
-        raise DataError(f"{what}: the function raised {type(error).__name__}: {error}") from error
+        raise DataError(f"{what}: the function raised {describe_error(error)}") from error
 
 
 def _table(mask: Any, what: str) -> Tensor:
@@ -92,9 +95,9 @@ def _table(mask: Any, what: str) -> Tensor:
         for i, row in enumerate(mask):
             if not isinstance(row, (Sequence, np.ndarray, Tensor)) or len(row) != len(mask):
                 is_row = isinstance(row, (Sequence, np.ndarray, Tensor))
-                problem = f"has {len(row)} entries" if is_row else f"is {row!r:.60}"
+                problem = f"has {len(row)} entries" if is_row else f"is {shorten(row, 60)}"
                 raise DataError(f"{what}[{i}]: {problem}; each of the {len(mask)} rows must have {len(mask)} entries")
     try:
         return torch.from_numpy(np.array(mask))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what}: is {mask!r:.60} ({type(mask).__name__}); pass {FORMS}") from error
+        raise DataError(f"{what}: is {shorten(mask, 60)} ({type(mask).__name__}); pass {FORMS}") from error

@@ -9,6 +9,7 @@ from rlcore.data.chat import is_conversation, render_prompt
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.errors import DataError
+from rlcore.safe_text import shorten
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def build_prompts(
     if data.add_bos is False and tokenizer.bos_token:
         bos = str(tokenizer.bos_token)
         texts = [text.removeprefix(bos) if is_chat else text for text, is_chat in zip(texts, rendered, strict=True)]
-    tokens = _tokenise(tokenizer, texts, rendered, data)
+    tokens = _tokenise(tokenizer, texts, rendered, data, what)
     tokens, texts = _cut(tokenizer, tokens, texts, data, what)
     _check_lengths(tokens, max_length, what)
     return [
@@ -77,7 +78,7 @@ def _content(row: Any, column: str, where: str) -> Any:
     if is_conversation(value):
         return value
     raise DataError(
-        f"{where}: is {_short(value)} ({type(value).__name__}); a prompt is a string, a list of {{role, content}} "
+        f"{where}: is {shorten(value, 60)} ({type(value).__name__}); a prompt is a string, a list of {{role, content}} "
         f"messages, or a mapping with either under '{column}'"
     )
 
@@ -101,13 +102,13 @@ def _columns(rows: list[Any], column: str, what: str) -> list[dict[str, Any]]:
 
 
 def _tokenise(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], rendered: list[bool], data: DataConfig
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], rendered: list[bool], data: DataConfig, what: str
 ) -> list[list[int]]:
     plain = opening_tokens(tokenizer, data.add_bos)
     chat = rendered_opening(tokenizer, data.add_bos) if any(rendered) else ()
     return [
         missing_opening(ids, chat if is_chat else plain) + ids
-        for ids, is_chat in zip(encode(tokenizer, texts), rendered, strict=True)
+        for ids, is_chat in zip(encode(tokenizer, texts, lambda i: f"{what}[{i}]"), rendered, strict=True)
     ]
 
 
@@ -141,8 +142,3 @@ def _check_lengths(tokens: list[list[int]], max_length: int, what: str) -> None:
                 f"{what}[{i}]: has {len(ids)} tokens, which fills the model's context of "
                 f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to truncate prompts"
             )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -21,6 +21,7 @@ from rlcore.data.tokens import (
 )
 from rlcore.errors import DataError
 from rlcore.profiling import timed
+from rlcore.safe_text import shorten
 from rlcore.types import Sample, Trajectories
 
 if TYPE_CHECKING:
@@ -107,13 +108,13 @@ def _read(row: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, where:
         return _read_mapping(row, tokenizer, data.prompt_column, where)
     if isinstance(row, (list, tuple)):
         return _read_turns(row, where)
-    raise DataError(f"{where}: is {row!r} ({type(row).__name__}); {FORMS}")
+    raise DataError(f"{where}: is {shorten(row)} ({type(row).__name__}); {FORMS}")
 
 
 def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
     for k, turn in enumerate(turns):
         if not isinstance(turn, str):
-            raise DataError(f"{where}[{k}]: is {turn!r} ({type(turn).__name__}), not a string; {FORMS}")
+            raise DataError(f"{where}[{k}]: is {shorten(turn)} ({type(turn).__name__}), not a string; {FORMS}")
     if not turns or len(turns) % 2:
         raise DataError(
             f"{where}: has {len(turns)} texts, but prompts and outputs alternate, so their number must be even; "
@@ -164,9 +165,12 @@ def _tokenise(
     plain = opening_tokens(tokenizer, data.add_bos)
     chat = rendered_opening(tokenizer, data.add_bos) if any(draft.rendered for draft in drafts) else ()
     begins = [draft.beginnings(outputs=bool(data.outputs_begin_text)) for draft in drafts]
-    marked = [(k in own, text) for draft, own in zip(drafts, begins, strict=True) for k, text in enumerate(draft.texts)]
-    firsts = iter(encode(tokenizer, [text for is_first, text in marked if is_first]))
-    others = iter(encode_continuations(tokenizer, [text for is_first, text in marked if not is_first]))
+    marked = [
+        (k in begins[i], f"{what}[{i}]", text) for i, draft in enumerate(drafts) for k, text in enumerate(draft.texts)
+    ]
+    first, other = ([pair for is_first, *pair in marked if is_first is wanted] for wanted in (True, False))
+    firsts = iter(encode(tokenizer, [text for _, text in first], lambda i: first[i][0]))
+    others = iter(encode_continuations(tokenizer, [text for _, text in other], lambda i: other[i][0]))
     special = special_ids(tokenizer)
     built = []
     for i, draft in enumerate(drafts):

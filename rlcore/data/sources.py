@@ -6,15 +6,18 @@ The source is never modified, and rows are returned unchanged.
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlcore.components import describe_error
+from rlcore.config.paths import existing_path
+from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.logging import is_progress_bar_enabled
+from rlcore.safe_text import shorten
 
 FORMS = (
     "a list, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, 'module:function', "
@@ -46,8 +49,11 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     if _is_instance(source, "pandas", "DataFrame"):
         return list(source.to_dict("records"))
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
-        return list(source)
-    raise DataError(f"{what}: cannot read rows from {source!r} ({type(source).__name__}); pass {FORMS}")
+        try:
+            return list(source)
+        except Exception as error:  # a user's generator may raise anything
+            raise DataError(f"{what}: reading the rows raised {describe_error(error)}") from error
+    raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
 
 
 def load_reference(reference: str, what: str) -> Any:
@@ -57,22 +63,26 @@ def load_reference(reference: str, what: str) -> Any:
     afterwards it is removed again.
 
     Raises:
-        DataError: there is no such module or attribute, or the import failed.
+        DataError: there is no such module or attribute, or the import failed or changed the defaults of torch.
     """
+    from rlcore.data.torch_defaults import same_defaults  # here, because torch takes seconds to import
+
     module_name, _, attribute = reference.partition(":")
     here = str(Path.cwd())
     sys.path.append(here)
     importlib.invalidate_caches()
     try:
-        target: Any = importlib.import_module(module_name)
+        with same_defaults() as changes:
+            target: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
-        kind = type(error).__name__
         raise DataError(
-            f"{what} = {reference!r}: importing '{module_name}' failed, {kind}: {error}. Searched: the "
+            f"{what} = {reference!r}: importing '{module_name}' failed, {describe_error(error)}. Searched: the "
             f"installed modules and {here}"
         ) from error
     finally:
         sys.path.remove(here)
+    if changes:
+        raise DataError(f"{what} = {reference!r}: importing '{module_name}' {changes[0]}")
     for part in attribute.split("."):
         try:
             target = getattr(target, part)
@@ -83,21 +93,21 @@ def load_reference(reference: str, what: str) -> Any:
 
 
 def _load_named(name: str, what: str) -> list[Any]:
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = existing_path(name)
+    if path is not None and path.is_dir():
         return _guarded(lambda: _datasets().load_from_disk(str(path)), name, what)
-    if path.exists():
+    if path is not None:
         return _read_file(path, what)
-    if path.suffix.lower() in _READERS:
-        raise DataError(f"{what} = {name!r}: there is no such file: {path.absolute()}")
+    if Path(name).suffix.lower() in _READERS:
+        raise DataError(f"{what} = {shorten(name, 200)}: there is no such file: {Path(name).absolute()}")
     if "/" in name:
         repository, _, split = name.partition(":")
         return _guarded(lambda: _datasets().load_dataset(repository, split=split or "train"), name, what)
     if ":" in name:
         return _call_reference(name, what)
     raise DataError(
-        f"{what} = {name!r}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
-        f"Pass a single text in a list: [{name!r}]"
+        f"{what} = {shorten(name)}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
+        f"Pass a single text in a list: [{shorten(name)}]"
     )
 
 
@@ -107,7 +117,7 @@ def _call_reference(name: str, what: str) -> list[Any]:
         try:
             target = target()
         except (Exception, SystemExit) as error:  # a user's function may raise anything
-            raise DataError(f"{what} = {name!r}: the function raised {type(error).__name__}: {error}") from error
+            raise DataError(f"{what} = {name!r}: the function raised {describe_error(error)}") from error
     if target == name:
         raise DataError(f"{what} = {name!r}: the function returned its own name; return rows")
     return load_source(target, what)
@@ -120,7 +130,21 @@ def _read_file(path: Path, what: str) -> list[Any]:
     try:
         return reader(path, what)
     except UnicodeDecodeError as error:
-        raise DataError(f"{what} = {str(path)!r}: is not UTF-8 text ({error}); convert it first") from error
+        line = _first_undecodable(path)
+        raise DataError(f"{what}: {path}, line {line}: is not UTF-8 text ({error.reason}); convert it first") from error
+    except OSError as error:
+        raise DataError(f"{what} = {str(path)!r}: cannot be read: {error.strerror or error}") from error
+
+
+def _first_undecodable(path: Path) -> int:
+    """Return the number of the first line that is not UTF-8 text; 0 if there is none."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                line.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                return number
+    return 0
 
 
 def _read_lines(path: Path, what: str) -> list[Any]:
@@ -159,9 +183,9 @@ _READERS: dict[str, Callable[[Path, str], list[Any]]] = {
 
 def _parse(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: is not JSON: {error}. The text begins {text[:40]!r}") from error
+        return from_json(text)
+    except ValueError as error:
+        raise DataError(f"{where}: cannot be read as JSON: {error}. The text begins {text[:40]!r}") from error
 
 
 def _datasets() -> Any:

@@ -7,16 +7,20 @@ fixed before the first output token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
+from rlcore.components import describe_error
 from rlcore.errors import DataError
+from rlcore.safe_text import shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _PROBES = ("a", "0", ".", "the")
 _SENTINELS = ("\n", "|", ".", "a", "0")
+_UNKNOWN = "give the tokenizer an unknown token (tokenizer.unk_token), or another tokenizer"
 
 
 def opening_tokens(tokenizer: PreTrainedTokenizerBase, add_bos: bool | None) -> tuple[int, ...]:
@@ -61,10 +65,39 @@ def eos_id(tokenizer: PreTrainedTokenizerBase, append_eos: bool) -> int | None:
     return int(tokenizer.eos_token_id)
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenise texts that begin a sequence, in one call, without special tokens before or after them."""
+def encode(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: Callable[[int], str] = "text {}".format
+) -> list[list[int]]:
+    """Tokenise texts that begin a sequence, in one call, without special tokens before or after them.
+
+    Args:
+        tokenizer: any tokenizer.
+        texts: the texts.
+        name: returns the name of the text at an index, for errors.
+
+    Raises:
+        DataError: the tokenizer cannot encode a text; the message names the first one.
+    """
     if not texts:
         return []
+    try:
+        rows = _encode(tokenizer, texts)
+    except Exception as error:  # tokenizers raise Exception itself for some texts
+        for i, text in enumerate(texts):
+            if reason := _refusal(tokenizer, text):
+                raise DataError(f"{name(i)}: cannot be tokenised: {reason}; the text is {shorten(text)}") from error
+        raise
+    if not tokenizer.is_fast:
+        for i, row in enumerate(rows):
+            if None in row:
+                raise DataError(
+                    f"{name(i)}: cannot be tokenised: part of the text has no token; {_UNKNOWN}; the text is "
+                    f"{shorten(texts[i])}"
+                )
+    return rows
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
     encoded = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
     )
@@ -72,27 +105,45 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[lis
     return rows
 
 
+def _refusal(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """Return why a tokenizer cannot encode a text; an empty string if it can."""
+    surrogate = next((letter for letter in text if "\ud800" <= letter <= "\udfff"), None)
+    try:
+        _encode(tokenizer, [text])
+    except Exception as error:  # noqa: BLE001  as in `encode`
+        if surrogate is not None:
+            return f"it contains U+{ord(surrogate):04X}, half of a character; repair or remove the row"
+        return describe_error(error) + (f"; {_UNKNOWN}" if tokenizer.unk_token is None else "")
+    return ""
+
+
 def missing_opening(tokens: Sequence[int], opening: Sequence[int]) -> list[int]:
     """Return `opening`, or nothing if `tokens` already begin with it, for example because the text contains BOS."""
     return [] if list(tokens[: len(opening)]) == list(opening) else list(opening)
 
 
-def encode_continuations(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+def encode_continuations(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: Callable[[int], str] = "text {}".format
+) -> list[list[int]]:
     """Tokenise texts that continue another text, so that the concatenated tokens decode to the concatenated texts.
 
     Llama-like tokenizers insert a space before every text, which is wrong in the middle of a sequence. For these, a
     text is tokenised after a sentinel character, whose tokens are then removed.
     """
-    rows = encode(tokenizer, texts)
+    rows = encode(tokenizer, texts, name)
     if not rows or not _prepends_space(tokenizer):
         return rows
     remaining = list(range(len(texts)))
     for sentinel in _SENTINELS:
-        (lead,) = encode(tokenizer, [sentinel])
+        try:
+            (lead,) = encode(tokenizer, [sentinel])
+            led = encode(tokenizer, [sentinel + texts[i] for i in remaining])
+        except DataError:  # no token for the sentinel, or for a word that begins with it
+            continue
         if not lead or tokenizer.unk_token_id in lead:
             continue
         merged = []
-        for i, row in zip(remaining, encode(tokenizer, [sentinel + texts[i] for i in remaining]), strict=True):
+        for i, row in zip(remaining, led, strict=True):
             if row[: len(lead)] == lead:
                 rows[i] = row[len(lead) :]
             else:
@@ -132,7 +183,7 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids that a tokenizer adds before a text, and those that it adds after it."""
-    for probe in _PROBES:
+    for probe in _encodable(tokenizer, _PROBES):
         (plain,) = encode(tokenizer, [probe])
         whole: list[int] = tokenizer(probe)["input_ids"]
         for start in range(len(whole) - len(plain) + 1 if plain else 0):
@@ -142,9 +193,20 @@ def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], 
 
 
 def _prepends_space(tokenizer: PreTrainedTokenizerBase) -> bool:
-    first, second = encode(tokenizer, ["a", "b"])
+    probes = list(itertools.islice(_encodable(tokenizer, ("a", "b")), 2))
+    if len(probes) < 2:
+        return False
+    first, second = encode(tokenizer, probes)
     alone, both = decode(tokenizer, [first, first + second], skip_special_tokens=False)
-    return both != alone + "b"
+    return both != alone + probes[1]
+
+
+def _encodable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[str]:
+    """Yield those of `texts` that the tokenizer can encode, then texts of single tokens of its vocabulary."""
+    yield from (text for text in texts if not _refusal(tokenizer, text))
+    for text in decode(tokenizer, [[token] for token in range(min(len(tokenizer), 32))], skip_special_tokens=True):
+        if text.strip() and not _refusal(tokenizer, text):
+            yield text
 
 
 def _bos_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -19,7 +19,7 @@ from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.input_layout import InputLayout
 from rlcore.models.q_heads import QHeads, QScores
-from rlcore.models.speed.exactness import tolerance
+from rlcore.models.speed.exactness import FAILURES, probe_tokens, tolerance
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
 from rlcore.models.speed.fused_logprobs import rows_for_the_head, score_tokens
 from rlcore.models.speed.length_groups import in_groups
@@ -211,6 +211,12 @@ def predict(
 
     def select_rows(hidden: Tensor) -> Tensor:
         """Pass the head only the rows that predict chosen tokens, or none if there are too many."""
+        if hidden.dim() > 3:
+            raise ModelError(
+                f"{type(model).__name__}: its output embeddings receive hidden states of the shape "
+                f"{tuple(hidden.shape)}, as of a model that predicts several tokens at once; rlcore trains models that "
+                "predict the next token: choose another model"
+            )
         kept = run.keep(hidden)
         run.hidden.append(kept)
         return kept[None] if max_full_logits is None or len(kept) <= max_full_logits else kept[None, :0]
@@ -222,6 +228,23 @@ def predict(
     if not run.hidden:
         raise ModelError(f"{type(model).__name__} does not call its output embeddings, which rlcore requires")
     return logits.reshape(-1, logits.shape[-1]), run
+
+
+@torch.no_grad()
+def check_next_token(model: PreTrainedModel, layout: InputLayout) -> None:
+    """Check on a small batch that the model has the form of a next-token predictor.
+
+    Raises:
+        ModelError: it predicts several tokens at each position, or does not call its output embeddings.
+    """
+    tokens = probe_tokens(model, 3)
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    try:
+        with eval_mode(model):
+            predict(model, layout, tokens, mask, mask & (torch.arange(3, device=tokens.device) > 0))
+    except FAILURES as error:  # a model that fails for another reason may accept the batches of the run
+        if isinstance(error, ModelError):
+            raise
 
 
 @torch.no_grad()

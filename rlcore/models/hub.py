@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
+from rlcore.config.paths import existing_path
+from rlcore.config.plain import from_json
 from rlcore.errors import ModelError
 
 DESCRIBED = ("config.json",)
@@ -23,7 +25,11 @@ PATIENCE_S = 10.0
 
 def is_hub_id(name: str) -> bool:
     """Return whether a name that is no folder can be a repository on the hub."""
-    return bool(name) and not name.startswith((".", "/", "~")) and name.count("/") <= 1
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
 
 
 def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files: Sequence[str] = DESCRIBED) -> str:
@@ -35,7 +41,7 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
         files: one of these files is needed.
     """
     name, revision = base_of(os.fspath(model)) or os.fspath(model), revision or "main"
-    if Path(name).expanduser().exists() or not is_hub_id(name):
+    if existing_path(name) or not is_hub_id(name):
         return ""
     if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
         return ""
@@ -83,11 +89,11 @@ def base_of(name: str) -> str | None:
     Raises:
         ModelError: the folder holds an adapter without the name of its base model.
     """
-    folder = Path(name).expanduser()
-    if not (folder / CONFIG_FILE).exists() or (folder / "config.json").exists():
+    folder = existing_path(name)
+    if folder is None or not (folder / CONFIG_FILE).exists() or (folder / "config.json").exists():
         return None
     try:
-        about = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        about = from_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         base = about.get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"model = {name!r}: its {CONFIG_FILE} cannot be read: {error}") from error

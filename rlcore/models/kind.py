@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import attrs
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
 
+from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.models.hub import base_of, is_hub_id, quiet_transformers, why_out_of_reach
 
@@ -68,12 +68,12 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
     if not isinstance(spec, (str, os.PathLike)):
         return None
     spec = base_of(os.fspath(spec)) or spec
-    folder = Path(spec).expanduser()
-    if not folder.exists() and (not is_hub_id(os.fspath(spec)) or why_out_of_reach(spec, revision)):
+    folder = existing_path(spec)
+    if folder is None and (not is_hub_id(os.fspath(spec)) or why_out_of_reach(spec, revision)):
         return None
     try:
         with quiet_transformers():
-            where = str(folder) if folder.exists() else os.fspath(spec)
+            where = os.fspath(folder or spec)
             config: PretrainedConfig = AutoConfig.from_pretrained(
                 where, revision=revision or "main", trust_remote_code=False
             )

@@ -19,12 +19,14 @@ from transformers import (
 )
 
 from rlcore.config import evolve
+from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
 from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.speed.activations import fuse_activations
+from rlcore.safe_text import shorten
 
 if TYPE_CHECKING:
     from rlcore.models.model_options import LanguageModelConfig
@@ -155,9 +157,12 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     Raises:
         ModelError: the model or configuration cannot be loaded.
     """
-    folder = Path(name).expanduser()
-    if not folder.exists() and not is_hub_id(name):
-        raise ModelError(f"{what} = {name!r}: there is no such folder; give a folder or a hub id")
+    folder = existing_path(name)
+    if folder is None and not is_hub_id(name):
+        raise ModelError(
+            f"{what} = {shorten(str(name))}: there is no such folder under {Path.cwd()}, and the hub has no models of "
+            "such names; give a folder or a hub id"
+        )
     is_config_only = isinstance(name, ConfigOnly)
     check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)
     if kind is not AutoConfig:
@@ -168,7 +173,7 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     try:
         with quiet_transformers():
             return kind.from_pretrained(
-                str(folder) if folder.exists() else str(name),
+                str(folder or name),
                 revision=config.revision or "main",
                 trust_remote_code=config.trust_remote_code,
                 **options,

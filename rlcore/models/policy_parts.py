@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.forward import ActorCritic
+from rlcore.models.forward import ActorCritic, check_next_token
 from rlcore.models.freezing import (
     HeadlessSeq2Seq,
     beneath_adapter,
@@ -126,6 +126,7 @@ def add_heads(
         checkpoint_activations(model)
         if isinstance(value, CriticValue):
             checkpoint_activations(value.trunk)
+    check_next_token(model, layout)
     heads = QHeads(model, q_heads, in_tiles=config.speed.fused_logprobs) if q_heads else None
     logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, layout), None)
     speed.needs("small_logprobs", "fused_logprobs")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.models.forward import ActorCritic
@@ -141,8 +142,8 @@ def load_heads(spec: object, module: ActorCritic) -> None:
 
     Heads with other names or shapes are not loaded, with a warning; the policy then keeps its new heads.
     """
-    file = Path(os.fspath(spec)).expanduser() / HEADS_FILE if isinstance(spec, (str, os.PathLike)) else None
-    if file is None or not head_weights(module) or not file.exists():
+    file = existing_path(Path(spec, HEADS_FILE)) if isinstance(spec, (str, os.PathLike)) else None
+    if file is None or not head_weights(module):
         return
     try:
         everything = load_file(file)

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config import evolve, structure, unstructure
+from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import base_of, first_line, quiet_transformers
@@ -65,7 +66,7 @@ def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> Token
     else:
         raise ModelError(f"tokenizer = {given!r:.80}: give a tokenizer, a folder or hub id, or a mapping of options")
     own = spec if isinstance(spec, (str, os.PathLike)) else getattr(spec, "name_or_path", "")
-    if own and not (Path(own).expanduser() / "tokenizer_config.json").exists():
+    if own and not existing_path(Path(own, "tokenizer_config.json")):
         own = base_of(os.fspath(own)) or own  # the folder may hold an adapter alone
     if options.path is None and not own:
         raise ModelError(
@@ -82,13 +83,12 @@ def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> Token
 
 def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
     name = str(options.path)
-    folder = Path(name).expanduser()
+    folder, keywords = existing_path(name), _keywords(options)
     try:
         with quiet_transformers():
-            where = str(folder) if folder.exists() else name
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(where, **_keywords(options))
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder or name), **keywords)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if not folder.exists():
+        if folder is None:
             raise ModelError(
                 f"{name!r}: there is no such folder under {Path.cwd()}, and as a hub id it cannot be loaded: "
                 f"{first_line(error)}"
@@ -112,8 +112,8 @@ def _keywords(options: TokenizerConfig) -> dict[str, Any]:
     template = arguments.get("chat_template", "")
     if template.endswith(".jinja"):
         try:
-            arguments["chat_template"] = Path(template).expanduser().read_text(encoding="utf-8")
-        except OSError as error:
+            arguments["chat_template"] = (existing_path(template) or Path(template)).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
             raise ModelError(f"model.tokenizer.chat_template = {template!r}: cannot be read: {error}") from error
     return {"revision": "main", **more, **arguments}
 

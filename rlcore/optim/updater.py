@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from rlcore import ops
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RanksError
 from rlcore.logging import get_logger
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
@@ -127,9 +127,21 @@ class Updater:
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
-        """Return a context for a micro-batch's forward and backward pass; ranks exchange gradients in the last one."""
-        with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
-            yield
+        """Return a context for a micro-batch's forward and backward pass; ranks exchange gradients in the last one.
+
+        Raises:
+            RanksError: a parameter received no gradient in the step before, so that the ranks could not exchange it.
+        """
+        try:
+            with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
+                yield
+        except RuntimeError as error:
+            if "Expected to have finished reduction" not in str(error):
+                raise
+            raise RanksError(
+                "a trainable parameter received no gradient in a step, such as an expert to which no token was routed; "
+                "several processes can only train models that use every parameter in every step: run one process"
+            ) from error
 
     @timed("update")
     @timed("backward")

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from rlcore.components import Component, describe_error
-from rlcore.config import structure
+from rlcore.config import Problems
+from rlcore.config.structure import structure_valid
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.registry import Registry
 from rlcore.plugins.wrappers import Wrapping
@@ -54,10 +55,12 @@ class Chooser:
     Attributes:
         where: file or call that contains the names, for errors.
         wrapping: the wrappers of the run.
+        problems: collects the errors of options; by default they are raised.
     """
 
     where: str
     wrapping: Wrapping
+    problems: Problems | None = None
 
     def named(self, registry: Registry[Any], entry: Any, path: str) -> Choice:
         """Select the component of an entry, which is a name or a mapping with `name` and options.
@@ -94,10 +97,15 @@ class Chooser:
         cls = component.config_class()
         check_keys(component, cls, skip)
         if cls is not None:
-            return Choice(component, structure(cls, values, where=self.where, path=path), self.wrapping)
-        if values:
-            raise ConfigError(f"{self.where}: {path}.{next(iter(values))}: '{component.name}' has no options")
-        return Choice(component, None, self.wrapping)
+            options, error = structure_valid(cls, values, where=self.where, path=path)
+        else:
+            what = f"{self.where}: {path}.{next(iter(values), None)}: '{component.name}' has no options"
+            options, error = None, ConfigError(what) if values else None
+        if error is not None:
+            if self.problems is None:
+                raise error
+            self.problems.add(error)
+        return Choice(component, options, self.wrapping)
 
 
 def check_keys(component: Component[Any], cls: type | None, own: Sequence[str]) -> None:

@@ -18,7 +18,9 @@ from typing import Any, NoReturn
 
 import attrs
 
+from rlcore.components import describe_error
 from rlcore.data.prompts import RESERVED_COLUMNS
+from rlcore.data.torch_defaults import same_defaults
 from rlcore.errors import DataError, RewardError
 from rlcore.profiling import awaited, phase
 from rlcore.rewards.deadline import CallTooLong, call_within, end_with_interpreter
@@ -117,13 +119,23 @@ class CallInputs:
         arguments |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
         return cls(arguments, indices, batch_size, where)
 
-    def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
-        """Raise a RewardError that names the function and the batch."""
+    @property
+    def place(self) -> str:
+        """Return the place in the run and the size of the batch, for messages."""
         batch = f"batch of {self.batch_size}"
         if self.size < self.batch_size:
             batch = f"{self.size} of a {batch}"
-        place = f"{self.where}, {batch}" if self.where else batch
-        raise RewardError(f"{function} ({place}) {problem}") from cause
+        return f"{self.where}, {batch}" if self.where else batch
+
+    def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
+        """Raise a RewardError that names the function and the batch."""
+        raise RewardError(f"{function} ({self.place}) {problem}") from cause
+
+
+class _Changes(str):
+    """The result of a function that changed the defaults of torch: what it changed."""
+
+    __slots__ = ()
 
 
 @attrs.frozen(eq=False)
@@ -197,6 +209,9 @@ class Call:
                 if isinstance(result, BaseException):
                     _fail(self.functions[i], self.inputs, result)
                 results[i] = result
+        for function, result in zip(self.functions, results, strict=True):
+            if isinstance(result, _Changes):
+                self.inputs.fail(function, str(result))
         return results
 
     def _settled(self, running: Future[dict[int, Any]]) -> dict[int, Any]:
@@ -212,12 +227,13 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
     args, kwargs = _arguments(function, inputs)
     call = functools.partial(function.call, *args, **kwargs)
     try:
-        with phase(function.name):
-            return call() if function.timeout_s is None else call_within(function.timeout_s, call)
+        with phase(function.name), same_defaults() as changes:
+            result = call() if function.timeout_s is None else call_within(function.timeout_s, call)
     except CallTooLong:
         _fail_late(function, inputs)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
         _fail(function, inputs, error)
+    return _Changes(changes[0]) if changes else result
 
 
 def _arguments(function: UserFunction, inputs: CallInputs) -> tuple[list[Any], dict[str, Any]]:
@@ -263,7 +279,7 @@ def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> N
     frames = traceback.extract_tb(error.__traceback__)
     is_users = bool(frames) and Path(frames[-1].filename).parent != Path(__file__).parent
     at = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_users else ""
-    inputs.fail(function, f"raised {type(error).__name__}: {error}{at}", error)
+    inputs.fail(function, f"raised {describe_error(error)}{at}", error)
 
 
 def _fail_late(function: UserFunction, inputs: CallInputs) -> NoReturn:
@@ -281,8 +297,9 @@ def _start(
 
     async def settle(i: int) -> Any:
         try:
-            with awaited(f"awaited: {functions[i].name}"):
-                return await awaitables[i]
+            with awaited(f"awaited: {functions[i].name}"), same_defaults() as changes:
+                result = await awaitables[i]
+            return _Changes(changes[0]) if changes else result
         except (KeyboardInterrupt, SystemExit) as error:  # raised here, they would end the loop without a message
             return error
         finally:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from rlcore.errors import RewardError
 from rlcore.profiling import timed
 from rlcore.rewards.calls import Call, CallInputs, UserFunction
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve
-from rlcore.rewards.values import read_metrics, read_rewards
+from rlcore.rewards.values import LARGEST_REWARD, read_metrics, read_rewards
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:
@@ -180,6 +181,12 @@ class Rewards:
                 elif value is not None:
                     rows[i][-1:] = [last + function.weight * value for last in rows[i][-1:]]
                     totals[i] += function.weight * value
+        for i, total, row in zip(inputs.indices, totals, rows, strict=True):
+            if not all(abs(number) <= LARGEST_REWARD for number in ((total, *row) if any_dense else (total,))):
+                raise RewardError(
+                    f"{inputs.place}: the weighted sum of the rewards of sample {i} is {total:g}, which is outside the "
+                    "range of float32; lower the weights or the rewards"
+                )
         return RewardBatch(totals, rows if any_dense else None, by_name)
 
 

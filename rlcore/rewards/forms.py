@@ -118,9 +118,3 @@ def _name(function: Any) -> str:
         function = function.func
     name = str(getattr(function, "__name__", type(function).__name__))
     return "" if name == "<lambda>" else name
-
-
-def shorten(value: Any) -> str:
-    """Return the repr of a value, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

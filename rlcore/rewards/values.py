@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
 
+from rlcore.components import describe_error
 from rlcore.rewards.calls import CallInputs, UserFunction
-from rlcore.rewards.forms import shorten
+from rlcore.safe_text import shorten
+
+LARGEST_REWARD = torch.finfo(torch.float32).max
 
 
 def read_rewards(
@@ -26,7 +30,7 @@ def read_rewards(
     """
     values: list[float | list[float] | None] = []
     for i, item, count in zip(inputs.indices, _items(result, function, inputs), num_actions, strict=True):
-        row = _as_row(item)
+        row = _as_row(item, f" for sample {i}", function, inputs)
         if row is None:
             values.append(_number(item, f"sample {i}", function, inputs))
             continue
@@ -62,33 +66,51 @@ def read_metrics(result: Any, function: UserFunction, inputs: CallInputs) -> dic
 def _items(result: Any, function: UserFunction, inputs: CallInputs) -> list[Any]:
     """Return the result of a function as a list with one entry per sample."""
     advice = f"return {inputs.size} numbers, one per sample in the samples' order"
-    if isinstance(result, (torch.Tensor, np.ndarray)):
-        result = result.tolist()
+    result = _without_arrays(result, "", function, inputs)
     if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
         inputs.fail(function, f"returned {shorten(result)} ({type(result).__name__}); {advice}")
-    items = list(result)
+    try:
+        items = list(itertools.islice(result, inputs.size + 1))  # it may be endless
+    except Exception as error:  # noqa: BLE001  a user's generator may raise anything
+        inputs.fail(function, f"returned {shorten(result)}, and reading it raised {describe_error(error)}", error)
     if len(items) != inputs.size:
-        inputs.fail(function, f"returned {len(items)} values for {inputs.size} samples; {advice}")
+        endless = f"more than {inputs.size}" if len(items) > inputs.size else len(items)
+        count = len(result) if isinstance(result, Sized) else endless
+        inputs.fail(function, f"returned {count} values for {inputs.size} samples; {advice}")
     return items
 
 
-def _as_row(item: Any) -> list[Any] | None:
-    if isinstance(item, (torch.Tensor, np.ndarray)):
-        item = item.tolist()
+def _without_arrays(value: Any, where: str, function: UserFunction, inputs: CallInputs) -> Any:
+    """Convert tensors and arrays to numbers and lists; a tensor without readable values ends the run."""
+    if not isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        return value
+    try:
+        return value.tolist()
+    except Exception as error:  # noqa: BLE001  each kind of tensor raises its own error
+        kind = f"{value.layout} tensor on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+        inputs.fail(
+            function,
+            f"returned a {kind}{where}, whose numbers cannot be read ({describe_error(error)}); return numbers, or a "
+            "dense tensor or array of them",
+            error,
+        )
+
+
+def _as_row(item: Any, where: str, function: UserFunction, inputs: CallInputs) -> list[Any] | None:
+    item = _without_arrays(item, where, function, inputs)
     return list(item) if isinstance(item, (list, tuple)) else None
 
 
 def _number(value: Any, where: str, function: UserFunction, inputs: CallInputs) -> float | None:
     if value is None:
         return None
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)) and np.ndim(value) == 0:
-        value = value.item()
+    value = _without_arrays(value, f" for {where}", function, inputs)
     is_number = isinstance(value, (numbers.Real, decimal.Decimal))
     try:
         number = float(value) if is_number else math.nan
-    except (OverflowError, ValueError):  # an integer too large for a float, a signalling NaN
+    except Exception:  # noqa: BLE001  an integer too large for a float, a signalling NaN, a class of the user's
         number = math.nan
-    if not abs(number) <= torch.finfo(torch.float32).max:
+    if not abs(number) <= LARGEST_REWARD:
         kind = "not a finite number" if is_number else f"a {type(value).__name__}, not a number"
         advice = "return numbers, or None for a sample without a reward"
         inputs.fail(function, f"returned {shorten(value)} for {where}, which is {kind}; {advice}")

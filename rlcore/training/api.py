@@ -10,15 +10,18 @@ from typing import Any
 import attrs
 
 from rlcore.components import Component
-from rlcore.config import load_yaml, merge, structure, unstructure
-from rlcore.errors import PluginError
+from rlcore.config import Problems, load_yaml, merge, structure, unstructure
+from rlcore.config.plain import MAX_DEPTH, is_too_deep
+from rlcore.config.structure import structure_valid
+from rlcore.errors import ConfigError, PluginError
 from rlcore.logging import check_environment
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
+from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.training.build import Assembly, assemble
-from rlcore.training.eval_grid import refuse_sweeps
+from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.loop import fit
 from rlcore.training.run import Run
@@ -130,8 +133,9 @@ def train(
     Raises:
         RLCoreError: an argument cannot be used; the message names the argument and the reason.
     """
-    base, where = _base(config)
     sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run, "plugins": plugins}
+    _refuse_deep({"config": config, "trainer": trainer, "model": model, **sections})
+    base, where = _base(config)
     base = merge(base, {name: unstructure(given) for name, given in sections.items() if given is not None})
     base = merge(base, {"trainer": _section_of(trainer, base, where), "model": _named(model, "path")})
     plain = {"loggers": loggers, "sampler": sampler, "store": store}
@@ -139,7 +143,7 @@ def train(
     if stop_sequences is not None:
         base = merge(
             base,
-            {"gen": {"stop_sequences": [stop_sequences] if isinstance(stop_sequences, str) else list(stop_sequences)}},
+            {"gen": {"stop_sequences": [stop_sequences] if isinstance(stop_sequences, str) else stop_sequences}},
         )
     given = {
         "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
@@ -155,8 +159,8 @@ def train_from_config(values: Mapping[str, Any], where: str) -> Result:
 
 def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any) -> Result:
     check_environment()
-    refuse_sweeps(values.get("gen"), where)
-    settings = structure(TrainConfig, values, where=where)
+    problems = Problems()
+    settings = _structure(values, where, problems)
     inputs = Inputs(
         model=settings.model.get("path"),
         tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
@@ -164,9 +168,10 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
     )
     # Within the block, this process and those it starts see the plugins that the run selects.
     with configured(settings.plugins.disable, settings.plugins.only):
-        parts: Assembly = assemble(settings, inputs, where)
+        parts: Assembly = assemble(settings, inputs, where, problems)
         try:
-            metrics = fit(parts.trainer, parts.run, parts.saver)
+            with parts.claimed:  # a run whose first step fails leaves no folder
+                metrics = fit(parts.trainer, parts.run, parts.saver, begun=parts.claimed.close)
         finally:
             if parts.lock is not None:
                 parts.lock.release()
@@ -175,12 +180,33 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
     return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
 
 
+def _structure(values: Mapping[str, Any], where: str, problems: Problems) -> TrainConfig:
+    """Return the settings; invalid options have their defaults, and their errors are in `problems`."""
+    gen = values.get("gen")
+    if isinstance(gen, Mapping) and (sweeps := sweeps_in(gen)):
+        problems.attempt(refuse_sweeps, gen, where)
+        values = {**values, "gen": {name: value for name, value in gen.items() if name not in sweeps}}
+    settings, error = structure_valid(TrainConfig, values, where=where)
+    if error is not None:
+        problems.add(error)
+    return settings or TrainConfig()
+
+
 def _base(config: Any) -> tuple[dict[str, Any], str]:
     if config is None:
         return {}, "train"
     if isinstance(config, (str, os.PathLike)):
         return load_yaml(Path(config)), os.fspath(config)
-    return dict(config) if isinstance(config, Mapping) else unstructure(config), "config"
+    values = config if isinstance(config, Mapping) else unstructure(config)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"config = {shorten(config)}: must be a YAML file, a mapping or a TrainConfig")
+    return dict(values), "config"
+
+
+def _refuse_deep(sections: Mapping[str, Any]) -> None:
+    for name, given in sections.items():
+        if is_too_deep(given):
+            raise ConfigError(f"{name}: is nested more than {MAX_DEPTH} deep, or contains itself")
 
 
 def _named(given: Any, key: str) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -20,7 +21,7 @@ from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
 from rlcore.components import Component
-from rlcore.config import evolve, unstructure
+from rlcore.config import Problems, evolve, unstructure
 from rlcore.errors import ConfigError, ModelError
 from rlcore.loggers import Loggers
 from rlcore.models.peft.inject import unwrap
@@ -28,7 +29,7 @@ from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
-from rlcore.plugins.choice import Chooser
+from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
 from rlcore.plugins.registry import all_registries, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
@@ -38,6 +39,7 @@ from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.default_trainer import other_trainer
+from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver, save_beside
@@ -48,18 +50,33 @@ from rlcore.training.run_identity import identify
 
 @attrs.frozen(eq=False)
 class Assembly:
-    """The parts of a run that is ready to start; the lock on its folder is to be released at the run's end."""
+    """The parts of a run that is ready to start.
+
+    Attributes:
+        trainer: the trainer.
+        run: the run.
+        saver: writes checkpoints.
+        lock: on the run's folder, to be released at the end of the run; None on other ranks.
+        claimed: undoes the claim of the run's folder if an error passes through it; closed after the first step.
+    """
 
     trainer: Trainer
     run: Run
     saver: Saver
     lock: RunLock | None
+    claimed: ExitStack
 
 
-def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
-    """Build a run from checked settings and the user's inputs.
+def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Problems | None = None) -> Assembly:
+    """Build a run from settings and the user's inputs.
 
     No file is written before every name and option has been checked.
+
+    Args:
+        settings: the configuration.
+        inputs: the user's model, data and functions.
+        where: name of the configuration, for errors.
+        problems: errors of the configuration so far, which are raised together with those found here.
 
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
@@ -67,25 +84,20 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str) -> Assembly:
     ranks = Ranks(settings.run.mixed_precision)
     agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find
     with explain_missing_plugins(settings.run):
-        return _assemble(settings, inputs, where, ranks)
+        return _assemble(settings, inputs, where, ranks, problems or Problems())
 
 
-def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -> Assembly:
+def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, problems: Problems) -> Assembly:
     inputs = attrs.evolve(inputs, model=unwrap(inputs.model))
     observers = Observers(idle=idle_providers({"run.profile": settings.run.profile}, where))
     wrapping = Wrapping(fence=observers.fence, config=settings)
-    chosen = choose(settings, inputs, where, wrapping)
-    optimizers = Optimizers(chosen.trainer.options, Chooser(where, wrapping))
+    chosen, optimizers = _check(settings, inputs, where, wrapping, problems)
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
-    check_declared(chosen.trainer.component, trainer_type)
-    name = chosen.trainer.component.name
-    inputs.require(
-        name, trainer_type.needs, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
-    )
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
-    with claim(resolved, ranks, plugins, chosen.trainer.component.name) as place:
+    with ExitStack() as stack:
+        place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name))
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
@@ -99,7 +111,31 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks) -
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
-    return Assembly(trainer, run, saver, place.lock)
+        return Assembly(trainer, run, saver, place.lock, stack.pop_all())
+
+
+def _check(
+    settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping, problems: Problems
+) -> tuple[Chosen, Optimizers]:
+    """Choose the components and check every option and input; the errors of all sections are raised together."""
+    chosen = choose(settings, inputs, where, wrapping, problems)
+    trainer = cast("Choice | None", chosen.trainer)  # None after an error
+    options = None if trainer is None else trainer.options
+    optimizers = problems.attempt(Optimizers, options, Chooser(where, wrapping, problems))
+    problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))
+    if trainer is not None:
+        problems.attempt(_check_needs, trainer.component, inputs)
+    problems.check()
+    return chosen, optimizers
+
+
+def _check_needs(component: Component[Any], inputs: Inputs) -> None:
+    trainer_type: Any = component.target()
+    check_declared(component, trainer_type)
+    name = component.name
+    inputs.require(
+        name, trainer_type.needs, other=lambda: other_trainer(inputs.given, registries().trainers, than=name)
+    )
 
 
 def _identity(run: Run, chosen: Chosen, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:

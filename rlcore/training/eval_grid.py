@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rlcore.config import structure, unstructure
 from rlcore.errors import ConfigError
+from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig
 from rlcore.types import Metrics
 
@@ -44,20 +45,26 @@ def eval_samplings(base: SamplingConfig, changes: Mapping[str, Any]) -> Iterator
         yield suffix, structure(SamplingConfig, {**plain, **changes, **chosen}, where="eval.gen")
 
 
-def refuse_sweeps(gen: Any, where: str) -> None:
+def refuse_sweeps(gen: Mapping[str, Any], where: str) -> None:
     """Refuse a list of values in `gen`; only `eval.gen` takes one.
 
     Raises:
         ConfigError: an option that takes one value has a list.
     """
-    given = gen if isinstance(gen, Mapping) else {}
-    for name in unstructure(SamplingConfig()):
-        value = given.get(name)
-        if name not in LISTS and isinstance(value, (list, tuple)):
-            raise ConfigError(
-                f"{where}: gen.{name} = {list(value)}: training uses one value, and only evaluations sweep a list: set "
-                f"eval.gen.{name} to the list, and gen.{name} to one value or leave it out"
-            )
+    lines = [
+        f"{where}: gen.{name} = {shorten(list(gen[name]))}: training uses one value, only evaluations sweep a list: "
+        f"set eval.gen.{name} to the list, and gen.{name} to one value or leave it out"
+        for name in sweeps_in(gen)
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def sweeps_in(gen: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options that have lists of values."""
+    return [
+        name for name in unstructure(SamplingConfig()) if name not in LISTS and isinstance(gen.get(name), (list, tuple))
+    ]
 
 
 def find_score(metrics: Metrics, metric: str, suffixes: Sequence[str], mode: Literal["max", "min"]) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -25,16 +25,19 @@ from rlcore.types import Metrics
 
 log = get_logger("loop")
 _OVER: Any = object()  # marks the end of the trainer's steps
+LARGE = 1e19
+"""Rewards of this size and above cannot be squared in float32, as whitening and the value loss do."""
 
 
-def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
+def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] = lambda: None) -> Metrics:
     """Run `trainer` until a budget is spent or a stop is requested; return the last value of every metric.
 
     The loop assumes only that a yield is a promise (`rlcore.protocols.Trainer.steps`). All ranks reach each yield
-    together; decisions that depend on a clock or a signal are made once for all ranks.
+    together; decisions that depend on a clock or a signal are made once for all ranks. `begun` is called after each
+    step, before its evaluation.
     """
     config = run.config
-    with _ending(run), StopRequest(lambda: run.step + 1) as stop:
+    with _ending(run), StopRequest(run.step) as stop:
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -42,8 +45,10 @@ def fit(trainer: Trainer, run: Run, saver: Saver) -> Metrics:
         over = _is_over(run)
         while not (over or (stopped := run.ranks.any(stop.requested))):
             begin_step(run.step)
+            stop.step = run.step + 1
             with background("driver"):
                 over = not _step(steps, run, saver) or _is_over(run)
+            begun()
             evaluated = _due(run, config.eval.every)
             if evaluated:
                 _evaluate(trainer, run, saver)
@@ -91,10 +96,23 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     if broken:
         raise Diverged(
             f"step {run.step}: {broken[0]} = {metrics[broken[0]]}: training has diverged, and this step is not saved; "
-            "resume from an earlier checkpoint with a lower learning rate, or clip gradients "
-            "(trainer.optimizer.max_grad_norm)"
+            f"{_remedy(metrics)}"
         )
     return True
+
+
+def _remedy(metrics: Metrics) -> str:
+    """Return what to do about a loss that is not finite."""
+    large = [name for name in metrics if name.startswith("reward/") and not abs(metrics[name]) < LARGE]
+    if large:
+        return (
+            f"{large[0]} = {metrics[large[0]]:g} is so large that its square exceeds the range of float32: scale the "
+            "rewards down, for example with the weight of the reward function"
+        )
+    return (
+        "resume from an earlier checkpoint with a lower learning rate, or clip gradients "
+        "(trainer.optimizer.max_grad_norm)"
+    )
 
 
 def _training_step(run: Run) -> AbstractContextManager[Any]:

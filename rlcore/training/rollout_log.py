@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlcore.config.plain import MAX_DEPTH
 from rlcore.loggers.jsonl import JsonLines
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class Rollouts:
         self._lines.flush()
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether JSON represents `value` without loss."""
+def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Return whether JSON represents `value` without loss, with lists and mappings nested at most `depth` deep."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+        return depth > 0 and all(isinstance(key, str) and is_plain(item, depth - 1) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return all(map(is_plain, value))
+        return depth > 0 and all(is_plain(item, depth - 1) for item in value)
     return value is None or isinstance(value, str | int | float)

@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from rlcore.components import Component
+from rlcore.config import Problems
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
@@ -42,38 +44,58 @@ class Chosen:
         return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers, *rewards)}
 
 
-def choose(settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping) -> Chosen:
+def choose(
+    settings: TrainConfig, inputs: Inputs, where: str, wrapping: Wrapping, problems: Problems | None = None
+) -> Chosen:
     """Look up every component that `settings` names or that fits `inputs`, and collect the plugins that wrap it.
+
+    With `problems`, errors are collected there instead of raised, and the components that they prevent are None.
 
     Raises:
         UnknownComponent: no plugin registered a name.
         InputsError: no trainer is named, and none fits the inputs.
-        ConfigError: an option of a component is unknown, of the wrong type or out of range.
+        ConfigError: an option of a component is unknown, of the wrong type or out of range; or several errors.
         DataError: `reward_fn` has none of the accepted forms.
     """
-    known = registries()
-    named = settings.trainer.get("name")
-    trainer = default_trainer(inputs.given, known.trainers) if named is None else known.trainers.get(named)
-    architecture = known.architectures.get(
-        settings.model.get("architecture") or _default_architecture(settings, inputs)
-    )
-    chooser = Chooser(where, wrapping)
-    data = settings.data
+    known, data = registries(), settings.data
+    collected = problems or Problems()
+    attempt, chooser = collected.attempt, Chooser(where, wrapping, collected)
     # The logger of the run's folder is always first.
     loggers = (FILES, *(entry for entry in settings.loggers if _name(entry) not in FILE_NAMES))
-    refuse_descriptions(inputs.reward_fn, "data.reward_fn")
-    return Chosen(
-        trainer=chooser.choice(trainer, settings.trainer, "trainer", skip=("name",)),
-        architecture=chooser.choice(architecture, settings.model, "model", skip=MODEL_KEYS),
-        sampler=chooser.named(known.samplers, settings.sampler, "sampler"),
-        store=chooser.named(known.rollout_stores, settings.store, "store"),
-        prompts=chooser.named(known.pipelines, data.prompt_pipeline, "data.prompt_pipeline"),
-        samples=chooser.named(known.pipelines, data.sample_pipeline, "data.sample_pipeline"),
-        loggers=tuple(
-            chooser.named(known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(loggers, start=-1)
+    chosen = Chosen(
+        trainer=attempt(
+            lambda: chooser.choice(_find_trainer(settings, inputs), settings.trainer, "trainer", skip=("name",))
         ),
-        rewards=() if inputs.reward_fn is None else choose_rewards(inputs.reward_fn, chooser, "data.reward_fn"),
+        architecture=attempt(
+            lambda: chooser.choice(_find_architecture(settings, inputs), settings.model, "model", skip=MODEL_KEYS)
+        ),
+        sampler=attempt(chooser.named, known.samplers, settings.sampler, "sampler"),
+        store=attempt(chooser.named, known.rollout_stores, settings.store, "store"),
+        prompts=attempt(chooser.named, known.pipelines, data.prompt_pipeline, "data.prompt_pipeline"),
+        samples=attempt(chooser.named, known.pipelines, data.sample_pipeline, "data.sample_pipeline"),
+        loggers=tuple(
+            attempt(chooser.named, known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(loggers, start=-1)
+        ),
+        rewards=attempt(_choose_rewards, inputs.reward_fn, chooser),
     )
+    if problems is None:
+        collected.check()
+    return chosen
+
+
+def _find_trainer(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
+    trainers, named = registries().trainers, settings.trainer.get("name")
+    return default_trainer(inputs.given, trainers) if named is None else trainers.get(named)
+
+
+def _find_architecture(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
+    named = settings.model.get("architecture") or _default_architecture(settings, inputs)
+    return registries().architectures.get(named)
+
+
+def _choose_rewards(reward_fn: Any, chooser: Chooser) -> tuple[ChosenReward, ...]:
+    refuse_descriptions(reward_fn, "data.reward_fn")
+    return () if reward_fn is None else choose_rewards(reward_fn, chooser, "data.reward_fn")
 
 
 def _default_architecture(settings: TrainConfig, inputs: Inputs) -> str:

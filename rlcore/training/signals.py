@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -22,12 +21,12 @@ class StopRequest:
     was ignored before stays ignored.
 
     Args:
-        step: returns the number of the step in progress, for the message.
+        step: number of the step in progress or, between steps, of the last one, for the message; the loop counts it up.
     """
 
-    def __init__(self, step: Callable[[], int]) -> None:
+    def __init__(self, step: int = 0) -> None:
         self.requested = False
-        self._step = step
+        self.step = step
         self._signalled_at: float | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -53,7 +52,8 @@ class StopRequest:
         name, now = signal.Signals(number).name, time.monotonic()
         if self._signalled_at is None:
             self.requested, self._signalled_at = True, now
-            _print(f"{name}: finishing step {self._step()}, then saving; press again to stop at once")
+            doing = f"finishing step {self.step}" if self.step else "finishing the evaluation before step 1"
+            _print(f"{name}: {doing}, then saving; press again to stop at once")
         elif "TORCHELASTIC_RUN_ID" not in os.environ or now - self._signalled_at > ECHO_S:
             self._restore()
             _print(f"{name} again: stopping at once")

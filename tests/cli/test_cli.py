@@ -273,3 +273,29 @@ def test_modules_of_the_working_folder_shadow_no_package_of_the_command_line(run
     for words in (["show", "ppo"], ["doctor", "--config", "run.yaml"], ["list-plugins"]):
         done = run(*words)
         assert (done.returncode, "working folder" in done.stdout + done.stderr) == (0, False), done.stderr
+
+
+def test_a_package_that_is_not_installed_is_named(python: Python, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("trainer: {name: sft}\n")
+    hide = (
+        "import sys\nclass Hide:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': raise ModuleNotFoundError(\"No module named 'torch'\", name=name)\n"
+        "sys.meta_path.insert(0, Hide())\nfrom rlcore.cli import main\nsys.exit(main(['train', 'run.yaml']))"
+    )
+    done = python("-c", hide)
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "ModuleNotFoundError: No module named 'torch'; pip install torch "
+        "(rlcore doctor lists the packages that are missing)"
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rlcore", "show", "gen"], stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip() == "OSError: [Errno 28] No space left on device: free some space"

@@ -4,8 +4,11 @@ import copy
 
 import datasets
 import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from rlcore.data.prompts import build_prompts
+from rlcore.data.samples import build_samples
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 
@@ -20,6 +23,36 @@ def build(source, tokenizer, *, max_length=0, **options):
 def test_a_string_becomes_its_text_and_tokens(char_tokenizer):
     (prompt,) = build(["abc"], char_tokenizer)
     assert (prompt.text, prompt.tokens, dict(prompt.columns)) == ("abc", (0, 1, 2), {})
+
+
+@pytest.fixture
+def strict_tokenizer():
+    """A tokenizer with the tokens 1 to 9, BOS before every text, and none for anything else."""
+    words = {"<s>": 0, **{str(i): i for i in range(1, 10)}}
+    backend = Tokenizer(models.WordLevel(words))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="<s>", pad_token="<s>")
+
+
+def test_a_tokenizer_without_an_unknown_token_names_the_row_and_the_text(strict_tokenizer):
+    assert [prompt.tokens for prompt in build(["12", "3"], strict_tokenizer)] == [(0, 1, 2), (0, 3)]
+    (sample,) = build_samples([["12", "34"]], strict_tokenizer, PLAIN, max_length=0)
+    assert sample.tokens == (0, 1, 2, 3, 4, 0)
+    wrong = r"\[1\]: cannot be tokenised: .*give the tokenizer an unknown token .*; the text is '2 x'$"
+    with pytest.raises(DataError, match=f"^prompts{wrong}"):
+        build(["1", "2 x"], strict_tokenizer)
+    with pytest.raises(DataError, match=f"^samples{wrong}"):
+        build_samples([["1", "2"], ["3", "2 x"]], strict_tokenizer, PLAIN, max_length=0)
+
+
+def test_half_of_a_character_is_refused_with_its_row(char_tokenizer, chat_tokenizer):
+    wrong = r"^prompts\[1\]: cannot be tokenised: it contains U\+DC80, half of a character; .*'b\\udc80'$"
+    with pytest.raises(DataError, match=wrong):
+        build(["a", {"prompt": "b\udc80"}], char_tokenizer)
+    with pytest.raises(DataError, match=r"^prompts\[0\]: cannot be tokenised: it contains U\+D800"):
+        build([[{"role": "user", "content": "\ud800"}]], chat_tokenizer)
 
 
 def test_order_is_kept(char_tokenizer):

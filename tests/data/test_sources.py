@@ -6,11 +6,23 @@ import sys
 import datasets
 import numpy as np
 import pytest
+import torch
 
 from rlcore.data.sources import load_reference, load_source
 from rlcore.errors import DataError
 
 ROWS = [{"prompt": "a b", "n": 1}, {"prompt": "c", "n": 2}]
+
+RAISING = """
+class Mute(Exception):
+    def __str__(self): raise RuntimeError
+
+def rows():
+    yield "a"
+    1 / 0
+
+def unprintable(): raise Mute
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +113,13 @@ def test_a_function_may_name_a_file(tmp_path):
         ("leaving_rows:rows", r"'leaving_rows:rows': importing 'leaving_rows' failed, SystemExit: 0"),
         ("broken_rows:leave", r"'broken_rows:leave': the function raised SystemExit: 0"),
         ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
-        ("bad.jsonl", r"prompts: bad\.jsonl, line 2: is not JSON: .* The text begins '\{oops"),
-        ("latin.txt", r"prompts = 'latin\.txt': is not UTF-8 text"),
+        ("bad.jsonl", r"prompts: bad\.jsonl, line 2: cannot be read as JSON: .* The text begins '\{oops"),
+        ("latin.txt", r"prompts: latin\.txt, line 1: is not UTF-8 text"),
+        ("deep.jsonl", r"prompts: deep\.jsonl, line 2: cannot be read as JSON: .*nested more than 100 deep"),
+        ("digits.json", r"prompts: digits\.json: cannot be read as JSON: Exceeds the limit"),
+        ("a" * 5000, r"prompts = 'a{76}\.\.\.: is neither a file nor"),
+        ("raising_rows:rows", r"reading the rows raised ZeroDivisionError: division by zero"),
+        ("raising_rows:unprintable", r"the function raised Mute$"),
         ("bad.parquet", r"prompts = 'bad.parquet': the datasets library could not load it"),
         ("nobody/nothing", r"prompts = 'nobody/nothing': the datasets library could not load it, .* Check the name"),
         (3, r"prompts: cannot read rows from 3 \(int\); pass a list"),
@@ -121,5 +138,15 @@ def test_sources_that_cannot_be_read_are_named(tmp_path, source, message):
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{oops\n')
     (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     (tmp_path / "bad.parquet").write_bytes(b"not parquet at all")
+    (tmp_path / "deep.jsonl").write_text('{"prompt": "a"}\n' + "[" * 3000 + "]" * 3000 + "\n")
+    (tmp_path / "digits.json").write_text("[" + "9" * 5000 + "]")
+    (tmp_path / "raising_rows.py").write_text(RAISING)
     with pytest.raises(DataError, match=message):
         load_source(source)
+
+
+def test_a_module_that_changes_the_defaults_of_torch_is_refused(tmp_path):
+    (tmp_path / "double_rows.py").write_text("import torch\ntorch.set_default_dtype(torch.float64)\nrows = ['a']\n")
+    with pytest.raises(DataError, match=r"importing 'double_rows' changed the defaults of torch to torch\.float64"):
+        load_source("double_rows:rows")
+    assert torch.get_default_dtype() == torch.float32

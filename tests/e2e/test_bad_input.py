@@ -64,10 +64,16 @@ def here(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.yaml").write_text("trainer: {name: ppo\nmodel: [")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "bc"}\n')
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "a" * 80}))
+    (tmp_path / "half.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b\\ud800"}\n')
     (tmp_path / "empty.jsonl").write_text("")
     return tmp_path
 
 
+EVERYWHERE = (
+    "ppo run.seed=-1 checkpoint.keep_last=0 trainer.clip=7 trainer.optimizer.name=adamx model.unfrozen_layers=-1 "
+    "loggers=[consle] gen.beta=[0,1] eval.batch_size=x sampler=x data.reward_fn=nothing"
+)
+"""One mistake in every section."""
 NOT_BEGUN = [
     ("ppo trainer.name=poo", "UnknownTrainer", ["'poo'", "Did you mean 'ppo'", "installed:"]),
     ("ppo model.architecture=causl_lm", "UnknownArchitecture", ["'causl_lm'", "'causal_lm'"]),
@@ -76,6 +82,28 @@ NOT_BEGUN = [
     ("ppo store=memry", "UnknownRolloutStore", ["'memry'", "'memory'"]),
     ("ppo trainer.clipp=0.1", "ConfigError", ["trainer.clipp: no such option", "did you mean 'clip'"]),
     ("ppo trainer.clip='0.1'", "ConfigError", ["trainer.clip = '0.1'", "must be a number"]),
+    (
+        EVERYWHERE,
+        "ConfigError",
+        [
+            "run.seed = -1",
+            "checkpoint.keep_last = 0",
+            "trainer.clip = 7",
+            "\nUnknownOptimizer: no",
+            "model.unfrozen_layers = -1",
+            "UnknownLogger: ",
+            "gen.beta = [0, 1]",
+            "eval.batch_size = 'x'",
+            "UnknownSampler: ",
+            "UnknownReward: ",
+        ],
+    ),
+    (
+        "ppo trainer.name=poo run.seed=-1",
+        "ConfigError",
+        ["UnknownTrainer: no trainer", "run.seed = -1"],
+    ),
+    ("ppo trainer.optimizer.lr=-1 data.prompts=null", "ConfigError", ["trainer.optimizer.lr = -1", "missing: prompts"]),
     (
         "ppo trainer.clip=1.7 trainer.epochs=2.5",
         "ConfigError",
@@ -105,6 +133,11 @@ NOT_BEGUN = [
     ("sft data.samples=<Dataset>", "InputsError", ["'<Dataset>'", "from Python"]),
     ("ppo model.path=mute", "ModelError", ["'mute' holds no tokenizer", "model.tokenizer"]),
     ("ppo model.path=./gone", "ModelError", ["'./gone'", "no such folder"]),
+    ("ppo model.path=my--model", "ModelError", ["'my--model'", "no such folder under", "the hub has no models"]),
+    ("ppo model.path=m\u00e9l.", "ModelError", ["'m\u00e9l.'", "no such folder under", "the hub has no models"]),
+    (f"ppo model.path={'x' * 300}", "ModelError", ["...: there is no such folder under"]),
+    (f"ppo data.prompts={'a' * 300}", "DataError", ["Pass a single text in a list"]),
+    ("ppo data.prompts=half.jsonl", "DataError", ["prompts[1]: cannot be tokenised", "U+D800, half of a character"]),
     ("ppo model.path=3", "InputsError", ["model = 3"]),
     ("ppo run.name=a/b", "ConfigError", ["'a/b'", "plain folder name"]),
     ("ppo run.name=null run.resume=auto", "ConfigError", ["needs run.name"]),
@@ -124,7 +157,7 @@ NOT_BEGUN = [
 ]
 
 
-@pytest.mark.parametrize(("line", "kind", "parts"), NOT_BEGUN, ids=[case[0] for case in NOT_BEGUN])
+@pytest.mark.parametrize(("line", "kind", "parts"), NOT_BEGUN, ids=[case[0][:80] for case in NOT_BEGUN])
 def test_what_cannot_begin_is_said_and_leaves_no_run(
     here: Path, capsys: pytest.CaptureFixture[str], line: str, kind: str, parts: list[str]
 ) -> None:
@@ -157,7 +190,18 @@ def test_a_reward_that_cannot_be_used_names_the_batch(
     said = capsys.readouterr().err
     for part in [f"RewardError: reward function '{function}' (step 1, batch of 4)", *parts]:
         assert part in said
-    assert (here / "runs/r/config.yaml").exists()
+    assert not (here / "runs/r").exists()
+    assert main(["train", "ppo.yaml"]) == 0
+
+
+def test_a_first_step_that_fails_restores_the_run_that_it_was_to_overwrite(here: Path) -> None:
+    assert main(["train", "ppo.yaml"]) == 0
+    before = {path: path.read_bytes() for path in (here / "runs/r").rglob("*") if path.is_file()}
+    failing = ["data.reward_fn=bad_rewards:raises", "eval.at_start=true", "data.eval_prompts=[a]"]
+    assert main(["train", "ppo.yaml", "run.overwrite=true", *failing]) == 1
+    assert {path: path.read_bytes() for path in (here / "runs/r").rglob("*") if path.is_file()} == before
+    assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3", "data.reward_fn=bad_rewards:raises"]) == 1
+    assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3"]) == 0
 
 
 def test_a_failing_reward_keeps_what_was_learned(here: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from seq2seq_making import CONFIGS, PROMPTS, build, dialogues, habitual, make
+from transformers import ProphetNetConfig
 
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.models.causal import build_causal_lm
@@ -145,3 +146,12 @@ def test_a_critic_is_of_the_policys_kind(tmp_path: Any) -> None:
     make_gpt2().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"critic = .* is a decoder-only model \(gpt2\)"):
         build(make("t5"), value_head=True, critic=str(tmp_path))
+
+
+def test_a_model_that_predicts_several_tokens_at_once_is_refused(char_tokenizer: Any) -> None:
+    sizes = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    config = ProphetNetConfig(
+        vocab_size=32, hidden_size=16, num_encoder_attention_heads=2, num_decoder_attention_heads=2, **sizes
+    )
+    with pytest.raises(ModelError, match=r"ProphetNetForConditionalGeneration: .* predicts several tokens at once"):
+        build_seq2seq_lm(config, Seq2SeqLMConfig(), tokenizer=char_tokenizer)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import Adafactor
 
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, RanksError
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
@@ -296,3 +296,13 @@ def test_eight_bits_come_near_to_adamw() -> None:
     update(updater_of(plain, OptimizerConfig(lr=0.01)), plain, 0, 6)
     assert updater.optimizer.state[ours.matrix]["state1"].dtype == torch.uint8
     assert float((ours.matrix - plain.matrix).abs().mean()) < 0.1 * float((plain.matrix - large).abs().mean())
+
+
+def test_a_parameter_that_ranks_cannot_exchange_is_explained(
+    make_trainer: Callable[..., Any], tiny_gpt2: nn.Module
+) -> None:
+    updater = make_trainer("sft", tiny_gpt2, inputs={"samples": ["ab"]}).updater
+    with pytest.raises(RanksError, match="such as an expert to which no token was routed"), updater.exchanging(True):
+        raise RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
+    with pytest.raises(RuntimeError, match="other"), updater.exchanging(True):
+        raise RuntimeError("other")

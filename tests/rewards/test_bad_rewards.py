@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from reward_asking import ask, by_label, by_output
@@ -126,3 +128,81 @@ def test_a_function_that_calls_sys_exit_is_an_error_that_names_it(reward_fn):
 def test_columns_of_a_name_that_is_taken_are_refused(name):
     with pytest.raises(DataError, match=rf"a column '{name}', which is the name of another .*; rename the column"):
         ask(by_output, prompts=[Prompt("a", (0,), {name: 1})], outputs=["x"], lengths=[1])
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+def raises_mute(samples):
+    raise Mute
+
+
+def half_done(samples):
+    yield 1
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "message"),
+    [
+        (
+            lambda samples: torch.zeros(3, device="meta"),
+            r"returned a torch\.strided tensor on meta, whose numbers cannot",
+        ),
+        (
+            lambda samples: torch.eye(3).to_sparse()[0],
+            r"returned a torch\.sparse_coo tensor on cpu, whose numbers cannot",
+        ),
+        (lambda samples: [torch.zeros(2, device="meta"), 1, 2], r"tensor on meta for sample 0, whose numbers"),
+        (lambda samples: np.array([1, Unprintable(), 2], dtype=object), r"returned <Unprintable that .*> for sample 1"),
+        (lambda samples: [1, 2, 1j], r"returned 1j for sample 2, which is a complex, not a number"),
+        (lambda samples: Unprintable(), r"returned <Unprintable that cannot be printed> \(Unprintable\)"),
+        (
+            lambda samples: [1, 2, 16**5000],
+            r"returned <int that cannot be printed> for sample 2, which is not a finite",
+        ),
+        (lambda samples: itertools.count(), r"returned more than 3 values for 3 samples"),
+        (half_done, r"returned <generator .*>, and reading it raised KeyError: 'lost'"),
+        (raises_mute, r"raised Mute at .*test_bad_rewards\.py:\d+$"),
+        (
+            [(by_output, 1e308), (by_output, 1e308)],
+            r"step 3, batch of 3: the weighted sum .* sample 0 is inf",
+        ),
+    ],
+)
+def test_numbers_that_cannot_be_read_or_printed_are_blamed_on_their_function(reward_fn, message):
+    with pytest.raises(RewardError, match=message):
+        ask(reward_fn)
+
+
+def in_doubles(samples):
+    torch.set_default_dtype(torch.float64)
+    return [1, 2, 3]
+
+
+async def in_doubles_later(samples):
+    return in_doubles(samples)
+
+
+def on_meta(samples):
+    torch.set_default_device("meta")
+    raise KeyError("lost")
+
+
+def test_the_defaults_of_torch_stay_the_policys():
+    for reward_fn in (in_doubles, in_doubles_later):
+        with pytest.raises(
+            RewardError, match=rf"'{reward_fn.__name__}' .* changed the defaults of torch to torch.float64"
+        ):
+            ask(reward_fn)
+        assert torch.get_default_dtype() == torch.float32
+    with pytest.raises(RewardError, match="raised KeyError"):
+        ask(on_meta)
+    assert torch.get_default_device().type == "cpu"

@@ -17,8 +17,8 @@ PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from rlcore.training.signals import StopRequest
-step = 7
-with StopRequest(lambda: step) as stop:
+
+with StopRequest(7) as stop:
     print("ready", flush=True)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -90,12 +90,12 @@ def test_handlers_are_put_back() -> None:
 
     before = signal.signal(signal.SIGTERM, mine)
     try:
-        with StopRequest(lambda: 0) as stop:
+        with StopRequest() as stop:
             assert signal.getsignal(signal.SIGTERM) is not mine
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.requested
         assert signal.getsignal(signal.SIGTERM) is mine
-        with pytest.raises(ValueError, match="from inside"), StopRequest(lambda: 0):
+        with pytest.raises(ValueError, match="from inside"), StopRequest():
             raise ValueError("from inside")
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
@@ -105,7 +105,7 @@ def test_handlers_are_put_back() -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with StopRequest(lambda: 0) as stop:
+        with StopRequest() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
             assert not stop.requested
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -114,7 +114,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
 
 
 def test_a_stop_asked_for_in_code_leaves_the_first_signal_graceful() -> None:
-    with StopRequest(lambda: 0) as stop:
+    with StopRequest() as stop:
         stop.request()
         assert stop.requested
         os.kill(os.getpid(), signal.SIGINT)
@@ -126,7 +126,7 @@ def test_other_threads_install_nothing() -> None:
     seen = []
 
     def work() -> None:
-        with StopRequest(lambda: 0) as stop:
+        with StopRequest() as stop:
             seen.append((signal.getsignal(signal.SIGINT), stop.requested))
 
     thread = threading.Thread(target=work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import heapq
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import yaml
 
 from rlcore.checkpoints.run_folder import RunDir, is_run
-from rlcore.errors import ConfigError, NoRollouts
+from rlcore.config import load_yaml
+from rlcore.config.plain import from_json
+from rlcore.errors import ConfigError, NoRollouts, io_remedy
 
 ROOT = Path("runs")
 Row = dict[str, Any]
@@ -120,10 +120,12 @@ def read_rows(file: Path) -> Iterator[Row]:
         lines = file.open("rb")
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
     with lines:
         for line in lines:
             try:
-                row = json.loads(line) if line.endswith(b"\n") else None
+                row = from_json(line) if line.endswith(b"\n") else None
             except ValueError:
                 continue
             if isinstance(row, dict) and isinstance(row.get("step"), int):
@@ -209,15 +211,14 @@ def _explain(run: Path, file: Path, query: Query, what: str) -> str:
 def _option(run: Path) -> Any:
     """Return `run.rollouts` from the run's configuration; None if the file is damaged."""
     try:
-        config = yaml.safe_load(RunDir(run).config.read_text(encoding="utf-8"))
-        return config["run"]["rollouts"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # the file was edited by hand
+        return load_yaml(RunDir(run).config)["run"]["rollouts"]
+    except (ConfigError, KeyError, TypeError):  # the file was edited by hand
         return None
 
 
 def _count_lines(file: Path) -> int:
     """Count lines without parsing them: a run may have millions."""
-    if not file.exists():
+    if not file.is_file():
         return 0
     with file.open("rb") as parts:
         return sum(part.count(b"\n") for part in iter(lambda: parts.read(1 << 20), b""))

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from rlcore.config import unstructure
+from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
 from rlcore.models.kind import DECODER_ONLY, kind_of
@@ -145,8 +146,7 @@ def _read_config(name: str) -> Any:
 
 
 def _place(name: str) -> str:
-    folder = Path(name).expanduser()
-    return str(folder) if folder.exists() else name
+    return str(existing_path(name) or name)
 
 
 def _complete(config: Any, model: PreTrainedModel) -> None:
@@ -205,10 +205,8 @@ def _take_weights(adapters: Adapters, name: str) -> None:
     from huggingface_hub import hf_hub_download
 
     try:
-        folder = Path(name).expanduser()
-        found = folder if folder.exists() else Path(hf_hub_download(name, WEIGHTS_FILE)).parent
-        adapters.load(found)
-    except (CheckpointError, OSError) as error:
+        adapters.load(existing_path(name) or Path(hf_hub_download(name, WEIGHTS_FILE)).parent)
+    except (CheckpointError, OSError, ValueError) as error:
         raise ModelError(f"model.peft = {name!r}: is no adapter for this model: {error}") from error
 
 

@@ -1,0 +1,28 @@
+"""Files and folders that options name."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+
+
+def existing_path(name: str | os.PathLike[str]) -> Path | None:
+    """Return the path that a name denotes, with `~` expanded, or None if nothing is there.
+
+    A name that the file system cannot have (too long, with a null character, in the home of an unknown user) denotes
+    nothing. A path that exists but cannot be examined is returned: reading it raises an error with the reason.
+    """
+    if not os.fspath(name):
+        return None
+    try:
+        path = Path(name).expanduser()
+        try:
+            path.stat()
+        except OSError as error:
+            return None if error.errno in _ABSENT else path
+    except (ValueError, RuntimeError):  # a null or unencodable character; no such user
+        return None
+    return path
