@@ -16,6 +16,7 @@ from rlcore.checkpoints.checkpoint import Checkpoint
 from rlcore.config.plain import to_plain
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.logging import get_logger
+from rlcore.safe_text import shorten
 
 FIELD, ACCEPTED = "identity", "accepted_changes"
 """Fields of a manifest: the identity of the run, and all changes that were accepted since its beginning."""
@@ -34,7 +35,7 @@ class _Change:
     now: Any
 
     def __str__(self) -> str:
-        return f"{self.name} was {_shorten(self.was)}, is {_shorten(self.now)}"
+        return f"{self.name} was {shorten(self.was)}, is {shorten(self.now)}"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -127,8 +128,3 @@ def _check_names(accept: Sequence[str], names: Iterable[str]) -> None:
 
 def _is_covered(name: str, accept: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in accept)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -159,9 +159,10 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     """
     folder = existing_path(name)
     if folder is None and not is_hub_id(name):
+        place = "" if str(name).startswith(("/", "~")) else f" under {Path.cwd()}"
         raise ModelError(
-            f"{what} = {shorten(str(name))}: there is no such folder under {Path.cwd()}, and the hub has no models of "
-            "such names; give a folder or a hub id"
+            f"{what} = {shorten(str(name), 200)}: there is no such folder{place}, and no model on the hub can have "
+            "this name; give a folder or a hub id"
         )
     is_config_only = isinstance(name, ConfigOnly)
     check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)

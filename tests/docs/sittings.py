@@ -208,7 +208,7 @@ def edit(file: Path, text: str) -> None:
 
 
 def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
-    """Install a dist as pip would: the module its entry point names, and its metadata."""
+    """Install a dist as pip would: its metadata, the modules that its entry points name, and those that these name."""
     site = folder / SITE
     metadata = site / f"{dist.replace('-', '_')}-0.1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -218,7 +218,9 @@ def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
         lines.append(f"[{group}]")
         for name, module in points.items():
             lines.append(f"{name} = {module}")
-            (folder / f"{module}.py").rename(site / f"{module}.py")
+            text = (folder / f"{module}.py").read_text(encoding="utf-8")
+            for file in [path for path in folder.glob("*.py") if path.stem == module or f'"{path.stem}:' in text]:
+                file.rename(site / file.name)
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

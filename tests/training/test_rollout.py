@@ -251,11 +251,11 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
     assert not threads()
 
 
-def test_a_reward_that_ends_the_program_ends_it() -> None:
+def test_a_reward_that_calls_sys_exit_is_an_error_also_beside_sampling() -> None:
     def leave(outputs: list[str]) -> list[float]:
         raise SystemExit(3)
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(RewardError, match=r"'leave' \(step 3, 3 of a batch of 10\) raised SystemExit: 3"):
         run(leave, overlap=True)
 
 

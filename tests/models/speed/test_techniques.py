@@ -66,7 +66,7 @@ def test_every_option_and_every_file_of_speed_has_a_row() -> None:
 
 
 def test_an_unknown_technique_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"model\.speed\.prefix = False: .*'prefixes'"):
+    with pytest.raises(ConfigError, match=r"model\.speed\.prefix: .*'prefixes'"):
         structure(CausalLMConfig, {"speed": {"prefix": False}}, path="model")
 
 
