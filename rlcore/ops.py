@@ -77,14 +77,20 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
-def whiten(values: Tensor, mask: Tensor) -> Tensor:
+def whiten(values: Tensor, mask: Tensor, *, min_std: float = 1e-4) -> Tensor:
     """Shift and scale the selected entries to mean 0 and population standard deviation 1; zero elsewhere.
 
-    (A - mean) / (std + 1e-8), with mean and std over the entries that `mask` selects.
+    (A - mean) / max(std, min_std), with mean and std over the entries that `mask` selects. Entries that differ by
+    rounding errors only stay near 0 instead of being scaled up to a deviation of 1.
+
+    Args:
+        values: float[...].
+        mask: bool[...].
+        min_std: smallest divisor, above 0, in the unit of `values`.
     """
     mean = masked_mean(values, mask)
     std = masked_mean((values - mean) ** 2, mask).sqrt()
-    return ((values - mean) / (std + 1e-8)).masked_fill(~mask, 0.0)
+    return ((values - mean) / std.clamp(min=min_std)).masked_fill(~mask, 0.0)
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, *, estimator: str = "k1") -> Tensor:

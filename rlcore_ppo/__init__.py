@@ -5,7 +5,7 @@ One round samples responses, scores them, and learns from them for a few epochs.
     r_t     = -beta KL_t  (+ the score, at the last chosen token)           shaping.py, trainer.py
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lam A_{t+1},    R_t = A_t + V_t               rlcore.ops.gae
-    A      <- (A - mean A) / std A            over the whole round          rlcore.ops.whiten
+    A      <- (A - mean A) / max(std A, min)  over the whole round          rlcore.ops.whiten
     rho_t   = pi(a_t) / pi_old(a_t)
     L_pg    = sum_t max(-A_t rho_t, -A_t clip(rho_t, 1 - eps, 1 + eps)) / n       loss.py
     L_v     = 1/2 sum_t max((V_t - R_t)^2, (clip(V_t, V_old - eps_v, V_old + eps_v) - R_t)^2) / n

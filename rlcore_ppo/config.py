@@ -13,6 +13,7 @@ from rlcore.settings import BatchOptions
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
 HUANG = "Huang et al. 2024, arXiv:2403.17031"
+ANDRYCHOWICZ = "Andrychowicz et al. 2021, arXiv:2006.05990"
 
 
 @config
@@ -27,12 +28,16 @@ class PPOConfig(BatchOptions):
     lam: float = option(0.95, "weight of later TD errors in the advantages", ge=0, le=1, source="arXiv:1506.02438")
     clip: float = option(0.2, "how far the ratio may leave 1 before its gradient stops", ge=0, le=1, source=SCHULMAN)
     clip_value: float = option(
-        0.2, "how far a value may leave the old one before its gradient stops; 0: no clipping", ge=0, source=HUANG
-    )
+        0.0, "how far a value may leave the old one before its gradient stops, in units of the score; 0: no clipping",
+        ge=0, source=ANDRYCHOWICZ,
+    )  # fmt: skip
     value_coef: float = option(1.0, "weight of the value loss", ge=0, source="trlX 1, TRL 0.1")
     entropy_coef: float = option(0.0, "weight of the entropy bonus", ge=0, source=SCHULMAN)
     whiten_advantages: bool = option(
         True, "normalise the advantages of a round to mean 0 and standard deviation 1", source=HUANG
+    )
+    min_advantage_std: float = option(
+        1e-4, "smallest standard deviation by which advantages are divided, in units of the score", gt=0
     )
 
     kl_coef: float = option(
@@ -61,7 +66,10 @@ class PPOConfig(BatchOptions):
     )
 
     target_kl: float | None = option(
-        None, "end a round's epochs when the approximate KL to the old policy exceeds 1.5 times this", gt=0, unit="nats"
+        0.03,
+        "end a round's epochs when the approximate KL to the old policy exceeds 1.5 times this, per token; null: never",
+        gt=0,
+        unit="nats",
     )
     max_ratio: float = option(
         10.0, "skip optimizer steps of minibatches whose mean ratio is larger", gt=1, source="TRL 0.7"

@@ -157,7 +157,7 @@ class PPOTrainer:
         returns = advantages + batch["values"]
         metrics |= _explained(returns, batch["values"], chosen)
         if config.whiten_advantages:
-            advantages = ops.whiten(advantages, chosen)
+            advantages = ops.whiten(advantages, chosen, min_std=config.min_advantage_std)
         return batch.with_columns(rewards=rewards, advantages=advantages, returns=returns), metrics
 
     def update(self, batch: Trajectories) -> Metrics:

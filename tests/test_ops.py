@@ -70,6 +70,13 @@ def test_whitening_equal_numbers_gives_zeros() -> None:
     assert out.tolist() == [[0, 0, 0]]
 
 
+def test_whitening_divides_by_no_less_than_the_floor() -> None:
+    values, mask = torch.tensor([[1.0, 3.0, 5.0]]), torch.tensor([[T, T, T]])
+    assert ops.whiten(values, mask, min_std=4.0).tolist() == [[-0.5, 0.0, 0.5]]
+    noise = 1e-8 * torch.tensor([[1.0, -1.0, 0.0]])
+    assert ops.whiten(noise, mask).abs().max() <= 1e-3
+
+
 def test_kl_estimators_at_hand_worked_points() -> None:
     logprobs, ref = torch.tensor([math.log(0.5), math.log(0.1)]), torch.tensor([math.log(0.25), math.log(0.2)])
     difference = [math.log(2), -math.log(2)]

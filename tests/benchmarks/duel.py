@@ -56,6 +56,7 @@ class Duel:
         goal: bound of the ratio ours / theirs: a lower bound where more is better, else an upper bound.
         own_goal: bound of our figure itself, if any.
         cpu_figure: the same figure in CPU seconds, shown beside it; reliable even if the machine is busy.
+        others: further figures of the same runs, each with whether more or less of it is better; shown, without a goal.
         environment: environment variables of both programs.
         theirs_python: interpreter of `theirs`, if it needs a separate environment.
         prepare: scripts with arguments to run first; each runs only once per benchmark run.
@@ -69,6 +70,7 @@ class Duel:
     goal: float | None = None
     own_goal: float | None = None
     cpu_figure: str | None = None
+    others: Mapping[str, Literal["more", "less"]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     theirs_python: str | None = None
     prepare: Sequence[Sequence[str]] = ()
@@ -142,6 +144,8 @@ def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
     summary |= _spreads(pairs, duel.figure, duel.better)
     if duel.cpu_figure:
         summary["cpu"] = _spreads(pairs, duel.cpu_figure, duel.better)
+    if duel.others:
+        summary["others"] = {each: _spreads(pairs, each, better) for each, better in duel.others.items()}
     summary["peak_rss_mb"] = {
         side: max(pair[side]["peak_rss_mb"] for pair in pairs)
         for side in pairs[0]

@@ -78,6 +78,11 @@ class HandPPO:
             self.network.parameters, lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
 
+    def evaluate(self, num_rounds: int = 8) -> float:
+        """Return the mean optimality of some rounds of walks, 140 each, without learning from them."""
+        walks = [walk for _ in range(num_rounds) for walk in self.sampler(self.starts).texts()]
+        return sum(map(self.task.optimality, walks)) / len(walks)
+
     def iterate(self) -> float:
         """Sample a round, learn from it, and return the mean optimality of its walks."""
         rollouts = self.sampler(self.starts[torch.randperm(len(self.starts))])
@@ -142,7 +147,8 @@ def main() -> None:
     for _ in range(options.iterations):
         scores.append(ppo.iterate())
         ppo.clock.mark()
-    print(json.dumps(report(scores, ppo.clock)))
+    figures = report(scores, ppo.clock)
+    print(json.dumps(figures | {"end_score": round(ppo.evaluate(), 4)}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Result tables: one table per case, one row per duel."""
+"""Result tables: one table per case, one row per duel and one for each of its other figures."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def case_table(name: str, result: Figures) -> Table:
         table.add_column(title, justify="left" if title in ("duel", "figure") else "right")
     for duel, row in result["duels"].items():
         table.add_row(duel, *(["failed"] if "failure" in row else _cells(row)))
+        for figure, spreads in row.get("others", {}).items():
+            table.add_row("", figure, *(ranged(spreads.get(side)) for side in ("ours", "theirs", "ratio")))
     return table
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import duel
 import pytest
 from duel import Duel, RunFailed, measure, spread, summarise
+from tables import case_table
 
 PROGRAM = """
 import json, sys, os
@@ -75,6 +76,20 @@ def test_the_figure_by_cpu_is_summed_up_beside_the_other() -> None:
     pairs = [{"ours": {"wall_s": 9.0, "cpu_s": 2.0}, "theirs": {"wall_s": 3.0, "cpu_s": 1.0}}]
     summary = summarise(Duel("d", ["a"], ["b"], cpu_figure="cpu_s"), pairs)
     assert (summary["ratio"]["median"], summary["cpu"]["ratio"]["median"]) == (3.0, 2.0)
+
+
+def test_other_figures_of_the_same_runs_are_summed_up_and_shown_in_rows_of_their_own() -> None:
+    pairs = [
+        {"ours": {"wall_s": 2.0, "end": 0.9}, "theirs": {"wall_s": 1.0, "end": 0.5}},
+        {"ours": {"wall_s": 2.0, "end": None}, "theirs": {"wall_s": 1.0, "end": 0.7}},
+    ]
+    summary = summarise(Duel("d", ["a"], ["b"], others={"end": "more"}), pairs)
+    assert summary["others"]["end"]["ours"] == {"median": 0.45, "min": 0.0, "max": 0.9}
+    assert summary["others"]["end"]["ratio"] == {"median": 1.8, "min": 1.8, "max": 1.8}
+    table = case_table("c", {"title": "t", "duels": {"d": summary}})
+    assert [list(column.cells) for column in table.columns[:4]] == [
+        ["d", ""], ["wall_s", "end"], ["2", "0.45 (0 .. 0.9)"], ["1", "0.6 (0.5 .. 0.7)"],
+    ]  # fmt: skip
 
 
 def test_a_spread_is_the_median_between_the_least_and_the_most() -> None:

@@ -32,6 +32,7 @@ PPO = {
     "lam": 0.95,
     "clip": 0.2,
     "clip_value": 0.2,
+    "target_kl": None,  # every round makes all its epochs, as by hand
     "value_coef": 1.2,
     "optimizer": {"lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6},
 }

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"
 from walks import RandomWalks
 
 NUM_WORDS = 5000
-PPO = {"name": "ppo", "epochs": 4, "value_coef": 0.1, "optimizer": {"lr": 1e-4}}
+PPO = {"name": "ppo", "epochs": 4, "target_kl": None, "value_coef": 0.1, "optimizer": {"lr": 1e-4}}
 ROUNDS = {True: {"rollouts": 140, "batch_size": 100}, False: {"rollouts": 32, "batch_size": 16}}
 
 

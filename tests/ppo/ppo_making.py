@@ -26,7 +26,8 @@ def make_ppo(make: Make, model: PreTrainedModel, /, **changes: Any) -> Any:
     gen = {"max_new_tokens": 6, "eos_token_ids": ENDS} | changes.pop("gen", {})
     inputs = {"prompts": PROMPTS, "reward_fn": lengths} | changes.pop("inputs", {})
     sections = {name: changes.pop(name) for name in ("model", "run") if name in changes} | {"gen": gen}
-    options = {"rollouts": 32, "batch_size": 32, "epochs": 1, "whiten_advantages": False} | changes
+    options = {"rollouts": 32, "batch_size": 32, "epochs": 1, "whiten_advantages": False, "clip_value": 0.2} | changes
+    options.setdefault("target_kl", None)
     tokenizer = options.pop("tokenizer", None)
     return make("ppo", model, tokenizer=tokenizer, sections=sections, inputs=inputs, **options)
 

@@ -227,6 +227,8 @@ def test_advantages_are_whitened_over_the_chosen_tokens_of_the_whole_round(
     expected = (picked - picked.mean()) / picked.std(correction=0)
     assert torch.allclose(white["advantages"][white.action_mask], expected, atol=1e-4)
     assert torch.allclose(white["returns"], raw["returns"], atol=1e-5)
+    bounded, _ = roll(make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), whiten_advantages=True, min_advantage_std=50.0))
+    assert torch.allclose(bounded["advantages"][raw.action_mask], (picked - picked.mean()) / 50, atol=1e-4)
 
 
 def test_dense_rewards_are_earned_where_they_were_given(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
