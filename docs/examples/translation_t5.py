@@ -14,6 +14,7 @@ the share of completely correct greedy translations of 500 numbers held out from
     1      .882        .954
     2      .698        .944
 
+Measured with `clip_value: 0.2` and `target_kl: null`, which were the defaults; not repeated with the present ones.
 PPO took 64 to 67 CPU seconds each time, with OMP_NUM_THREADS=1. With a learning rate of 1e-3 the policy
 loses more in the first rounds, while the value head is untrained, than it regains later.
 """
