@@ -4,7 +4,7 @@
 
 A GPT-2 with 1.66 M parameters and one token per letter learns from 1000 random walks (`walks.py`), whose mean
 optimality is a third of the maximum. PPO then raises it above .95 on 1000 samples, in about a minute on CPU: .984 after
-40 rounds (graph seed 1000, seed 0). The learning rate decays to 0, so that the last rounds do not undo earlier progress.
+40 rounds (graph seed 1000, seed 0). The learning rate decays to 0: the last rounds do not undo earlier progress.
 docs/benchmarks.md lists runs of 25 rounds on other graphs and seeds, of which one in ten fails.
 The same as two configuration files: `rlcore train randomwalks_sft.yaml`, then `rlcore train randomwalks_ppo.yaml`.
 """
