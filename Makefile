@@ -21,7 +21,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal_one"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
