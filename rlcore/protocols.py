@@ -52,7 +52,7 @@ class Trainer(Protocol):
     registered with, or None if it has none. Its `__init__` must call `run.build_policy`. At every `yield` of `steps`,
     `policy()` and `state_dict()` together must hold everything needed to resume.
 
-    Three attributes are optional:
+    These attributes are optional:
 
     * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
       that learns from samples without making them more likely, for example from preferences.
@@ -61,6 +61,10 @@ class Trainer(Protocol):
     * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.
+    * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
+      on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
+      `data.prompt_pipeline` or `model.architecture`. The conformance kit then feeds the trainer the `example_rows` of
+      that pipeline, and trains the `example_model` of that architecture.
     """
 
     needs: tuple[str, ...]

@@ -206,10 +206,14 @@ class DataConfig:
         "of a .json or .npy file",
     )
     prompt_pipeline: Any = option(
-        "prompts", "name of the registered pipeline that tokenises prompts, or {name, options}"
+        None,
+        "name of the registered pipeline that tokenises prompts, or {name, options}; default: the trainer's, else "
+        "`prompts`",
     )
     sample_pipeline: Any = option(
-        "samples", "name of the registered pipeline that tokenises demonstrations, or {name, options}"
+        None,
+        "name of the registered pipeline that tokenises demonstrations or other training rows, or {name, options}; "
+        "default: the trainer's, else `samples`",
     )
     prompt_column: str = option("prompt", "column of the prompts")
     max_prompt_tokens: int = option(

@@ -58,7 +58,9 @@ held reward-acme-polite-one_number_for_each_output ...
 Both accept `options`, a mapping from a component's name to the options it is built with in every law, such as
 `{"acme-algo": {"rollouts": 8}}`, and `expected_failures`, a mapping from a test to the reason, such as
 `{"trainer-acme-algo-two_processes_equal_one": "adds random noise of its own"}`. Expected failures are strict: if the
-law holds, the test fails.
+law holds, the test fails. Where a trainer and a reward share the name `acme-algo`, `options` tells them apart as
+`trainer:acme-algo` and `reward:acme-algo`. `config` sets sections of the configuration of the runs in which trainers
+are checked, such as `{"gen": {"top_k": 5}}`; pipelines are called with its section `data`.
 
 Components declare properties that the laws cannot detect as attributes of the registered function or class:
 
@@ -68,7 +70,8 @@ Components declare properties that the laws cannot detect as attributes of the r
   than the policy's, as best-of-n does. The laws on frequencies and on greedy sampling then do not apply.
 * `example_rows`, of a pipeline of [prompts](protocols/PromptPipeline.md) or
   [demonstrations](protocols/SamplePipeline.md) that accepts none of strings, `[prompt, output]` and `{prompt, output}`:
-  ten or more rows that it accepts.
+  ten or more rows that it accepts. Trainers whose `sample_pipeline` or `prompt_pipeline` names that pipeline are fed
+  these rows.
 * `example_model`, of an [architecture](protocols/Architecture.md) that does not support GPT-2 and Llama (or T5 and
   BART, if its options include those of `seq2seq_lm`): a function that returns a small `PreTrainedModel` with random
   weights, in evaluation mode, with a vocabulary of 32 tokens.

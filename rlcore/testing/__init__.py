@@ -15,7 +15,8 @@ about the whole package. The kinds of the components and the properties they dec
 one is broken. Both accept:
 
 * `options`, `{"algo": {"rollouts": 8}}`: options a component is built with in every law. Pass small sizes, and options
-  that have no usable default.
+  that have no usable default. Where two components share a name, `{"trainer:algo": {"rollouts": 8}}`.
+* `config`, `{"gen": {"top_k": 5}}`: sections of the configuration of the runs in which trainers are checked.
 * `expected_failures`, `{"trainer-algo-two_processes_equal_one": "why"}`: laws that cannot hold, with the reason. They
   are strict: if such a law holds, its test fails.
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
 
-from rlcore.components import KINDS, describe_error, normalise
+from rlcore.components import KINDS, Component, describe_error, normalise
+from rlcore.config.describe import fields
 from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
+from rlcore.settings import TrainConfig
 from rlcore.testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
 from rlcore.testing.rig.isolate import default_signals, isolated, time_limit
 
@@ -45,8 +48,7 @@ class Case:
         """Return the name that pytest shows, such as `trainer-ppo-same_seed_same_numbers`."""
         if self.subject.component is None:
             return f"{DIST}-{self.law.name}"
-        kind = KINDS[self.subject.component.kind].replace(" ", "_")
-        return f"{kind}-{self.subject.component.name}-{self.law.name}"
+        return f"{_kind_of(self.subject.component)}-{self.subject.component.name}-{self.law.name}"
 
     def __call__(self) -> None:
         """Check the law; restore the global random state and the default dtype afterwards.
@@ -95,15 +97,24 @@ class Report:
         return "\n".join(lines)
 
 
-def cases(dist: str, *, options: Mapping[str, Mapping[str, Any]] | None = None) -> list[Case]:
+def cases(
+    dist: str,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Case]:
     """Return the cases of an installed dist: laws about the dist, about every component, and about each kind.
 
     Args:
         dist: name of the dist, as pip lists it.
-        options: name of a component → options it is built with in every law; other options keep their defaults.
+        options: name of a component, or `kind:name` → options it is built with in every law; other options keep their
+            defaults.
+        config: section of the configuration → options that differ in the runs of trainers; pipelines are called with
+            the section `data`.
 
     Raises:
-        ConformanceError: no such dist is installed, or `options` names a component that the dist does not register.
+        ConformanceError: no such dist is installed, `options` names a component that the dist does not register or
+            that is one of several, or `config` has an unknown section.
     """
     known = all_registries().discovery.plugins
     plugins = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
@@ -112,13 +123,16 @@ def cases(dist: str, *, options: Mapping[str, Mapping[str, Any]] | None = None) 
             f"no installed dist called '{dist}' has an entry point in the group 'rlcore': run pip install -e . in the "
             f"folder of the dist; {_near(normalise(dist), {plugin.dist for plugin in known})}"
         )
-    subject = Subject(normalise(dist), plugins)
+    _check_names("config", config or {}, list(fields(TrainConfig)))
+    subject = Subject(normalise(dist), plugins, sections=config or {})
     found = [Case(law, subject) for law in _laws(DIST) if _fits(law, subject)]
     components = [component for plugin in plugins for component in plugin.components]
+    addresses = _addresses(components)
     if not _unloaded(plugins):
-        _check_names("options", options or {}, [component.name for component in components])
-    for component in components:
-        one = attrs.evolve(subject, component=component, options=(options or {}).get(component.name, {}))
+        _check_names("options", options or {}, [name for names in addresses for name in names])
+    for component, names in zip(components, addresses, strict=True):
+        given = next((options[name] for name in names if name in options), {}) if options else {}
+        one = attrs.evolve(subject, component=component, options=given)
         found += [Case(law, one) for kind in (EVERY, component.kind) for law in _laws(kind) if _fits(law, one)]
     return found
 
@@ -127,19 +141,23 @@ def conformance(
     dist: str,
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Return the cases of a plugin as parameters of a pytest test, with the ids of the cases.
 
     Args:
         dist: name of the dist, as pip lists it.
-        options: name of a component → options it is built with in every law.
+        options: name of a component → options it is built with in every law; where two components share a name,
+            `kind:name`, such as `trainer:algo`.
+        config: section of the configuration → options that differ in the runs of trainers, such as
+            `{"gen": {"top_k": 5}}`; pipelines are called with the section `data`.
         expected_failures: id of a case, or name of a law for all components → reason why the law cannot hold. If the
             law holds nevertheless, its test fails.
 
     Raises:
-        ConformanceError: no such dist is installed, a name in `options` or `expected_failures` is unknown, or pytest
-            is missing.
+        ConformanceError: no such dist is installed, a name in `options`, `config` or `expected_failures` is unknown, or
+            pytest is missing.
     """
     try:
         import pytest
@@ -147,7 +165,7 @@ def conformance(
         advice = "run pip install 'rlcore[testing]', or call check_plugin, which does not need pytest"
         raise ConformanceError(f"conformance() needs pytest, which is not installed: {advice}") from error
 
-    found = cases(dist, options=options)
+    found = cases(dist, options=options, config=config)
     reasons = _expected(found, expected_failures or {})
     return [
         pytest.param(
@@ -163,6 +181,7 @@ def check_plugin(
     dist: str,
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> Report:
     """Check every law that applies to a plugin; the arguments are those of `conformance`.
@@ -170,7 +189,7 @@ def check_plugin(
     Raises:
         ConformanceError: a law is broken unexpectedly, or an expected failure did not occur; the message is the report.
     """
-    found = cases(dist, options=options)
+    found = cases(dist, options=options, config=config)
     reasons = _expected(found, expected_failures or {})
     report = Report(normalise(dist), tuple(_outcome(case, reasons.get(case.id)) for case in found))
     if not report.conforms:
@@ -199,6 +218,17 @@ def _outcome(case: Case, expected: str | None) -> Outcome:
             spent,
         )
     return Outcome(case.id, "held", "", spent)
+
+
+def _kind_of(component: Component[Any]) -> str:
+    return KINDS[component.kind].replace(" ", "_")
+
+
+def _addresses(components: Iterable[Component[Any]]) -> list[tuple[str, ...]]:
+    """Return the names by which `options` refers to each component: `kind:name`, and the name if it is unique."""
+    components = list(components)
+    count = Counter(component.name for component in components)
+    return [(f"{_kind_of(one)}:{one.name}", *([one.name] if count[one.name] == 1 else [])) for one in components]
 
 
 def _laws(kind: str) -> list[Law]:

@@ -37,12 +37,14 @@ class Subject:
         plugins: discovery result for each of its entry points.
         component: component under test; None for a law about the dist.
         options: options the component is built with, in the form users write; other options keep their defaults.
+        sections: sections of the configuration of runs, such as `{"model": {"dtype": "bfloat16"}}`.
     """
 
     dist: str
     plugins: tuple[Plugin, ...]
     component: Component[Any] | None = None
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    sections: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def it(self) -> Component[Any]:

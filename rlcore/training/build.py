@@ -215,7 +215,10 @@ def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConf
 
 def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConfig:
     """Return the configuration as config.yaml shows it, with every default filled in."""
-    shown: dict[str, Any] = {}
+    pipelines = {"prompt_pipeline": chosen.prompts, "sample_pipeline": chosen.samples}
+    shown: dict[str, Any] = {
+        name: getattr(settings.data, name) or choice.component.name for name, choice in pipelines.items()
+    }
     for name in DATA_INPUTS:
         given = getattr(inputs, name)
         shown[name] = describe_input(given, whole=given is getattr(settings.data, name))

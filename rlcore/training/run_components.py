@@ -9,6 +9,7 @@ import attrs
 
 from rlcore.components import Component
 from rlcore.config import Problems
+from rlcore.errors import PluginError
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
@@ -18,6 +19,8 @@ from rlcore.training.default_trainer import default_trainer
 from rlcore.training.inputs import Inputs, refuse_descriptions
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
+PIPELINES = {"prompt_pipeline": "prompts", "sample_pipeline": "samples"}
+"""Option of the section `data` that names a pipeline → its name where neither the user nor the trainer names one."""
 FILES = "jsonl"
 FILE_NAMES = (FILES, "rlcore:jsonl")
 """Names of the logger that writes metrics and completions to the run's folder."""
@@ -62,17 +65,20 @@ def choose(
     attempt, chooser = collected.attempt, Chooser(where, wrapping, collected)
     # The logger of the run's folder is always first.
     loggers = (FILES, *(entry for entry in settings.loggers if _name(entry) not in FILE_NAMES))
+    trainer = attempt(
+        lambda: chooser.choice(_find_trainer(settings, inputs), settings.trainer, "trainer", skip=("name",))
+    )
+    own = attempt(_own_choices, trainer) or {}
+    prompts, samples = ({**PIPELINES, **own}[name] for name in PIPELINES)
     chosen = Chosen(
-        trainer=attempt(
-            lambda: chooser.choice(_find_trainer(settings, inputs), settings.trainer, "trainer", skip=("name",))
-        ),
+        trainer=trainer,
         architecture=attempt(
-            lambda: chooser.choice(_find_architecture(settings, inputs), settings.model, "model", skip=MODEL_KEYS)
+            lambda: chooser.choice(_find_architecture(settings, inputs, own), settings.model, "model", skip=MODEL_KEYS)
         ),
         sampler=attempt(chooser.named, known.samplers, settings.sampler, "sampler"),
         store=attempt(chooser.named, known.rollout_stores, settings.store, "store"),
-        prompts=attempt(chooser.named, known.pipelines, data.prompt_pipeline, "data.prompt_pipeline"),
-        samples=attempt(chooser.named, known.pipelines, data.sample_pipeline, "data.sample_pipeline"),
+        prompts=attempt(chooser.named, known.pipelines, data.prompt_pipeline or prompts, "data.prompt_pipeline"),
+        samples=attempt(chooser.named, known.pipelines, data.sample_pipeline or samples, "data.sample_pipeline"),
         loggers=tuple(
             attempt(chooser.named, known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(loggers, start=-1)
         ),
@@ -88,8 +94,20 @@ def _find_trainer(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
     return default_trainer(inputs.given, trainers) if named is None else trainers.get(named)
 
 
-def _find_architecture(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
-    named = settings.model.get("architecture") or _default_architecture(settings, inputs)
+def _own_choices(trainer: Choice | None) -> dict[str, str]:
+    """Return the components that a trainer's class names for a run in which the user names none."""
+    if trainer is None:  # after an error
+        return {}
+    target: Any = trainer.component.target()
+    own = {name: getattr(target, name, None) for name in (*PIPELINES, "architecture")}
+    for name, value in own.items():
+        if not isinstance(value, str | None):
+            raise PluginError(f"{trainer.component}: {name} = {value!r:.80}: must be a component's name")
+    return {name: value for name, value in own.items() if value}
+
+
+def _find_architecture(settings: TrainConfig, inputs: Inputs, own: Mapping[str, str]) -> Component[Any]:
+    named = settings.model.get("architecture") or own.get("architecture") or _default_architecture(settings, inputs)
     return registries().architectures.get(named)
 
 

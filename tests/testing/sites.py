@@ -65,11 +65,11 @@ class Site:
             del sys.modules[name]
 
 
-def wrong(kind: str, name: str, **options: Any) -> Subject:
+def wrong(kind: str, name: str, *, sections: Mapping[str, Any] | None = None, **options: Any) -> Subject:
     """Make the component `name` of `acme-wrong` the subject of a law; needs the fixture `wrong_site`."""
     component = getattr(all_registries(), kind).get(f"acme-wrong:{name}")
     plugins = tuple(plugin for plugin in all_registries().discovery.plugins if plugin.dist == "acme-wrong")
-    return Subject("acme-wrong", plugins, component, options)
+    return Subject("acme-wrong", plugins, component, options, sections or {})
 
 
 def installed(kind: str, name: str, **options: Any) -> Subject:

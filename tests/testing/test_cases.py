@@ -34,6 +34,17 @@ def register_rewards(register):
 def register_rollout_stores(register):
     register("list", "acme_rewards:List", summary="in a list")
 """
+TWICE = """
+from rlcore import hookimpl
+
+@hookimpl
+def register_rollout_stores(register):
+    register("both", "acme_rewards:List", summary="in a list")
+
+@hookimpl
+def register_pipelines(register):
+    register("both", "acme_rewards:List", summary="of another kind")
+"""
 REWARDS = """
 from rlcore.config import config, option
 
@@ -76,6 +87,16 @@ def test_a_law_about_options_is_held_where_there_are_options() -> None:
     assert "rollout_store-list-options_round_trip" not in found
 
 
+def test_options_go_to_one_of_two_components_that_share_a_name(site: Site) -> None:
+    site.install("acme", {"acme_plugin.py": TWICE, "acme_rewards.py": REWARDS}, entry="acme_plugin")
+    found = cases("acme", options={"pipeline:both": {"size": 1}}, config={"gen": {}})
+    given = {each.id.rpartition("-")[0]: each.subject.options for each in found if each.subject.component}
+    assert given == {"pipeline-both": {"size": 1}, "rollout_store-both": {}}
+    assert {tuple(each.subject.sections) for each in found} == {("gen",)}
+    with pytest.raises(ConformanceError, match="options names 'both'; known names: pipeline:both, rollout_store:both"):
+        cases("acme", options={"both": {}})
+
+
 @pytest.mark.usefixtures("acme")
 def test_dists_are_called_as_pip_calls_them() -> None:
     assert [case.id for case in cases("ACME")] == [case.id for case in cases("acme")]
@@ -103,6 +124,7 @@ def test_a_dist_that_is_not_installed_is_named_with_its_like() -> None:
     ("given", "message"),
     [
         ({"options": {"polit": {}}}, r"options names 'polit'; did you mean 'polite'\?"),
+        ({"config": {"trainers": {}}}, r"config names 'trainers'; did you mean 'trainer'\?"),
         ({"expected_failures": {"it_load": "why"}}, r"expected_failures names 'it_load'; did you mean 'it_loads'\?"),
         ({"expected_failures": {ORDER + "s": "why"}}, f"did you mean '{ORDER}'"),
     ],

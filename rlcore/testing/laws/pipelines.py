@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from rlcore.components import describe_error
+from rlcore.config import structure
 from rlcore.errors import DataError
 from rlcore.testing.law import LawBroken, Subject, law, require
 
@@ -217,7 +218,8 @@ def _call(
     from rlcore.testing.small import make_tokenizer
 
     tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
-    return list(_pipeline(subject)(rows, tokenizer, DataConfig(), max_length=max_length, what=what))
+    data = structure(DataConfig, subject.sections.get("data", {}), where="config", path="data")
+    return list(_pipeline(subject)(rows, tokenizer, data, max_length=max_length, what=what))
 
 
 def _compare(first: Sequence[Any], then: Sequence[Any], when: str, advice: str) -> None:

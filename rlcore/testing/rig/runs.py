@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 
 from rlcore.config import merge, unstructure
 from rlcore.optim.optimization import Optimizers, parameters_of
+from rlcore.plugins.registry import registries
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import LawBroken, Subject
 from rlcore.testing.rig.isolate import call_in_new_process, call_on_two_ranks
@@ -31,6 +33,7 @@ from rlcore.testing.small import (
     make_tokenizer,
 )
 from rlcore.training.api import Result, train
+from rlcore.training.run_components import PIPELINES
 
 INPUTS: dict[str, Any] = {
     "prompts": list(PROMPTS), "samples": [list(sample) for sample in SAMPLES], "rewards": list(REWARDS),
@@ -41,6 +44,7 @@ INPUTS: dict[str, Any] = {
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
 }  # fmt: skip
+NUM_EVAL_ROWS = 3
 DROPPING = ("gpt2", "dropping_t5")
 DROPOUT = 0.1
 
@@ -57,7 +61,7 @@ class Tiny:
     Attributes:
         trainer: full name of the trainer.
         options: plain options of the trainer.
-        inputs: names of the INPUTS to pass.
+        inputs: names of the inputs to pass (`inputs_of`).
         root: parent of the run's folder.
         name: name of the run.
         steps: number of steps.
@@ -68,6 +72,7 @@ class Tiny:
         pad_is_eos: use EOS as the padding token.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
         sections: further sections of the configuration.
+        config: sections of the configuration that the plugin's author asks for; `sections` take precedence.
     """
 
     trainer: str
@@ -81,13 +86,17 @@ class Tiny:
     pad_is_eos: bool = False
     stop_in: int = 0
     sections: Mapping[str, Any] = attrs.field(factory=dict)
+    config: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
         """Describe a run of the trainer under test with its needed inputs; `options` replace the subject's."""
         plain = unstructure(subject.options if options is None else options)
         target: Any = subject.it.target()
-        return cls(trainer=subject.it.qualified, options=plain, inputs=tuple(target.needs), root=root, **changes)
+        return cls(
+            trainer=subject.it.qualified, options=plain, inputs=tuple(target.needs), root=root,
+            config=unstructure(subject.sections), **changes,
+        )  # fmt: skip
 
     def evaluated(self) -> Tiny:
         """Return the same run with inputs for evaluation."""
@@ -147,15 +156,16 @@ def run(tiny: Tiny) -> FinishedRun:
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
-    model = MODELS[tiny.model]()
+    model = _model_of(tiny)
     for part in model.modules():
         if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
             part.p = DROPOUT
-    path = {"path": model, **tiny.sections.get("model", {})}
     defaults: dict[str, Any] = {
         "gen": {"max_new_tokens": 6}, "eval": {"at_end": False}, "checkpoint": {"at_end": False}, "loggers": [],
-        "run": {"root": tiny.root, "name": tiny.name, "steps": tiny.steps},
+        "model": {"path": model},
     }  # fmt: skip
+    place = {"run": {"root": tiny.root, "name": tiny.name, "steps": tiny.steps}}
+    sections = merge(merge(merge(defaults, tiny.config), place), tiny.sections)
     with ExitStack() as stack:
         stack.enter_context(_on_one_core())
         stack.enter_context(watching(watch))
@@ -165,8 +175,8 @@ def run(tiny: Tiny) -> FinishedRun:
             result = train(
                 trainer={"name": tiny.trainer, **tiny.options},
                 tokenizer=make_tokenizer(pad_is_eos=tiny.pad_is_eos),
-                **{name: INPUTS[name] for name in tiny.inputs},
-                **merge(defaults, {**tiny.sections, "model": path}),
+                **inputs_of(tiny),
+                **sections,
             )
         except KeyboardInterrupt as error:
             if not watch.pressed:
@@ -191,6 +201,35 @@ def run_on_two_ranks(tiny: Tiny, what: str) -> None:
 def run_described(description: Mapping[str, Any]) -> int:
     """Execute a run that another process describes; return its last step."""
     return run(Tiny(**description)).result.run.step
+
+
+def _model_of(tiny: Tiny) -> PreTrainedModel:
+    """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
+    trainer: Any = registries().trainers.get(tiny.trainer).target()
+    named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture")
+    named = named or getattr(trainer, "architecture", None)
+    build = None if named is None else registries().architectures.get(named).target()
+    make: Callable[[], PreTrainedModel] = getattr(build, "example_model", None) or MODELS[tiny.model]
+    return make()
+
+
+def inputs_of(tiny: Tiny) -> dict[str, Any]:
+    """Return the inputs of a run: INPUTS, with rows of the form that its pipelines read.
+
+    A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`.
+    """
+    given = {name: INPUTS[name] for name in tiny.inputs}
+    trainer: Any = registries().trainers.get(tiny.trainer).target()
+    data = merge(tiny.config, tiny.sections).get("data", {})
+    for option, name in PIPELINES.items():
+        entry = data.get(option) or getattr(trainer, option, None) or name
+        pipeline = registries().pipelines.get(entry["name"] if isinstance(entry, Mapping) else entry).target()
+        rows = getattr(pipeline, "example_rows", None)
+        if rows is None:
+            continue
+        few = {name: rows, f"eval_{name}": rows[:NUM_EVAL_ROWS], "rewards": list(islice(cycle(REWARDS), len(rows)))}
+        given |= {key: value for key, value in few.items() if key in given and (key != "rewards" or name == "samples")}
+    return given
 
 
 @contextmanager

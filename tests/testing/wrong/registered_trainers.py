@@ -6,7 +6,7 @@ NAMES = """
 Right Imitates MisspeltNeed NeedsMore UnknownBudget CountsNoEpochs NotANumber YieldsTensors YieldsNothing NamesBadly
 LeavesALayer Thaws Unseeded ForgetsTheOptimizer YieldsMidRound KeepsCountElsewhere Deaf Jumpy HoldsASet LosesWhatItLoads
 TellsNobody TellsTooMuch ComparesWithPad AveragesColumns StacksItself AveragesMeans LooksAtItsShare Uphill Unlearns
-CountsHalfItsUpdates Prefers LowersNothing EvaluatesForGood EvaluatesOnTheNext SavesAndMoves
+CountsHalfItsUpdates Prefers LowersNothing EvaluatesForGood EvaluatesOnTheNext SavesAndMoves StandsOnTriples NamesATuple
 """
 
 COMPONENTS = [

@@ -97,6 +97,17 @@ class Imitates(Right):
         return batch.with_columns(advantages=torch.ones(len(batch)))
 
 
+class StandsOnTriples(Imitates):
+    """The same on rows that only one pipeline reads, with a model that only one architecture builds."""
+
+    sample_pipeline = "triples"
+    architecture = "acme-wrong:mistral"
+
+
+class NamesATuple(Imitates):
+    sample_pipeline = ("triples",)
+
+
 class MisspeltNeed(Right):
     needs = ("reward_fn", "prompt")
 
