@@ -155,7 +155,12 @@ class Sampler(Protocol):
     """A function that generates rollouts; the built-in one is `rlcore.sampling.sample`.
 
     A sampler that intentionally samples from another distribution than the policy's sets an attribute
-    `draws_from_policy = False`, which the conformance kit reads.
+    `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares
+    `policy.version` at each call and renews the copy when it has changed.
+
+    A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
+    the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
+    `Result.generate`, and then starts anew.
     """
 
     def __call__(
@@ -320,6 +325,12 @@ class Policy(Protocol):
     """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
     num_q_heads: int
     """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
+    version: int
+    """Rises with every change of the weights, so that a sampler that keeps a copy of them knows when to renew it.
+
+    The updater adds 1 after each optimizer step, the policy itself in `load_pretrained` and `sync_targets`. A trainer
+    that changes weights without an updater adds 1 itself.
+    """
 
     @property
     def module(self) -> torch.nn.Module:

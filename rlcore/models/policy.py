@@ -39,6 +39,9 @@ class ModelPolicy:
         sampling_dtype: dtype, by name, of a low-precision copy of the weights to decode with; None to decode with the
             model itself.
         decoding: `model.decoding`, also an attribute; `static` needs a plugin that calls `use_decoder`.
+
+    Attributes:
+        version: number of changes of the weights so far (`rlcore.protocols.Policy`).
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class ModelPolicy:
     ) -> None:
         self.module, self.tokenizer, self.reference = module, tokenizer, reference
         self.max_length, self.max_prompt_length = max_length, max_prompt_length
+        self.version = 0
         self.outputs_begin_text = outputs_begin_text
         self._low_precision = (
             None if sampling_dtype is None else LowPrecisionCopy(module.model, getattr(torch, sampling_dtype))
@@ -184,6 +188,7 @@ class ModelPolicy:
         if self.module.q_heads is None:
             raise ModelError("this policy has no Q-heads to sync: build it with q_heads=2")
         self.module.q_heads.sync(rate)
+        self.version += 1
 
     def save_pretrained(self, folder: Path) -> None:
         """Write model, tokenizer and heads; for a model with an adapter only the adapter, in the format of `peft`."""
@@ -196,6 +201,7 @@ class ModelPolicy:
             CheckpointError: the folder cannot be read, or contains another model or other heads.
         """
         load_policy(folder, self.module)
+        self.version += 1
 
     def export(self, folder: Path) -> None:
         """Write the policy as a model that `transformers` loads without any other package."""

@@ -59,7 +59,7 @@ class Updater:
         optimization: Optimization | None = None,
     ) -> None:
         built = optimization or Optimizers().get(config)
-        self.config, self.ranks, self.num_skipped = config, ranks, 0
+        self.config, self.ranks, self.num_skipped, self._policy = config, ranks, 0, policy
         self.lr = 0.0
         self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
         if not self.parameters:
@@ -163,6 +163,7 @@ class Updater:
             meter.note("grad/norm", norm)
         self.lr = self.clock.learning_rate()
         self.optimizer.step()
+        self._policy.version += 1
         is_scaled = self.ranks.accelerator.scaler is not None
         if is_scaled and self.optimizer.step_was_skipped:
             self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead

@@ -24,6 +24,7 @@ class Policy:
 
     forward: Any = None
     autocast: Any = None
+    version = 0
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

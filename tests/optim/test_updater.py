@@ -90,6 +90,8 @@ class Weights(nn.Module):
 class Policy:
     """Minimal policy for an updater."""
 
+    version = 0
+
     def __init__(self, weights: nn.Module) -> None:
         self.module = weights
 
@@ -267,6 +269,16 @@ def test_a_run_of_no_steps_builds_every_schedule() -> None:
         for steps in {0, warmup}:
             config = OptimizerConfig(lr=0.1, scheduler=name, scheduler_options=options, warmup_steps=steps)
             updater_of(Weights(), config, total=0)
+
+
+def test_every_update_raises_the_version_of_the_policy() -> None:
+    policy: Any = Policy(Weights())
+    updater = Updater(policy, OptimizerConfig(lr=0.1), Ranks("no"), total_updates=TOTAL)
+    for step in range(2):
+        updater.backward(loss_of(policy.module, step))
+        updater.step()
+    updater.skip()
+    assert policy.version == 2
 
 
 def test_a_gradient_is_scaled_to_the_bound() -> None:

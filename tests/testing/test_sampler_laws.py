@@ -58,6 +58,8 @@ WRONG = [
     Wrong(ALLOWED, "mask_transposed", "where logit_mask is False"),
     Wrong(ALLOWED, "mask_when_drawing_only", "at temperature 0 token"),
     Wrong(ALLOWED, "mask_by_likeliest", "frequencies should follow"),
+    Wrong("it_follows_the_weights", "stale_copy", "after an update of the policy the sampler should sample from the"),
+    Wrong("it_follows_the_weights", "renewed_once", "after `policy.load_pretrained` the sampler should sample from"),
     Wrong(LEFT, "leaves_evaluating", "modes of the policy's module should be the same"),
     Wrong(LEFT, "leaves_frozen", "requires_grad of the policy's module should be the same"),
     Wrong(LEFT, "leaves_no_grad", "torch's grad mode should stay on"),

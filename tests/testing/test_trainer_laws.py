@@ -70,5 +70,10 @@ def test_a_right_trainer_of_demonstrations_keeps_the_law(law: Law) -> None:
     assert_kept(law, wrong("trainers", "imitates"))
 
 
+@pytest.mark.parametrize("name", ["shrinks", "rests"])
+def test_a_stop_does_not_depend_on_data_or_a_forward_pass(name: str) -> None:
+    law_called(trainers, "stop_is_honoured_at_a_yield")(wrong("trainers", name))
+
+
 def test_a_trainer_that_makes_its_samples_no_likelier_says_what_it_lowers() -> None:
     law_called(trainers, "it_learns")(wrong("trainers", "prefers"))

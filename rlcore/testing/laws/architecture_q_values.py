@@ -76,7 +76,10 @@ def q_values_come_with_q_heads(subject: Subject) -> None:
 
 @law(ARCHITECTURES, when=makes_q_heads)
 def targets_follow_the_q_heads_when_synced(subject: Subject) -> None:
-    """Target heads start as copies, do not change when the Q-heads train, and move by the rate of `sync_targets`."""
+    """Target heads start as copies, do not change when the Q-heads train, and move by the rate of `sync_targets`.
+
+    `sync_targets` raises `policy.version`, because sampling may use the targets.
+    """
     batch = make_dialogues("right")
     for make in examples(subject):
         policy = _build(subject, make())
@@ -98,9 +101,14 @@ def targets_follow_the_q_heads_when_synced(subject: Subject) -> None:
             "sync_targets(0) should not change the targets; they equal the heads; compute target <- rate * Q + "
             "(1 - rate) * target",
         )
+        before = policy.version
         policy.sync_targets(1.0)
         synced = score(policy, batch)
         require_close(synced.target_q_values, moved.q_values, "the targets after sync_targets(1)", "copy the heads")
+        require(
+            policy.version > before,
+            f"policy.version should rise with sync_targets; it was {before} and is {policy.version}; add 1 in it",
+        )
 
 
 @law(ARCHITECTURES, when=makes_q_heads)

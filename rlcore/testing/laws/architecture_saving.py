@@ -169,6 +169,28 @@ def loading_changes_parameters_in_place(subject: Subject) -> None:
 
 
 @law(ARCHITECTURES)
+def loading_raises_the_version(subject: Subject) -> None:
+    """`load_pretrained` raises `policy.version`, and an updater can raise it too."""
+    for make in examples(subject):
+        policy = build(subject, make())
+        with saved(policy) as folder:
+            before = policy.version
+            policy.load_pretrained(folder)
+        require(
+            policy.version > before,
+            f"policy.version should rise with load_pretrained; it was {before} and is {policy.version}; add 1 in it, "
+            "so that samplers that keep a copy of the weights renew it",
+        )
+        before = policy.version
+        policy.version += 1
+        require(
+            policy.version == before + 1,
+            f"policy.version should be an attribute that an updater raises; after `+= 1` it is {policy.version} "
+            f"instead of {before + 1}; make it a plain attribute",
+        )
+
+
+@law(ARCHITECTURES)
 def plain_transformers_loads_what_was_saved(subject: Subject) -> None:
     """Plain transformers, in a new process without plugins, loads model and tokenizer from a saved folder.
 

@@ -31,6 +31,7 @@ from rlcore.testing.laws.architecture_saving import (  # noqa: F401  laws of arc
     a_reference_equals_the_start,
     a_saved_folder_equals_its_model,
     loading_changes_parameters_in_place,
+    loading_raises_the_version,
     loading_restores_everything,
     plain_transformers_loads_what_was_saved,
     the_module_excludes_the_reference,

@@ -25,6 +25,7 @@ from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
     top_k_samples_the_likeliest,
     top_p_samples_the_likeliest,
 )
+from rlcore.testing.rig.policies import perturb, saved
 from rlcore.testing.rig.reference_transformers import action_logprobs
 from rlcore.testing.rig.sampler_calls import ENDING, TEXTS, check_column, draw, make_policy, make_prompts
 from rlcore.testing.small import LETTERS, make_gpt2, make_llama
@@ -222,6 +223,37 @@ def stop_sequences_end(subject: Subject) -> None:
             "should end with the first of them that it completes, and `ended` should be True only then; search the "
             "continuation without the prompt, after every token",
         )
+
+
+@law(SAMPLERS)
+def it_follows_the_weights(subject: Subject) -> None:
+    """After an update or a load the sampler samples from the new weights; both raise `policy.version`."""
+    policy, prompts = make_policy(), make_prompts(TEXTS * 2)
+    with saved(policy) as start:
+        first = draw(subject, policy, prompts).action_tokens
+        perturb(policy)
+        second = draw(subject, policy, prompts).action_tokens
+        fresh = make_policy()
+        with saved(policy) as changed:
+            fresh.load_pretrained(changed)
+        _require_new(second, draw(subject, fresh, prompts).action_tokens, first, "after an update of the policy")
+        policy.load_pretrained(start)
+        _require_new(draw(subject, policy, prompts).action_tokens, first, second, "after `policy.load_pretrained`")
+
+
+def _require_new(seen: list[list[int]], expected: list[list[int]], stale: list[list[int]], when: str) -> None:
+    """Require continuations to be those of the new weights; `stale` are those of the weights before."""
+    advice = "sample from the policy's present weights, or renew a copy of them whenever `policy.version` has changed"
+    require(
+        seen != stale,
+        f"{when} the sampler should sample from the new weights; it samples the same tokens as before; {advice}",
+    )
+    wrong = next((i for i, (one, other) in enumerate(zip(seen, expected, strict=True)) if one != other), None)
+    require(
+        wrong is None,
+        f"{when} sequence {wrong} should continue with {expected[wrong or 0]}, as with a new policy of the same "
+        f"weights; it continues with {seen[wrong or 0]}; {advice}",
+    )
 
 
 @law(SAMPLERS)

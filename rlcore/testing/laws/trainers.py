@@ -165,7 +165,10 @@ def resume_is_exact(subject: Subject) -> None:
 
 @law("trainers")
 def stop_is_honoured_at_a_yield(subject: Subject) -> None:
-    """Ctrl-C in the middle of a step ends the run after that step, with a checkpoint from which it can resume."""
+    """Ctrl-C in the middle of a step ends the run after that step, with a checkpoint from which it can resume.
+
+    It is pressed before the step's first optimizer step, or at the yield if the step makes none.
+    """
     with TemporaryDirectory() as root:
         tiny = Tiny.of(subject, root, steps=4, sections=CHECKPOINT_AT_END)
         stopped = run(attrs.evolve(tiny, stop_in=2)).result.run.step

@@ -88,11 +88,12 @@ def score(policy: Policy, batch: Trajectories, **options: Any) -> PolicyOutputs:
 
 @torch.no_grad()
 def perturb(policy: Policy) -> None:
-    """Add noise to all trainable parameters, as training would change them."""
+    """Add noise to all trainable parameters, as training would change them, and raise the policy's version."""
     generator = torch.Generator().manual_seed(9)
     for parameter in policy.module.parameters():
         if parameter.requires_grad:
             parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1)
+    policy.version += 1
 
 
 @contextmanager

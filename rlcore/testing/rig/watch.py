@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rlcore.components import Component
 from rlcore.hookspecs import hookimpl
@@ -49,7 +49,7 @@ class Watch:
         self._built: list[tuple[nn.Module, set[str]]] = []
         self._schedules: list[LRScheduler] = []
         self.pressed = False
-        self._steps = -1  # forward passes before the first step belong to no step
+        self._steps = -1  # updates before the first step belong to no step
 
     @hookimpl
     def wrap_component(self, component: Component[Any]) -> Callable[[Any], Any] | None:
@@ -98,7 +98,8 @@ class Watch:
 
     @hookimpl
     def on_step(self, metrics: Mapping[str, float]) -> None:
-        """Record the call."""
+        """Record the call; press Ctrl-C if the step made no update."""
+        self.press()
         self._steps += 1
         self.rates.append([float(schedule.get_last_lr()[0]) for schedule in self._schedules])
         self.calls.append(("on_step", dict(metrics)))
@@ -123,7 +124,7 @@ class Watch:
         return [argument for name, argument in self.calls if name == hook]
 
     def press(self, *_: Any) -> None:
-        """Press Ctrl-C once in the step `stop_in`; called before every module's forward pass."""
+        """Press Ctrl-C once in the step `stop_in`; called before every step of an optimizer."""
         if self._steps + 1 == self.stop_in and not self.pressed:
             self.pressed = True
             signal.raise_signal(signal.SIGINT)
@@ -136,7 +137,7 @@ def watching(watch: Watch) -> Iterator[None]:
     if hooks.has_plugin("rlcore:watch"):
         raise LawBroken("a trainer must not start runs itself: another run is in progress")
     hooks.register(watch, name="rlcore:watch")
-    handle = register_module_forward_pre_hook(watch.press) if watch.stop_in else None
+    handle = register_optimizer_step_pre_hook(watch.press) if watch.stop_in else None
     try:
         yield
     finally:

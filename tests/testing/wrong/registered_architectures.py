@@ -8,6 +8,7 @@ NAMES = (
     "ValuesMoveLogprobs", "RowsByPlace", "Unused", "Recording", "FreezesNothing", "FreezesAll", "OwnModule",
     "StaleInStep", "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "Boundless",
     "OtherTokenizer", "ReferenceLeft", "ModuleLeft", "Untempered", "ReferenceUntempered",
+    "LoadsUnnoticed", "Versionless", "SyncsUnnoticed",
 )  # fmt: skip
 COMPONENTS = [
     ("architectures", name, f"wrong_architectures:{name}.build", "rlcore.models.model_options:CausalLMConfig")

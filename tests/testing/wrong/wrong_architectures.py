@@ -103,6 +103,33 @@ class Thawing(Wrong):
         next(self.module.parameters()).requires_grad_(False)
 
 
+class LoadsUnnoticed(Wrong):
+    def load_pretrained(self, folder):
+        before = self.version
+        super().load_pretrained(folder)
+        self.version = before
+
+
+class Versionless(Wrong):
+    """Count loads, and nothing else."""
+
+    version = property(lambda self: vars(self)["loads"], lambda self, number: None)
+
+    def spoil(self):
+        vars(self)["loads"] = 0
+
+    def load_pretrained(self, folder):
+        super().load_pretrained(folder)
+        vars(self)["loads"] += 1
+
+
+class SyncsUnnoticed(Wrong):
+    def sync_targets(self, rate):
+        before = self.version
+        super().sync_targets(rate)
+        self.version = before
+
+
 class SavesStart(Wrong):
     """Save the model as it was built."""
 

@@ -1,5 +1,6 @@
 """Samplers, each wrong in one thing."""
 
+import copy
 from itertools import chain
 
 import attrs
@@ -260,3 +261,21 @@ def best_of_two(policy, prompts, sampling, *, generator=None):
 
 
 best_of_two.draws_from_policy = False
+
+
+_COPIES = {}
+
+
+def stale_copy(policy, prompts, sampling, *, generator=None):
+    """Sample from a copy of the weights that the policy had at first."""
+    if id(policy) not in _COPIES:
+        _COPIES[id(policy)] = policy, copy.deepcopy(policy)
+    return sample(_COPIES[id(policy)][1], prompts, sampling, generator=generator)
+
+
+def renewed_once(policy, prompts, sampling, *, generator=None):
+    """Keep a copy that follows updates, but not loads, because it compares with the version it has seen first."""
+    known = _COPIES.setdefault(("once", id(policy)), [policy, policy.version, copy.deepcopy(policy)])
+    if policy.version == known[1] + 1:
+        known[2] = copy.deepcopy(policy)
+    return sample(known[2], prompts, sampling, generator=generator)

@@ -212,6 +212,27 @@ class Jumpy(Right):
         yield from super().steps()
 
 
+class Shrinks(Right):
+    """Decay the weights, without data and without a forward pass."""
+
+    def learn(self, batch=None):
+        loss = sum(weight.square().sum() for weight in self._policy.module.parameters())
+        self.updater.backward(loss)
+        self.updater.step()
+        return {"loss/policy": float(loss.detach())}
+
+    gather = learn
+
+
+class Rests(Shrinks):
+    """Update in every other step only."""
+
+    def learn(self, batch=None):
+        return {"loss/policy": 0.0} if self.rounds % 2 else super().learn()
+
+    gather = learn
+
+
 class HoldsASet(Right):
     def state_dict(self):
         return super().state_dict() | {"seen": {1, 2}}
