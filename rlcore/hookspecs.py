@@ -124,7 +124,8 @@ def register_rewards(register: Register) -> None:
     Args:
         register: takes a name and a reward function, whose parameters are any of `samples`, `prompts`, `outputs` and
             the prompts' columns, passed by name; with `config`, a function that takes an object of that class and
-            returns the reward function.
+            returns the reward function. An optional method `close()` of the reward function is called once at the end
+            of the run, to end processes or free memory; called again after it, the function starts anew.
     """
 
 

@@ -21,6 +21,7 @@ from rlcore.training import (
     gather_round,
     minibatches,
     put_through,
+    rollout_health,
     warn_of_bias,
 )
 from rlcore.types import Metrics, Trajectories
@@ -79,12 +80,13 @@ class PPOTrainer:
         with torch.no_grad():  # for reward functions that are models
             batch, scored = run.rollout(prompts)
         batch, statistics = gather_round(run, self._scored(batch, scored), scored)
+        health = rollout_health(run, batch)
         batch, metrics = self._shaped(batch)
         batch = batch.rename(logprobs="old_logprobs")
         self.store.append(batch)
         run.observers.on_rollout(run, batch)
         sample_s = scored.times["time/sample_s"]
-        return metrics | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
+        return metrics | health | statistics | {"time/sample_s": sample_s, "time/score_s": clock() - begun - sample_s}
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:
@@ -109,7 +111,9 @@ class PPOTrainer:
         return self.run.samples_exactly and "logprobs" in batch and "values" in batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
-        """Replace log-probs and values by the trainer's own, and add the entropy."""
+        """Replace log-probs and values by the trainer's own, keep the sampler's, and add the entropy."""
+        if "logprobs" in batch:
+            batch = batch.rename(logprobs="sampler_logprobs")
         outputs = self._policy.score(batch, entropy=True, temperature=self.run.temperature)
         return batch.with_columns(
             logprobs=outputs.logprobs, values=outputs.need("values"), entropy=outputs.need("entropy")
@@ -126,7 +130,7 @@ class PPOTrainer:
                 kl = ops.spread(ops.full_kl(logits, reference.logits), batch.action_mask)
             else:
                 kl = ops.kl_estimate(batch["logprobs"], reference.logprobs, estimator=self.config.kl_estimator)
-            batch = batch.with_columns(kl=kl)
+            batch = batch.with_columns(kl=kl, ref_logprobs=reference.logprobs)
         if self.config.bootstrap_truncated:
             batch = batch.with_columns(bootstrap=self._value_after_truncation(batch))
         return batch

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlcore.training.rollout_stats import gather_round, rollout_metrics
     from rlcore.training.run import Run
     from rlcore.training.sampling_bias import warn_of_bias
+    from rlcore.training.stale_weights import rollout_health
     from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
 
@@ -37,6 +38,7 @@ __all__ = [
     "micro_batches",
     "minibatches",
     "put_through",
+    "rollout_health",
     "rollout_metrics",
     "stack_samples",
     "validate",
@@ -51,6 +53,7 @@ _HOMES = {
     "rlcore.optim.meter": ("Meter",),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
+    "rlcore.training.stale_weights": ("rollout_health",),
     "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics"),
     "rlcore.training.run": ("Run",),
     "rlcore.training.sampling_bias": ("warn_of_bias",),

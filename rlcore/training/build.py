@@ -96,10 +96,11 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     trainer_type: Any = chosen.trainer.component.target()
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as unfinished:
         place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name))
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
+        unfinished.callback(run.closing.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         if settings.run.epochs is not None and run.total_steps is None:
@@ -111,6 +112,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
+        unfinished.pop_all()  # from here on the loop closes what the run holds
         return Assembly(trainer, run, saver, place.lock, stack.pop_all())
 
 
@@ -180,13 +182,21 @@ def _build_run(
         wrapped: Policy = architecture.wrap(policy)
         return wrapped
 
-    return Run(
+    def make_rewards() -> Rewards:
+        rewards = Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s)
+        for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
+            if reward.choice is not None:  # a function of the user's own is not the run's to close
+                run.close_at_end(function.call, reward.choice.component.qualified)
+        return rewards
+
+    run = Run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
         loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
         build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=make_policy,
-        make_rewards=lambda: Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s), optimizers=optimizers,
-        total_steps=config.run.steps,
+        make_rewards=make_rewards, optimizers=optimizers, total_steps=config.run.steps,
     )  # fmt: skip
+    run.close_at_end(run.sampler, chosen.sampler.component.qualified)
+    return run
 
 
 def _check_q_heads(component: Component[Any], build: Any) -> None:

@@ -180,7 +180,7 @@ def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
 
 @contextmanager
 def _ending(run: Run) -> Iterator[None]:
-    """At the end of the block, however it ends, call `on_run_end` and close the loggers; then log what was dropped."""
+    """At the end of the block, however it ends, call `on_run_end` and close components; then log what was dropped."""
     error: BaseException | None = None
     try:
         yield
@@ -194,7 +194,10 @@ def _ending(run: Run) -> Iterator[None]:
             error = error or caught
             raise
         finally:
-            run.loggers.close(error)
+            try:
+                run.closing.close()
+            finally:
+                run.loggers.close(error)
             if left := run.take_unreported():
                 write = log.warning if run.ranks.is_main else log.error  # other ranks log errors only
                 write("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Run(RunData):
         elapsed_before_s: seconds the run had taken before it was resumed.
         metrics: the last value of every metric so far.
         evaluations: the trainer's own evaluations.
+        closing: closes samplers and rewards at the end of the run.
+        warned: warnings that are logged once in a run and have been.
     """
 
     dir: Path
@@ -63,6 +66,19 @@ class Run(RunData):
     elapsed_before_s: float = 0.0
     metrics: Metrics = attrs.field(factory=dict)
     evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
+    closing: ExitStack = attrs.field(factory=ExitStack)
+    warned: set[str] = attrs.field(factory=set)
+
+    def close_at_end(self, built: Any, plugin: str) -> None:
+        """Call `built.close()`, if there is such a method, at the end of the run; an error in it is logged."""
+        if callable(close := getattr(built, "close", None)):
+            self.closing.callback(self._close, close, plugin)
+
+    def _close(self, close: Callable[[], None], plugin: str) -> None:
+        try:
+            close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
+            self.observers.fence.drop(plugin, "close", self.step, error, event="could not be closed")
 
     @property
     def dropped(self) -> Sequence[Dropped]:

@@ -26,8 +26,9 @@ WRONG = [
     Wrong("columns_it_does_not_take_change_nothing", "counting_columns", "with further columns"),
     Wrong("arguments_are_not_changed", "spoiling_columns", "it changes the columns"),
     Wrong("arguments_are_not_changed", "spoiling_tokens", "it changes output_tokens"),
+    Wrong("it_scores_again_after_close", "closed_for_good", "'yes, thanks' gets 11.0, but after close() 0.0"),
 ]
-RIGHT = ("right", "right_later", "counting")
+RIGHT = ("right", "right_later", "counting", "closing")
 pytestmark = pytest.mark.usefixtures("wrong_site")
 
 
@@ -43,7 +44,7 @@ def test_every_law_is_seen_to_fail() -> None:
 @pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("law", laws_in(rewards), ids=law_name)
 def test_a_right_reward_keeps_the_law(law: Law, name: str) -> None:
-    assert_kept(law, wrong("rewards", name))
+    assert_kept(law, wrong("rewards", name), but=() if name == "closing" else ("it_scores_again_after_close",))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_right_reward_keeps_the_law(law: Law, name: str) -> None:
 def test_a_wrong_reward_breaks_no_other_law(who: str, laws: set[str]) -> None:
     broken = set()
     for law in laws_in(rewards):
-        if law.name == "another_process_same_numbers":  # seconds each time; it asks nothing else
+        if law.name == "another_process_same_numbers" or not law.when(wrong("rewards", who)):  # the first takes seconds
             continue
         try:
             law(wrong("rewards", who))

@@ -106,6 +106,23 @@ def arguments_are_not_changed(subject: Subject) -> None:
         require(now == was, f"it changes {what}: {_first_change(was, now)}; work on a copy")
 
 
+def _closes(subject: Subject) -> bool:
+    """Return whether it has a method `close`."""
+    return callable(getattr(_function(subject), "close", None))
+
+
+@law(REWARDS, when=_closes)
+def it_scores_again_after_close(subject: Subject) -> None:
+    """After `close()`, also a second one, a reward returns the same numbers as before."""
+    function = _function(subject)
+    before = _scores(subject, OUTPUTS, function=function)
+    function.close()
+    function.close()
+    after = _scores(subject, OUTPUTS, function=function)
+    function.close()
+    _compare(before, after, OUTPUTS, "after close()", "start anew when called after close()")
+
+
 def call_reward(name: str, options: dict[str, Any]) -> list[float | None]:
     """Score OUTPUTS with the reward `name`; runs in the process of `another_process_same_numbers`."""
     from rlcore.plugins.registry import all_registries
@@ -121,11 +138,14 @@ def _function(subject: Subject) -> Any:
     return target if config is None else target(config)
 
 
-def _rewards(subject: Subject, *others: Any) -> Any:
+def _rewards(subject: Subject, *others: Any, function: Any = None) -> Any:
     from rlcore.rewards.calls import UserFunction
     from rlcore.rewards.combine import Rewards
 
-    named = [(subject.it.name, _function(subject)), *((f"other {i}", each) for i, each in enumerate(others))]
+    named = [
+        (subject.it.name, function or _function(subject)),
+        *((f"other {i}", each) for i, each in enumerate(others)),
+    ]
     return Rewards(tuple(UserFunction("reward", name, call) for name, call in named))
 
 
@@ -135,14 +155,15 @@ def _scores(
     *,
     order: Sequence[int] | None = None,
     columns: dict[str, Any] | None = None,
+    function: Any = None,
 ) -> list[float | None]:
-    """Return the reward's number for each output, or for those with the indices `order`."""
+    """Return the reward's number for each output, or for those at `order`; `function` was built before."""
     from rlcore.testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
     prompts, texts = _prompts(subject, order, columns or {}), [outputs[i] for i in order]
     try:
-        batch = _rewards(subject)(
+        batch = _rewards(subject, function=function)(
             prompts, texts, tokenizer=make_tokenizer(), output_tokens=[[*map(ord, output), 0] for output in texts]
         )
     except RewardError as error:

@@ -27,7 +27,16 @@ from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers,
 )
 from rlcore.testing.rig.policies import perturb, saved
 from rlcore.testing.rig.reference_transformers import action_logprobs
-from rlcore.testing.rig.sampler_calls import ENDING, TEXTS, check_column, draw, make_policy, make_prompts
+from rlcore.testing.rig.sampler_calls import (
+    ENDING,
+    TEXTS,
+    check_column,
+    closes,
+    draw,
+    make_policy,
+    make_prompts,
+    make_sampler,
+)  # fmt: skip
 from rlcore.testing.small import LETTERS, make_gpt2, make_llama
 
 SAMPLERS = "samplers"
@@ -253,6 +262,22 @@ def _require_new(seen: list[list[int]], expected: list[list[int]], stale: list[l
         wrong is None,
         f"{when} sequence {wrong} should continue with {expected[wrong or 0]}, as with a new policy of the same "
         f"weights; it continues with {seen[wrong or 0]}; {advice}",
+    )
+
+
+@law(SAMPLERS, when=closes)
+def it_samples_again_after_close(subject: Subject) -> None:
+    """After `close()`, also a second one, a sampler samples the same tokens as before."""
+    policy, prompts, sampler = make_policy(), make_prompts(TEXTS), make_sampler(subject)
+    before = draw(subject, policy, prompts, sampler=sampler).action_tokens
+    sampler.close()
+    sampler.close()
+    after = draw(subject, policy, prompts, sampler=sampler).action_tokens
+    sampler.close()
+    require(
+        after == before,
+        f"after close() the sampler should sample {before[0]} for the first prompt, as before; it samples {after[0]}; "
+        "start anew when called after close()",
     )
 
 

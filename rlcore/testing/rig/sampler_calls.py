@@ -40,7 +40,15 @@ def draws_from_policy(subject: Subject) -> bool:
 def takes_logit_mask(subject: Subject) -> bool:
     """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
-        return takes(_sampler(subject))
+        return takes(make_sampler(subject))
+    except RLCoreError:  # other laws report the error
+        return False
+
+
+def closes(subject: Subject) -> bool:
+    """Return whether it has a method `close`."""
+    try:
+        return callable(getattr(make_sampler(subject), "close", None))
     except RLCoreError:  # other laws report the error
         return False
 
@@ -73,10 +81,11 @@ def draw(
     *,
     generator: torch.Generator | int | None = 0,
     logit_mask: Tensor | None = None,
+    sampler: Any = None,
     **options: Any,
 ) -> Trajectories:
-    """Call the sampler under test with the given sampling options and a generator, or the seed of one."""
-    sampler = _sampler(subject)
+    """Call the sampler under test, or `sampler`, with the given sampling options and a generator, or its seed."""
+    sampler = sampler or make_sampler(subject)
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
@@ -85,7 +94,8 @@ def draw(
     return batch
 
 
-def _sampler(subject: Subject) -> Any:
+def make_sampler(subject: Subject) -> Any:
+    """Return the sampler under test: the target, or, if the component has options, the target's return value."""
     target: Any = subject.it.target()
     config = subject.config()
     return target if config is None else target(config)

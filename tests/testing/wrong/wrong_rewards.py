@@ -85,3 +85,24 @@ def spoiling_columns(outputs, **columns):
 
 def spoiling_tokens(output_tokens):
     return [float(tokens.pop()) for tokens in output_tokens]
+
+
+class Closing:
+    """Count the letters, also after a close."""
+
+    def __init__(self):
+        self.closed = False
+
+    def __call__(self, outputs):
+        return [float(len(output)) for output in outputs]
+
+    def close(self):
+        self.closed = True
+
+
+class ClosedForGood(Closing):
+    def __call__(self, outputs):
+        return [0.0 if self.closed else score for score in super().__call__(outputs)]
+
+
+closing, closed_for_good = Closing(), ClosedForGood()

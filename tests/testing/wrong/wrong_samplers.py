@@ -279,3 +279,21 @@ def renewed_once(policy, prompts, sampling, *, generator=None):
     if policy.version == known[1] + 1:
         known[2] = copy.deepcopy(policy)
     return sample(known[2], prompts, sampling, generator=generator)
+
+
+class ClosedForGood:
+    """Sample something else once closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def __call__(self, policy, prompts, sampling, *, generator=None):
+        for _ in range(self.closed):
+            torch.rand(1, generator=generator)
+        return sample(policy, prompts, sampling, generator=generator)
+
+    def close(self):
+        self.closed += 1
+
+
+closed_for_good = ClosedForGood()

@@ -1,0 +1,92 @@
+"""Tests of the end of a run: it closes the sampler and the rewards that it built, once, however it ends."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rlcore
+from rlcore.components import Component
+from rlcore.errors import ConfigError, RewardError
+from rlcore.plugins import registry
+from rlcore.rewards import chosen_rewards
+from rlcore.sampling import sample, sampler
+from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+
+
+class Held:
+    """A sampler or reward that counts its closings."""
+
+    def __init__(self, call: Any, *, fails: bool = False) -> None:
+        self.call, self.fails, self.num_closed = call, fails, 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.call(*arguments, **named)
+
+    def close(self) -> None:
+        self.num_closed += 1
+        if self.fails:
+            raise OSError("the engine is gone")
+
+
+class HeldReward(Held):
+    """The same with the signature of a reward."""
+
+    def __call__(self, outputs: list[str]) -> Any:
+        return self.call(outputs)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Held, HeldReward]:
+    """Build the runs of a test with a sampler and a registered reward `held` that have a `close`."""
+    ours = Held(sample), HeldReward(toy_reward)
+    monkeypatch.setattr(sampler, "build_sampler", lambda _: ours[0])
+    rewards = registry.Registry("rewards", [Component("rewards", "held", "acme", "1", "", ours[1], None)], [])
+    monkeypatch.setattr(chosen_rewards, "registries", lambda: types.SimpleNamespace(rewards=rewards))
+    return ours
+
+
+def train(folder: Path, **changes: Any) -> rlcore.Result:
+    given: dict[str, Any] = {
+        "trainer": {"name": "ppo", "rollouts": 4, "batch_size": 4, "epochs": 1}, "reward_fn": "held", "loggers": [],
+        "prompts": list(PROMPTS), "run": {"root": str(folder), "steps": 1}, "gen": {"max_new_tokens": 3},
+        "eval": {"at_end": False},
+    }  # fmt: skip
+    return rlcore.train(make_gpt2(), tokenizer=make_tokenizer(), **{**given, **changes})
+
+
+def test_the_sampler_and_registered_rewards_are_closed_at_the_end(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    result = train(tmp_path)
+    assert [each.num_closed for each in held] == [1, 1]
+    assert len(result.generate("ab", max_new_tokens=2)) == 1  # which calls the sampler again
+
+
+def test_they_are_closed_when_the_run_fails(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    held[1].call = lambda outputs: ["good"] * len(outputs)
+    with pytest.raises(RewardError):
+        train(tmp_path)
+    assert [each.num_closed for each in held] == [1, 1]
+
+
+def test_the_sampler_is_closed_when_no_trainer_can_be_built(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    with pytest.raises(ConfigError):
+        train(tmp_path, checkpoint={"keep_best": 1})  # which needs evaluations
+    assert held[0].num_closed == 1
+
+
+def test_an_error_in_close_is_logged_and_ends_no_run(
+    tmp_path: Path, held: tuple[Held, Held], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held[0].fails = True
+    result = train(tmp_path)
+    assert held[1].num_closed == 1
+    assert [(each.plugin, each.what) for each in result.run.dropped] == [("rlcore:default", "close")]
+    assert "OSError: the engine is gone" in capsys.readouterr().err
+
+
+def test_a_function_of_the_users_own_is_not_closed(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    train(tmp_path, reward_fn=held[1])
+    assert held[1].num_closed == 0
