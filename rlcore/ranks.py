@@ -126,20 +126,27 @@ class Ranks:
         with _collective():
             return list(gather_object(values))
 
-    def share(self, count: int) -> list[int]:
-        """Return the indices of this process's share of `count` items: rank, rank + world, rank + 2 world, ..."""
-        return list(range(self.rank, count, self.world))
+    def share(self, count: int, *, group: int = 1) -> list[int]:
+        """Return the indices of this process's share of `count` items: rank, rank + world, rank + 2 world, ...
 
-    def gather_batch(self, batch: Trajectories) -> Trajectories:
-        """Return the whole batch, in its original order, from the shares of all processes."""
+        With `group`, so many consecutive items stay together, and groups are dealt in this way; `count` is a multiple.
+        """
+        return self._dealt(self.rank, count // group, group)
+
+    def gather_batch(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
+        """Return the whole batch, in its original order, from the shares of all processes, dealt by `share`."""
         if self.world == 1:
             return batch
         with phase("gather"):
             parts = self.gather([batch.to("cpu")])
             whole = Trajectories.concat(parts)
-            rows = [row for rank, part in enumerate(parts) for row in range(rank, len(part) * self.world, self.world)]
+            count = len(whole) // group
+            rows = [row for rank in range(self.world) for row in self._dealt(rank, count, group)]
             order = torch.tensor(rows).argsort()
             return whole.rows(order).to(self.device)
+
+    def _dealt(self, rank: int, count: int, group: int) -> list[int]:
+        return grouped(torch.arange(rank, count, self.world), group).tolist()
 
     def take_share(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
         """Return this process's rows of a batch that every process holds; all processes receive equally many rows.

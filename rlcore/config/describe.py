@@ -21,10 +21,12 @@ def fields(cls: type) -> dict[str, tuple[attrs.Attribute[Any], Any]]:
     return {field.alias or field.name: (field, hints[field.name]) for field in attrs.fields(cls) if field.init}
 
 
-def default_of(field: attrs.Attribute[Any]) -> Any:
-    """Return the default of an option; a default factory is called anew."""
+def default_of(field: attrs.Attribute[Any], cls: type) -> Any:
+    """Return the default of an option of `cls`; one that depends on other options is that beside their defaults."""
     default: Any = field.default
-    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class
+    if not isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class
+        return default
+    return default.factory(cls()) if default.takes_self else default.factory()
 
 
 def section_class(tp: Any) -> type | None:
@@ -113,7 +115,7 @@ def describe(cls: type) -> list[Row]:
 def _rows(cls: type, base: Any, prefix: str) -> list[Row]:
     rows = []
     for name, (field, tp) in fields(cls).items():
-        default = default_of(field) if base is None else getattr(base, field.name)
+        default = default_of(field, cls) if base is None else getattr(base, field.name)
         section = section_class(tp)
         if section:
             rows += _rows(section, default if isinstance(default, section) else None, f"{prefix}{name}.")

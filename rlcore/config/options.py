@@ -30,7 +30,8 @@ def option(
     """Declare one option of a `@config` class.
 
     Args:
-        default: value if the option is not set.
+        default: value if the option is not set; `attrs.Factory(function, takes_self=True)` computes it from the options
+            declared before.
         help: its meaning, which errors and `rlcore show` print.
         ge: smallest allowed value; applies to each number of a list.
         gt: exclusive lower bound.

@@ -125,7 +125,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
             continue
         field, tp = known[name]
         try:
-            chosen[name] = _structure_field(value, field, tp, base)
+            chosen[name] = _structure_field(value, field, tp, cls, base)
         except _Invalid as invalid:
             problems += [problem.under(f".{name}", field.metadata.get("help", "")) for problem in invalid.problems]
             if invalid.rest is not None:
@@ -133,12 +133,12 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
     return chosen, problems
 
 
-def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, base: Any) -> Any:
+def _structure_field(value: Any, field: attrs.Attribute[Any], tp: Any, cls: type, base: Any) -> Any:
     _structure_anything(value, Any)
     section = section_class(tp)
     empty = value is None and type(None) not in arms(tp)  # a section heading in YAML without content
     if section and (empty or isinstance(value, Mapping)):
-        default = default_of(field) if base is None else getattr(base, field.name)
+        default = default_of(field, cls) if base is None else getattr(base, field.name)
         return _structure_class({} if empty else value, section, default if isinstance(default, section) else None)
     structured = _converter.structure(value, tp)
     error = range_error(structured, field.metadata)

@@ -34,11 +34,11 @@ class Rollouts:
     def __init__(self, keep: int | Literal["none", "all"], ranks: Ranks, folder: Path) -> None:
         self._limit = {"none": 0, "all": None}[keep] if isinstance(keep, str) else keep
         self._ranks, self._lines = ranks, JsonLines(folder / "rollouts.jsonl")
-        self._rows: list[tuple[tuple[int, int, int], Row]] = []
+        self._rows: list[tuple[tuple[int, ...], Row]] = []
         self._num_calls, self._is_paused = 0, False
 
-    def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored) -> None:
-        """Collect a batch that this rank sampled for training."""
+    def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored, *, group: int = 1) -> None:
+        """Collect a batch that this rank sampled for training; `group` consecutive rows continue one prompt."""
         if self._is_paused:
             return
         self._num_calls += 1
@@ -53,10 +53,12 @@ class Rollouts:
             columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
         for i, prompt in enumerate(prompts[:room]):
             row: Row = {"prompt": prompt.text, "output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
+            if group > 1:
+                row["group"] = i // group * self._ranks.world + self._ranks.rank
             row |= {name: values[i] for name, values in columns.items()}
             if columns_of_prompt := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
                 row["columns"] = columns_of_prompt
-            self._rows.append(((self._num_calls, i, self._ranks.rank), row))
+            self._rows.append(((self._num_calls, i // group, self._ranks.rank, i % group), row))
 
     @contextmanager
     def paused(self) -> Iterator[None]:

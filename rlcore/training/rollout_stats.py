@@ -16,17 +16,20 @@ HAS_SCORE = "has_score"
 """Column of `gather_round`: bool[B], True for responses to which a reward function gave a number."""
 
 
-def gather_round(run: Run, batch: Trajectories, scored: Scored, *, at_least: int = 1) -> tuple[Trajectories, Metrics]:
+def gather_round(
+    run: Run, batch: Trajectories, scored: Scored, *, at_least: int = 1, group: int = 1
+) -> tuple[Trajectories, Metrics]:
     """Return the responses of a round that have a score, from all processes, and the metrics of the whole round.
 
     A response for which every reward function returned None has no score: it is left out, and counted in the metric
-    `reward/unscored`.
+    `reward/unscored`. In groups it stays, so that all groups have one size, and the column `has_score` is False for it.
 
     Args:
         run: the run.
         batch: this rank's share of the round, with any columns.
         scored: the same responses as `run.rollout` or `run.score` returned them.
         at_least: responses with a score that the trainer needs.
+        group: so many consecutive responses were dealt together (`Ranks.share`).
 
     Returns:
         The responses, with the column `scores`, in the same order on every rank; the metrics of `rollout_metrics`.
@@ -35,7 +38,7 @@ def gather_round(run: Run, batch: Trajectories, scored: Scored, *, at_least: int
         RewardError: fewer than `at_least` responses have a score.
     """
     has_score = torch.tensor([score is not None for score in scored.totals], device=batch.tokens.device)
-    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, **{HAS_SCORE: has_score}))
+    batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, **{HAS_SCORE: has_score}), group=group)
     metrics, kept = rollout_metrics(batch, scored, run.ranks), batch[HAS_SCORE]
     num_kept = int(kept.sum())
     if num_kept < at_least:
@@ -44,6 +47,8 @@ def gather_round(run: Run, batch: Trajectories, scored: Scored, *, at_least: int
             f"responses, and {run.config.trainer.get('name')} learns from the scores of at least {at_least}; give some "
             "responses a number"
         )
+    if group > 1:
+        return batch, metrics
     batch = attrs.evolve(batch, columns={name: each for name, each in batch.columns.items() if name != HAS_SCORE})
     return batch if num_kept == len(batch) else batch.rows(kept), metrics
 

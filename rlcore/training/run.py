@@ -186,10 +186,16 @@ class Run(RunData):
         self.rollouts.add(prompts, batch, scored)
         return scored
 
-    def rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
-        """Call `sample` and `score`, at the same time if `run.overlap_rewards` is set."""
+    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
+        """Call `sample` and `score`, at the same time if `run.overlap_rewards` is set.
+
+        Args:
+            prompts: this rank's prompts.
+            group: so many consecutive prompts are the same, and dealt together (`Ranks.share`); rollouts.jsonl numbers
+                the groups.
+        """
         batch, scored = collect(self.sample, self._scorer(), prompts, overlap=self._overlaps)
-        self.rollouts.add(prompts, batch, scored)
+        self.rollouts.add(prompts, batch, scored, group=group)
         return batch, scored
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:

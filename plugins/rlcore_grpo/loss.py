@@ -1,0 +1,136 @@
+"""The losses of GRPO: pure functions of tensors. B responses, T tokens; column t is about token t.
+
+Entries of tokens that do not count (`mask` is False) may be anything, infinite ones included.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def ratios(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, *, level: str = "token") -> Tensor:
+    """Return pi / pi_old of each token, or for `level="sequence"` the geometric mean over its response: float[B, T].
+
+    rho_t = exp(d_t); rho_i = exp(sum_t d_t / n_i), with d = log pi - log pi_old over the n_i tokens that count; 1
+    elsewhere. The gradient of rho_i reaches every token of the response. Zheng et al. 2025, arXiv:2507.18071.
+
+    Args:
+        logprobs: float[B, T], with gradients.
+        old_logprobs: float[B, T].
+        mask: bool[B, T], tokens that count.
+        level: "token" or "sequence".
+    """
+    gap = torch.where(mask, logprobs - old_logprobs, 0.0)
+    if level == "sequence":
+        gap = (gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(gap)
+    return gap.exp()
+
+
+def clipped_loss(
+    ratio: Tensor, advantages: Tensor, *, low: float, high: float, dual_clip: float | None = None
+) -> Tensor:
+    """Return -min(rho A, clip(rho, 1 - low, 1 + high) A), for A < 0 at most -c A with `dual_clip` c: float[B, T].
+
+    Args:
+        ratio: float[B, T].
+        advantages: float[B, 1].
+        low: how far below 1 the gradient stops.
+        high: how far above 1 the gradient stops.
+        dual_clip: c > 1, or None.
+
+    Source: Schulman et al. 2017, arXiv:1707.06347; two bounds, Yu et al. 2025, arXiv:2503.14476; dual clip, Ye et al.
+    2020, arXiv:1912.09729.
+    """
+    loss = -torch.min(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantages < 0, torch.min(loss, -dual_clip * advantages), loss)
+
+
+def cispo_loss(ratio: Tensor, logprobs: Tensor, advantages: Tensor, *, cap: float) -> Tensor:
+    """Return -min(rho, cap) A log pi, with a constant ratio: float[B, T]. Only the gradient has a meaning.
+
+    Every token keeps a gradient; `cap` bounds the ratio itself. MiniMax 2025, arXiv:2506.13585.
+    """
+    return -ratio.detach().clamp(max=cap) * advantages * logprobs
+
+
+def sapo_loss(ratio: Tensor, advantages: Tensor, *, positive: float = 1.0, negative: float = 1.05) -> Tensor:
+    """Return -(4 / tau) sigmoid(tau (rho - 1)) A, tau by the sign of A: float[B, T]. arXiv:2511.20347."""
+    tau = torch.where(advantages > 0, positive, negative)
+    return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
+
+
+def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tensor, float]:
+    """Return what a token's loss is multiplied by, and what the sum of a whole optimizer step is divided by.
+
+    token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. constant: sum / (B max_new_tokens). N tokens and B responses
+    count, over all micro-batches and ranks.
+
+    Args:
+        mask: bool[B, T], tokens that count, of the whole optimizer step.
+        norm: "token", "sequence" or "constant".
+        max_new_tokens: longest response.
+
+    Returns:
+        float[B, 1] weights and the divisor; 0 if no token counts.
+    """
+    lengths = mask.sum(1, keepdim=True)
+    ones = torch.ones_like(lengths, dtype=torch.float32)
+    if norm == "token":
+        return ones, float(lengths.sum())
+    count = float((lengths > 0).sum())
+    return (ones / lengths.clamp(min=1), count) if norm == "sequence" else (ones, count * max_new_tokens)
+
+
+def correction(
+    old_logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor, *, kind: str, low: float, high: float
+) -> Tensor:
+    """Return weights for tokens whose sampler computed other log-probs than the trainer: float[B, T].
+
+    With d = log pi_old - log pi_sampler: `token_truncate` clip(exp d_t, low, high); `token_mask` exp d_t inside
+    [low, high], else 0; `sequence_truncate` and `sequence_mask` the same with exp(sum_t d_t); `geometric_mask` 1 where
+    exp(mean_t d_t) lies inside, else 0.
+
+    Args:
+        old_logprobs: float[B, T], the trainer's.
+        sampled_logprobs: float[B, T], the sampler's.
+        mask: bool[B, T].
+        kind: one of the above.
+        low: smallest weight.
+        high: largest weight.
+
+    Raises:
+        ValueError: `kind` is none of the above.
+    """
+    gap = torch.where(mask, old_logprobs - sampled_logprobs, 0.0)
+    subject, _, action = kind.partition("_")
+    if subject == "sequence":
+        gap = gap.sum(1, keepdim=True).expand_as(gap)
+    elif subject == "geometric":
+        gap = (gap.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(gap)
+    elif subject != "token":
+        raise ValueError(f"kind = {kind!r}: no such correction")
+    weight = gap.exp()
+    inside = (weight >= low) & (weight <= high)
+    if subject == "geometric":
+        return inside.float()
+    return weight.clamp(low, high) if action == "truncate" else weight.where(inside, 0.0)
+
+
+def uncertain(entropies: Tensor, mask: Tensor, *, share: float) -> Tensor:
+    """Return the tokens with the highest entropies: those at or above the quantile 1 - share of all that count.
+
+    Args:
+        entropies: float[B, T], of the whole optimizer step.
+        mask: bool[B, T], tokens that count; at least one.
+        share: in (0, 1].
+
+    Source: Wang et al. 2025, arXiv:2506.01939.
+    """
+    counted = entropies[mask].sort().values
+    # No entropy lies between an interpolated quantile and the next one, and torch.quantile has a limit on its input.
+    return mask & (entropies >= counted[math.ceil((1 - share) * (len(counted) - 1) - 1e-9)])

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlcore_grpo.loss import cispo_loss, clipped_loss, correction, ratios, sapo_loss, token_weights, uncertain
+
+GARBAGE = 999.0
+MASK = torch.tensor([[True, True, False], [True, False, False]])
+
+
+def numbers(*rows: list[float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_a_ratio_compares_a_token_or_the_mean_of_a_response() -> None:
+    new, old = numbers([-1.0, -2.0, GARBAGE], [-0.5, math.inf, 0.0]), numbers([-1.5, -1.0, 0.0], [-0.5, 0.0, GARBAGE])
+    e = math.exp
+    assert ratios(new, old, MASK).flatten().tolist() == pytest.approx([e(0.5), e(-1.0), 1, 1, 1, 1])
+    by_response = ratios(new, old, MASK, level="sequence")
+    assert by_response.flatten().tolist() == pytest.approx([e(-0.25)] * 3 + [1] * 3)
+
+
+def test_the_gradient_of_a_response_reaches_each_of_its_tokens_and_no_padding() -> None:
+    new = numbers([-1.0, -2.0, GARBAGE], [-0.5, 0.0, 0.0]).requires_grad_()
+    old = numbers([-1.5, -1.0, GARBAGE], [-0.5, -math.inf, 0.0])
+    (ratios(new, old, MASK, level="sequence") * MASK).sum().backward()
+    assert new.grad is not None
+    half = math.exp(-0.25)  # d/dx of 2 exp(mean of two): exp(mean) for each token
+    assert new.grad.flatten().tolist() == pytest.approx([half, half, 0, 1, 0, 0])
+
+
+def test_the_clipped_loss_is_that_of_the_smaller_gain() -> None:
+    # A = 2: ratio 1.5 counts as 1.28, .5 as itself. A = -1: ratio .5 counts as .8, 1.5 as itself.
+    seen = clipped_loss(numbers([1.5, 0.5], [0.5, 1.5]), numbers([2.0], [-1.0]), low=0.2, high=0.28)
+    assert seen.flatten().tolist() == pytest.approx([-2.56, -1.0, 0.8, 1.5])
+
+
+def test_the_gradient_stops_where_the_ratio_has_moved_far_enough() -> None:
+    ratio = numbers([1.5, 1.1, 0.5], [0.5, 0.9, 1.5]).requires_grad_()
+    clipped_loss(ratio, numbers([2.0], [-1.0]), low=0.2, high=0.28).sum().backward()
+    assert ratio.grad is not None
+    assert ratio.grad.flatten().tolist() == [0.0, -2.0, -2.0, 0.0, 1.0, 1.0]
+
+
+def test_a_second_bound_limits_the_loss_of_bad_responses() -> None:
+    seen = clipped_loss(numbers([5.0, 2.0], [5.0, 2.0]), numbers([-1.0], [1.0]), low=0.2, high=0.2, dual_clip=3.0)
+    assert seen.flatten().tolist() == pytest.approx([3.0, 2.0, -1.2, -1.2])
+
+
+def test_cispo_weighs_log_probs_by_a_constant_ratio_with_a_bound_on_the_ratio_itself() -> None:
+    new, old = numbers([0.0, 2.0]).requires_grad_(), numbers([0.0, 0.0])
+    cispo_loss(ratios(new, old, new > -1), new, numbers([3.0]), cap=5.0).sum().backward()
+    assert new.grad is not None
+    assert new.grad.flatten().tolist() == pytest.approx([-3.0, -15.0])  # exp(2) = 7.4 is bounded by 5; 1 is not by .2
+
+
+def test_sapo_is_a_sigmoid_of_the_ratio_with_a_temperature_by_sign() -> None:
+    # At ratio 1: sigmoid(0) = 1/2, so -(4 / tau) A / 2; its slope is (4 / tau) tau / 4 = 1 for either sign.
+    ratio = numbers([1.0], [1.0]).requires_grad_()
+    loss = sapo_loss(ratio, numbers([2.0], [-2.0]))
+    assert loss.flatten().tolist() == pytest.approx([-4.0, 4.0 / 1.05])
+    loss.sum().backward()
+    assert ratio.grad is not None
+    assert ratio.grad.flatten().tolist() == pytest.approx([-2.0, 2.0])
+    far = sapo_loss(numbers([1.5], [1.5]), numbers([2.0], [-2.0])).flatten().tolist()
+    assert far == pytest.approx([-8 / (1 + math.exp(-0.5)), 8 / 1.05 / (1 + math.exp(-0.525))])
+
+
+@pytest.mark.parametrize(
+    ("norm", "weights", "divisor"),
+    [("token", [1.0, 1.0, 1.0], 3.0), ("sequence", [0.5, 1.0, 1.0], 2.0), ("constant", [1.0, 1.0, 1.0], 20.0)],
+)
+def test_means_are_over_what_counts(norm: str, weights: list[float], divisor: float) -> None:
+    mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])  # lengths 2, 1 and 0: two responses, three tokens
+    seen = token_weights(mask, norm=norm, max_new_tokens=10)
+    assert (seen[0].flatten().tolist(), seen[1]) == (weights, divisor)
+
+
+def test_nothing_that_counts_has_a_divisor_of_zero() -> None:
+    for norm in ("token", "sequence", "constant"):
+        assert token_weights(torch.zeros(2, 3, dtype=torch.bool), norm=norm, max_new_tokens=4)[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("token_truncate", [[2.0, 0.5], [1.0, 1.0]]),
+        ("token_mask", [[0.0, 0.5], [1.0, 1.0]]),
+        ("sequence_truncate", [[1.5, 1.5], [1.0, 1.0]]),
+        ("sequence_mask", [[1.5, 1.5], [1.0, 1.0]]),
+        ("geometric_mask", [[1.0, 1.0], [1.0, 1.0]]),
+    ],
+)
+def test_corrections_of_a_sampler(kind: str, expected: list[list[float]]) -> None:
+    # Ratios of the first response: 3 and .5, product 1.5, geometric mean 1.22; of the second: 1.
+    old = numbers([math.log(3.0), math.log(0.5)], [0.0, GARBAGE])
+    mask = torch.tensor([[True, True], [True, False]])
+    seen = correction(old, torch.zeros_like(old), mask, kind=kind, low=0.2, high=2.0)
+    assert seen.flatten().tolist() == pytest.approx([x for row in expected for x in row])
+
+
+def test_a_long_response_is_masked_by_its_sum_and_not_by_its_mean() -> None:
+    """Equal small gaps add up: the sum over 200 tokens leaves the bounds, the geometric mean does not."""
+    old, mask = torch.full((1, 200), 0.01, dtype=torch.float64), torch.ones(1, 200, dtype=torch.bool)
+    bounds = {"low": 0.5, "high": 2.0}
+    assert correction(old, torch.zeros_like(old), mask, kind="sequence_mask", **bounds).sum() == 0
+    assert correction(old, torch.zeros_like(old), mask, kind="geometric_mask", **bounds).sum() == 200
+    same = correction(old, old, mask, kind="sequence_mask", **bounds)
+    assert same.unique().tolist() == [1.0]
+
+
+def test_an_unknown_correction_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'mean_mask'"):
+        correction(
+            torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), kind="mean_mask", low=0, high=1
+        )
+
+
+def test_the_most_uncertain_tokens_are_those_above_a_quantile_of_all_that_count() -> None:
+    entropies = numbers([0.1, 0.9, GARBAGE], [0.5, 0.7, 0.3])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    # Sorted .1 .3 .5 .7 .9: the quantile .5 is .5.
+    seen = uncertain(entropies, mask, share=0.5)
+    assert seen.tolist() == [[False, True, False], [True, True, False]]
+    assert uncertain(entropies, mask, share=1.0).tolist() == mask.tolist()

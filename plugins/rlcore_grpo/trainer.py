@@ -1,0 +1,182 @@
+"""GRPO's loop: sample groups of responses, compare the responses of each, learn from them, yield."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore import ops
+from rlcore.logging import get_logger
+from rlcore.protocols import Policy
+from rlcore.training import Meter, Run, disable_dropout, minibatches, warn_of_bias
+from rlcore.types import Metrics, Trajectories, grouped
+from rlcore_grpo.config import GRPOConfig, check, workload
+from rlcore_grpo.loss import cispo_loss, clipped_loss, ratios, sapo_loss, token_weights, uncertain
+from rlcore_grpo.rounds import Rounds
+
+
+class GRPOTrainer:
+    """Group-relative policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("reward_fn", "prompts")
+    default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    workload = staticmethod(workload)
+
+    def __init__(self, config: GRPOConfig, run: Run) -> None:
+        self.config, self.run, self.num_rounds = config, run, 0
+        check(config, run.ranks.world)
+        warn_of_bias(run)
+        self._policy = run.build_policy(reference=config.kl_coef > 0)
+        disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.rounds = Rounds(config, run, self._policy)
+        self.store = run.make_store()
+        run.plan_steps(len(run.prompts) / self.rounds.num_prompts)
+        self.updater = run.updater(
+            self._policy, config.optimizer, updates_per_step=config.iterations * config.minibatches
+        )
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each round, when everything it sampled has been learned from."""
+        while True:
+            metrics = self.rollout()
+            metrics |= self.update(self.store.take().to(self.run.ranks.device))
+            self.num_rounds += 1
+            yield metrics | {"progress/epoch": self.rounds.order.epoch}
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    def rollout(self) -> Metrics:
+        """Sample a round, and put it in the store with its advantages."""
+        batch, metrics = self.rounds.sample()
+        self.store.append(batch)
+        self.run.observers.on_rollout(self.run, batch)
+        advantages = batch["advantages"][batch["counts"]]
+        if len(advantages):
+            metrics |= {
+                "advantage/mean": float(advantages.mean()), "advantage/std": float(advantages.std(correction=0)),
+            }  # fmt: skip
+        return metrics
+
+    def update(self, batch: Trajectories) -> Metrics:
+        """Learn from a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
+        config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
+        skipped, size = self.updater.num_skipped, config.num_generations
+        batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
+        per_step = -(-len(batch) // size // config.minibatches) * size
+        for iteration in range(config.iterations if len(batch) else 0):
+            seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + iteration
+            for minibatch in minibatches(batch, per_step, seed=seed, group=size):
+                self._learn(minibatch, meter)
+        return meter.means() | {
+            "policy/skipped": float(self.updater.num_skipped - skipped),
+            "lr": self.updater.lr,
+            "time/update_s": time.perf_counter() - begun,
+        }
+
+    def _learn(self, minibatch: Trajectories, meter: Meter) -> None:
+        """Make one optimizer step, or none if no response teaches anything."""
+        config, size, mask = self.config, self.config.num_generations, minibatch.action_mask
+        longest = self.run.config.gen.max_new_tokens
+        weights, divisor = token_weights(mask, norm=config.norm, max_new_tokens=longest)
+        minibatch = minibatch.with_columns(weights=weights)
+        if config.top_entropy < 1 and divisor:
+            minibatch = minibatch.with_columns(learns=uncertain(minibatch["entropy"], mask, share=config.top_entropy))
+        minibatch = self._with_gradient(minibatch)
+        if not bool(minibatch.action_mask.any()):
+            self.updater.skip()
+            get_logger("grpo").warning(
+                "an optimizer step is left out: no response has an advantage and a token that counts",
+                step=self.run.step + 1,
+            )
+            return
+        bound = config.micro_batch_size
+        together = size if not bound or bound >= size else 1  # a prompt is read once for all that continue it
+        self.updater.accumulate(
+            minibatch, self.loss, meter, size=bound, tokens=config.micro_batch_tokens, group=together, count=divisor
+        )
+        self.updater.step(meter)
+
+    def _with_gradient(self, minibatch: Trajectories) -> Trajectories:
+        """Leave out groups whose advantages are all 0, unless the KL or entropy term has a gradient there.
+
+        Their tokens still count in what the loss is divided by, so that the gradient is the same.
+        """
+        config = self.config
+        if (config.kl_coef and config.kl_in == "loss") or config.entropy_coef:
+            return minibatch
+        teaches = ((minibatch["advantages"] != 0) & minibatch.action_mask.any(1)).view(-1, config.num_generations)
+        return minibatch.rows(grouped(teaches.any(1).nonzero()[:, 0], config.num_generations))
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each chosen token of a micro-batch, weighted as `norm` says, and its metrics."""
+        config, mask, advantages = self.config, part.action_mask, part["advantages"][:, None]
+        outputs = self._policy.score(part, entropy=config.entropy_coef > 0, temperature=self.run.temperature)
+        logprobs = outputs.logprobs
+        old = part["old_logprobs"] if "old_logprobs" in part else logprobs.detach()
+        ratio = ratios(logprobs, old, mask, level=config.level)
+        policy = self._surrogate(ratio, logprobs, advantages)
+        if "is_weights" in part:
+            policy = policy * part["is_weights"]
+        if config.off_policy_mask is not None:
+            fallen = (torch.where(mask, old - logprobs.detach(), 0.0).sum(1) / part.num_actions.clamp(min=1))[:, None]
+            policy = policy.masked_fill((advantages < 0) & (fallen > config.off_policy_mask), 0.0)
+        if "learns" in part:
+            policy = policy.where(part["learns"], 0.0)
+        loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}
+        if "ref_logprobs" in part and config.kl_in == "loss":
+            kl = self._kl(part, logprobs, old)
+            loss, metrics["loss/kl"] = loss + config.kl_coef * kl, kl
+        if config.entropy_coef:
+            entropy = outputs.need("entropy")
+            loss, metrics["policy/entropy"] = loss - config.entropy_coef * entropy, entropy
+        if "is_weights" in part:
+            weights = part["is_weights"]
+            metrics |= {"is/weight_mean": weights, "is/masked_fraction": (weights == 0).float()}
+        return loss * part["weights"], metrics
+
+    def _surrogate(self, ratio: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
+        config = self.config
+        if config.surrogate == "cispo":
+            return cispo_loss(ratio, logprobs, advantages, cap=config.cispo_cap)
+        if config.surrogate == "sapo":
+            return sapo_loss(ratio, advantages)
+        return clipped_loss(ratio, advantages, low=config.clip_low, high=config.clip_high, dual_clip=config.dual_clip)
+
+    def _kl(self, part: Trajectories, logprobs: Tensor, old: Tensor) -> Tensor:
+        """Return the KL to the reference at each token, with gradients."""
+        reference = part["ref_logprobs"].where(part.action_mask, logprobs.detach())
+        kl = ops.kl_estimate(logprobs, reference, estimator=self.config.kl_estimator)
+        return kl * ratios(logprobs, old, part.action_mask) if self.config.kl_ratio else kl
+
+    @torch.no_grad()
+    def _metrics(self, ratio: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+        config = self.config
+        return {
+            "policy/approx_kl": ops.kl_estimate(old, logprobs, estimator="k3"),
+            "policy/ratio_mean": ratio,
+            "policy/clip_low_fraction": ((ratio < 1 - config.clip_low) & (advantages < 0)).float(),
+            "policy/clip_high_fraction": ((ratio > 1 + config.clip_high) & (advantages > 0)).float(),
+            **({} if config.entropy_coef else {"policy/entropy": -logprobs}),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer, the order of prompts and the round's number."""
+        return {
+            "updater": self.updater.state_dict(),
+            "order": self.rounds.order.state_dict(),
+            "num_rounds": self.num_rounds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.updater.load_state_dict(state["updater"])
+        self.rounds.order.load_state_dict(state["order"])
+        self.num_rounds = state["num_rounds"]
