@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rlcore.components import Dropped
     from rlcore.ranks import Ranks
     from rlcore.settings import DataConfig, SamplingConfig, TrainConfig
-    from rlcore.types import Sample
-
 
 __all__ = [
     "Architecture",
@@ -63,7 +61,8 @@ class Trainer(Protocol):
       over one of them; two trainers that fit equally well are an error that names both.
     * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
       on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
-      `data.prompt_pipeline` or `model.architecture`. The conformance kit then feeds the trainer the `example_rows` of
+      `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a
+      static method that returns it, called with them. The conformance kit then feeds the trainer the `example_rows` of
       that pipeline, and trains the `example_model` of that architecture.
     """
 
@@ -127,7 +126,11 @@ class PromptPipeline(Protocol):
 
 
 class SamplePipeline(Protocol):
-    """A function that turns a data source into demonstrations; built-in: `rlcore.data.samples.build_samples`.
+    """A function that turns a data source into rows to train on; built-in: `rlcore.data.samples.build_samples`.
+
+    A demonstration is a `Sample`. A row of more than one sequence is an object of an attrs class whose fields are
+    samples and plain values: `rlcore.types.Pair`, or a class of the plugin's own. `run.samples` then holds these
+    objects, in which the core finds the sequences (`rlcore.types.sequences_of`) to fingerprint and to plan them.
 
     A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
     `example_rows`.
@@ -135,7 +138,7 @@ class SamplePipeline(Protocol):
 
     def __call__(
         self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
-    ) -> list[Sample]:
+    ) -> Sequence[Any]:
         """Tokenise a source and mark the tokens to train on; the result must be the same on every rank.
 
         Args:
@@ -146,7 +149,7 @@ class SamplePipeline(Protocol):
             what: name of the option that holds the source, for error messages.
 
         Returns:
-            One `Sample` per row, in the order of the rows.
+            One `Sample`, or one object of another class, per row, in the order of the rows.
         """
         ...
 

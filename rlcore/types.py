@@ -227,6 +227,60 @@ class Sample:
     ended: bool = True
 
 
+@attrs.frozen
+class Pair:
+    """Two answers to one prompt, of which the first is preferred.
+
+    Attributes:
+        chosen: the prompt with the preferred answer; an answer without chosen tokens is empty.
+        rejected: the same prompt, with the same tokens, and the other answer.
+        margin: by how much the score of the chosen answer should exceed the other's, at least 0; None if unknown.
+        is_tie: whether neither answer is better.
+    """
+
+    chosen: Sample
+    rejected: Sample
+    margin: float | None = None
+    is_tie: bool = False
+
+
+@attrs.frozen
+class LabelledSample:
+    """An answer with a verdict.
+
+    Attributes:
+        sample: the prompt with the answer.
+        label: whether the answer is desirable.
+    """
+
+    sample: Sample
+    label: bool
+
+
+@attrs.frozen
+class SteppedSample:
+    """An answer in steps, each with a verdict.
+
+    Attributes:
+        sample: the prompt with all steps.
+        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, -100 elsewhere.
+    """
+
+    sample: Sample
+    labels: tuple[int, ...]
+
+
+def sequences_of(row: Any) -> list[Sample]:
+    """Return the sequences of a row of training data: a `Sample` itself, or the samples among the fields of another.
+
+    A pipeline may return rows of any attrs class, such as `Pair`, whose fields are samples and plain values.
+    """
+    if isinstance(row, Sample):
+        return [row]
+    values = [getattr(row, field.name) for field in attrs.fields(type(row))]
+    return [value for value in values if isinstance(value, Sample)]
+
+
 @attrs.frozen(eq=False)
 class PolicyOutputs:
     """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.

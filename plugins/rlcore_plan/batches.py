@@ -11,19 +11,22 @@ from rlcore_plan.planned_run import PlannedRun, vocabulary_of
 
 def pieces(subject: PlannedRun, batch: Trajectories, size: int) -> list[Trajectories]:
     """Cut a batch into micro-batches as the run does."""
-    bound = subject.workload.micro_batch_tokens
-    return [piece for piece, _ in micro_batches(batch, size, subject.ranks, tokens=bound)]
+    workload = subject.workload
+    bound, group = workload.micro_batch_tokens, workload.group
+    return [piece for piece, _ in micro_batches(batch, size, subject.ranks, tokens=bound, group=group)]
 
 
 def learned(subject: PlannedRun) -> Trajectories:
     """Return one rank's batch of an optimizer step: rollouts of the maximum length, or samples."""
+    group, size = subject.workload.group, subject.workload.batch_size
     if subject.workload.num_sampled:
-        return rollouts(subject, subject.share(subject.workload.batch_size))
+        return rollouts(subject, subject.share(size // group) * group)
     samples = subject.lengths.samples
-    order, batches = Order(len(samples), subject.settings.run.seed), []
-    while order.position < len(samples):
-        indices = order.take_within_pass(subject.workload.batch_size)
-        batches.append([samples[i] for i in indices[:: subject.world]])
+    count = len(samples) // group
+    order, batches = Order(count, subject.settings.run.seed), []
+    while order.position < count:
+        indices = order.take_within_pass(max(size // group, 1))[:: subject.world]
+        batches.append([sample for i in indices for sample in samples[i * group : (i + 1) * group]])
     return stack_samples(max(batches, key=lambda batch: sum(len(each.tokens) for each in batch)))
 
 

@@ -12,6 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rlcore.config import Workload
 from rlcore.config.paths import existing_path
 from rlcore.errors import ConfigError
 from rlcore.models.hub import is_hub_id
@@ -19,7 +20,7 @@ from rlcore.models.tokenizers import load_tokenizer
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
-from rlcore.types import Sample
+from rlcore.types import Sample, sequences_of
 
 UNREAD = "not read here"
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
@@ -34,7 +35,7 @@ class Lengths:
         num_prompts: number of prompts; 0 if unknown.
         eval_prompt: tokens of the longest evaluation prompt.
         num_eval_prompts: number of evaluation prompts; 0 if unknown.
-        samples: the tokenized demonstrations.
+        samples: the sequences of the tokenized demonstrations, or of rows of another form, such as pairs.
         notes: the assumptions about lengths.
     """
 
@@ -83,6 +84,7 @@ def find_lengths(
     inputs: Inputs,
     chosen: Chosen,
     tokenizer: PreTrainedTokenizerBase | None,
+    workload: Workload,
     *,
     max_prompt: int,
     max_length: int,
@@ -94,6 +96,7 @@ def find_lengths(
         inputs: the prompts and samples that it names.
         chosen: the components that it names, among them the pipelines.
         tokenizer: the run's tokenizer; None if it would have to be downloaded.
+        workload: the batch sizes of the run.
         max_prompt: largest number of tokens of a prompt that the policy accepts, 0 for any number.
         max_length: largest number of tokens of prompt and continuation together, 0 for any number.
 
@@ -119,12 +122,14 @@ def find_lengths(
     if inputs.samples is not None and samples is None:
         length = data.max_sample_tokens or max_length
         notes.append(_note("samples", length, "data.max_sample_tokens", given=bool(data.max_sample_tokens)))
-        samples = [Sample(tokens=(0,) * length, action_mask=(False,) + (True,) * (length - 1))]
+        one = Sample(tokens=(0,) * length, action_mask=(False,) + (True,) * (length - 1))
+        samples = [one] * workload.group
     evaluated = max((len(prompt.tokens) for prompt in held_out or ()), default=longest)
     num_eval = (
         len(held_out or ()) if inputs.eval_prompts is not None else min(len(prompts or ()), settings.eval.num_prompts)
     )
-    return Lengths(longest, len(prompts or ()), evaluated, num_eval, samples or (), tuple(notes))
+    sequences = [sequence for row in samples or () for sequence in sequences_of(row)]
+    return Lengths(longest, len(prompts or ()), evaluated, num_eval, sequences, tuple(notes))
 
 
 def _is_here(source: Any) -> bool:

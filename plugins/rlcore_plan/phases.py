@@ -200,7 +200,8 @@ def _scoring(subject: PlannedRun, live: LiveBytes) -> list[tuple[int, int]]:
     )
     if not workload.num_scored or (are_reused and not workload.reference):
         return []
-    batch = pieces(subject, rollouts(subject, subject.share(workload.num_sampled)), workload.num_scored)[0]
+    scored = rollouts(subject, subject.share(workload.num_sampled)) if workload.num_sampled else learned(subject)
+    batch = pieces(subject, scored, workload.num_scored)[0]
     before = live.restart()
     with torch.no_grad():
         if workload.reference:

@@ -103,7 +103,7 @@ def build_subject(
     else:
         policy, ranks = _build_policy(inputs, chosen, workload, tokenizer), _ranks(settings)
     bounds = {"max_prompt": policy.max_prompt_length, "max_length": policy.max_length}
-    lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, **bounds)
+    lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
     workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
     policy.module.train()
     found = [config for _, config in sections(options, "trainer")]

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+import attrs
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -44,19 +45,25 @@ def digest(parts: Iterable[bytes]) -> str:
     return found.hexdigest()[:DIGITS]
 
 
-def fingerprint_rows(rows: Sequence[Prompt | Sample | SampleReward]) -> str:
-    """Return the number of rows and a digest of them: of prompts the text, the tokens and the columns."""
+def fingerprint_rows(rows: Sequence[Any]) -> str:
+    """Return the number of rows and a digest of them.
+
+    Of prompts the text, the tokens and the columns count, of rows of other forms, such as pairs, every field.
+    """
     return f"{len(rows)} rows, sha256 {digest(part for row in rows for part in _row(row))}"
 
 
-def _row(row: Prompt | Sample | SampleReward) -> Iterator[bytes]:
+def _row(row: Any) -> Iterator[bytes]:
     if isinstance(row, Prompt):
         columns = to_json(row.columns) if row.columns else ""
         yield from (_encode(row.text), array("q", row.tokens).tobytes(), _encode(columns))
     elif isinstance(row, Sample):
         yield from (array("q", row.tokens).tobytes(), bytes(row.action_mask), bytes([row.ended]))
-    else:
+    elif isinstance(row, SampleReward):
         yield from (array("d", row.tokens).tobytes(), bytes([row.dense]))
+    else:
+        for value in (getattr(row, field.name) for field in attrs.fields(type(row))):
+            yield from _row(value) if isinstance(value, Sample) else [_encode(to_json(value))]
 
 
 def fingerprint_table(table: Tensor) -> str:

@@ -19,6 +19,7 @@ class Workload:
 
     Attributes:
         batch_size: sequences of one optimizer step, on all ranks together.
+        group: so many consecutive sequences stay together in every batch, 2 for pairs.
         micro_batch_size: sequences of one forward pass with gradients on a rank; 0 takes all.
         micro_batch_tokens: tokens of one such pass at the most, padding counted; 0 sets no bound.
         num_sampled: prompts continued in a round, on all ranks together; 0 where it learns from samples alone.
@@ -32,6 +33,7 @@ class Workload:
     """
 
     batch_size: int
+    group: int = 1
     micro_batch_size: int = 0
     micro_batch_tokens: int = 0
     num_sampled: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Conversation = Sequence[Mapping[str, Any]]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def is_conversation(value: object) -> bool:
@@ -25,15 +27,38 @@ def is_conversation(value: object) -> bool:
     )
 
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str) -> str:
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Conversation,
+    where: str,
+    *,
+    template: Mapping[str, Any] = NOTHING,
+) -> str:
     """Render a conversation as a prompt: the header of a new assistant turn follows, unless the last turn is one.
+
+    Args:
+        tokenizer: the tokenizer with the chat template.
+        messages: the conversation.
+        where: the row, for errors.
+        template: further variables of the chat template, such as `tools`.
 
     Raises:
         DataError: the tokenizer has no chat template, or the template raises an error.
     """
     if messages[-1]["role"] == "assistant":
-        return _render(tokenizer, messages, where, continue_final_message=True)
-    return _render(tokenizer, messages, where, add_generation_prompt=True)
+        return _render(tokenizer, messages, where, continue_final_message=True, **template)
+    return _render(tokenizer, messages, where, add_generation_prompt=True, **template)
+
+
+def render_conversation(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Conversation,
+    where: str,
+    *,
+    template: Mapping[str, Any] = NOTHING,
+) -> str:
+    """Render a whole conversation, without the header of a further turn; the arguments are those of `render_prompt`."""
+    return _render(tokenizer, messages, where, **template)
 
 
 def split_turns(
@@ -107,12 +132,17 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: s
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Conversation, where: str, **how: Any) -> Any:
     _template(tokenizer, where)
     try:
-        return tokenizer.apply_chat_template([dict(message) for message in messages], **how)
+        return tokenizer.apply_chat_template([without_none(message) for message in messages], **how)
     except Exception as error:  # a template is a program, and the tokenizer may refuse what it renders
         raise DataError(
             f"{where}: the chat template raised {describe_error(error)}. "
             f"Its messages have the roles {[message['role'] for message in messages]}"
         ) from error
+
+
+def without_none(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message without the keys that `datasets` fills with None where other rows have them."""
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def _template(tokenizer: PreTrainedTokenizerBase, where: str) -> str:

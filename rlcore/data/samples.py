@@ -10,9 +10,9 @@ import attrs
 from rlcore.data.chat import is_conversation, marked_turns, split_turns
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import (
-    decode,
     encode,
     encode_continuations,
+    end_of_turn,
     eos_id,
     missing_opening,
     opening_tokens,
@@ -218,10 +218,7 @@ def _join_rendered(
     tokens: list[int] = []
     mask: list[bool] = []
     for ids, chosen in zip(pieces, draft.chosen, strict=True):
-        end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
-        # Generation stops at the token that ends a turn; a line break that the template writes after it is not chosen.
-        if "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip():
-            end = len(ids)
+        end = end_of_turn(tokenizer, ids, special)
         tokens += ids
         mask += [chosen and k < end for k in range(len(ids))]
     return tokens, mask

@@ -181,6 +181,21 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
 
+def end_of_turn(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special: frozenset[int]) -> int:
+    """Return the number of tokens of a rendered turn through the one that ends it.
+
+    Generation stops at that token; a line break that a chat template writes after it is not chosen.
+
+    Args:
+        tokenizer: any tokenizer.
+        ids: the turn.
+        special: the ids of `special_ids`.
+    """
+    end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
+    is_text = end < len(ids) and "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip()
+    return len(ids) if is_text else end
+
+
 def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids that a tokenizer adds before a text, and those that it adds after it."""
     for probe in _encodable(tokenizer, _PROBES):

@@ -89,9 +89,24 @@ COMMANDS = (
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
-    """Register the tokenisation of prompts and samples."""
+    """Register the tokenisation of prompts, demonstrations, preferences and labelled answers."""
     register("prompts", "rlcore.data.prompts:build_prompts", summary="tokenise prompts")
     register("samples", "rlcore.data.samples:build_samples", summary="tokenise demonstrations and mark their outputs")
+    register(
+        "preferences",
+        "rlcore.data.preferences:build_preferences",
+        summary="tokenise pairs of a chosen and a rejected answer",
+    )
+    register(
+        "unpaired",
+        "rlcore.data.labelled_answers:build_unpaired",
+        summary="tokenise answers, each labelled desirable or not",
+    )
+    register(
+        "stepwise",
+        "rlcore.data.labelled_answers:build_stepwise",
+        summary="tokenise answers in steps, each labelled correct or not",
+    )
 
 
 @hookimpl

@@ -11,6 +11,7 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.data.order import Order
+    from rlcore.data.preferences import stack_pairs, usable_pairs
     from rlcore.data.samples import stack_samples
     from rlcore.models.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
@@ -40,13 +41,16 @@ __all__ = [
     "put_through",
     "rollout_health",
     "rollout_metrics",
+    "stack_pairs",
     "stack_samples",
+    "usable_pairs",
     "validate",
     "warn_of_bias",
 ]
 
 _HOMES = {
     "rlcore.data.order": ("Order",),
+    "rlcore.data.preferences": ("stack_pairs", "usable_pairs"),
     "rlcore.data.samples": ("stack_samples",),
     "rlcore.models.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),

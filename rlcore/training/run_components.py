@@ -94,16 +94,30 @@ def _find_trainer(settings: TrainConfig, inputs: Inputs) -> Component[Any]:
     return default_trainer(inputs.given, trainers) if named is None else trainers.get(named)
 
 
+def own_choice(component: Component[Any], attribute: str, options: Any) -> str | None:
+    """Return the name in a class attribute of a trainer, such as `sample_pipeline`; None if it has no such attribute.
+
+    Args:
+        component: the trainer.
+        attribute: `sample_pipeline`, `prompt_pipeline` or `architecture`.
+        options: the trainer's options, which an attribute that is a function is called with.
+
+    Raises:
+        PluginError: the attribute is no name.
+    """
+    value = getattr(component.target(), attribute, None)
+    name = value(options) if callable(value) else value
+    if not isinstance(name, str | None):
+        raise PluginError(f"{component}: {attribute} = {name!r:.80}: must be the name of a registered component")
+    return name
+
+
 def _own_choices(trainer: Choice | None) -> dict[str, str]:
     """Return the components that a trainer's class names for a run in which the user names none."""
-    if trainer is None:  # after an error
+    if trainer is None or (trainer.options is None and trainer.component.config_class() is not None):  # after an error
         return {}
-    target: Any = trainer.component.target()
-    own = {name: getattr(target, name, None) for name in (*PIPELINES, "architecture")}
-    for name, value in own.items():
-        if not isinstance(value, str | None):
-            raise PluginError(f"{trainer.component}: {name} = {value!r:.80}: must be a component's name")
-    return {name: value for name, value in own.items() if value}
+    found = {name: own_choice(trainer.component, name, trainer.options) for name in (*PIPELINES, "architecture")}
+    return {name: own for name, own in found.items() if own}
 
 
 def _find_architecture(settings: TrainConfig, inputs: Inputs, own: Mapping[str, str]) -> Component[Any]:

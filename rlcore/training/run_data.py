@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from rlcore.protocols import Policy, PromptPipeline, SamplePipeline
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
-from rlcore.types import Prompt, Sample, to_device
+from rlcore.types import Prompt, to_device
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -79,12 +79,12 @@ class RunData:
         return self.prompts[: self.config.eval.num_prompts] if self.inputs.prompts is not None else []
 
     @cached_property
-    def samples(self) -> list[Sample]:
-        """Return the demonstrations, tokenised."""
+    def samples(self) -> Sequence[Any]:
+        """Return the demonstrations, tokenised: `Sample` objects, or rows of the form that the pipeline returns."""
         return self._read_samples(self.inputs.samples, "samples")
 
     @cached_property
-    def eval_samples(self) -> list[Sample]:
+    def eval_samples(self) -> Sequence[Any]:
         """Return the held-out demonstrations, tokenised; none if the user gave none."""
         if self.inputs.eval_samples is None:
             return []
@@ -102,7 +102,7 @@ class RunData:
         limit = longest + 1 if longest else 0
         return self.build_prompts(source, self.tokenizer, self.data, max_length=limit, what=what)
 
-    def _read_samples(self, source: Any, what: str) -> list[Sample]:
+    def _read_samples(self, source: Any, what: str) -> Sequence[Any]:
         limit = self.built_policy.max_length
         return self.build_samples(source, self.tokenizer, self.data, max_length=limit, what=what)
 

@@ -48,9 +48,7 @@ def test_an_option_of_the_user_overrides_the_trainer(tmp_path: Path) -> None:
 
 
 def test_an_attribute_that_is_no_name_is_an_error_of_the_plugin(tmp_path: Path) -> None:
-    with pytest.raises(
-        PluginError, match=r"names-a-tuple.*sample_pipeline = \('triples',\): must be a component's name"
-    ):
+    with pytest.raises(PluginError, match=r"names-a-tuple.*sample_pipeline = \('triples',\): must be the name"):
         trained(tmp_path, "names-a-tuple", samples=[["ab", "cd"]])
 
 

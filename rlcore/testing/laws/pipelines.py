@@ -8,7 +8,7 @@ rows that it accepts.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -44,12 +44,12 @@ def it_reads_rows(subject: Subject) -> None:
 def entries_are_complete(subject: Subject) -> None:
     """A prompt has text, tokens and columns.
 
-    A demonstration has tokens and an `action_mask` of the same length, which is False for the first token and True for
-    some other.
+    A demonstration, and each sequence of a row of another form, has tokens and an `action_mask` of the same length,
+    which is False for the first token and True for some other.
     """
     from rlcore.types import Prompt
 
-    for i, entry in enumerate(_run(subject, _rows(subject))):
+    for i, entry in _sequences(_run(subject, _rows(subject))):
         require(len(entry.tokens) > 0, f"entry {i} has no tokens; raise a DataError that names the row")
         if isinstance(entry, Prompt):
             require(type(entry.text) is str, f"entry {i} has the text {entry.text!r}; return the prompt as a str")
@@ -72,7 +72,7 @@ def tokens_are_ints(subject: Subject) -> None:
     """Tokens are a tuple of Python ints, valid ids of the tokenizer; tensors and numpy numbers are not accepted."""
     from rlcore.testing.small import VOCABULARY
 
-    for i, entry in enumerate(_run(subject, _rows(subject))):
+    for i, entry in _sequences(_run(subject, _rows(subject))):
         kinds = sorted({type(token).__name__ for token in entry.tokens} - {"int"})
         require(not kinds, f"entry {i} has tokens of type {', '.join(kinds)}; return ints, as tensor.tolist() does")
         require(
@@ -132,11 +132,11 @@ def columns_are_kept(subject: Subject) -> None:
 def long_rows_are_truncated_or_refused(subject: Subject) -> None:
     """No entry is longer than `max_length`: a longer row is truncated or raises a DataError."""
     rows = _rows(subject)
-    longest = max(len(entry.tokens) for entry in _run(subject, rows))
+    longest = max(len(entry.tokens) for _, entry in _sequences(_run(subject, rows)))
     bound = max(2, longest // 2)
     made = _attempt(subject, rows, max_length=bound)
     if isinstance(made, list):
-        over = max(len(entry.tokens) for entry in made)
+        over = max(len(entry.tokens) for _, entry in _sequences(made))
         require(
             over <= bound, f"an entry has {over} tokens with max_length = {bound}; truncate it, or raise a DataError"
         )
@@ -226,6 +226,16 @@ def _compare(first: Sequence[Any], then: Sequence[Any], when: str, advice: str) 
     require(len(first) == len(then), f"there are {len(first)} entries, but {when} {len(then)}; {advice}")
     for i, (one, other) in enumerate(zip(first, then, strict=True)):
         require(_plain(one) == _plain(other), f"entry {i} is {_plain(one)}, but {when} {_plain(other)}; {advice}")
+
+
+def _sequences(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the prompt of each entry, or each of its sequences, with its index."""
+    from rlcore.types import Prompt, sequences_of
+
+    for i, entry in enumerate(entries):
+        found = [entry] if isinstance(entry, Prompt) else sequences_of(entry)
+        require(bool(found), f"entry {i} is {entry!r:.80}, without a `Sample` among its fields")
+        yield from ((i, each) for each in found)
 
 
 def _plain(entry: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.rig.compare_runs import check_close, check_equal
 from rlcore.testing.rig.runs import FinishedRun, Tiny, eager_options, run, run_on_two_ranks, steady_options
-from rlcore.types import Trajectories
+from rlcore.types import Sample, Trajectories
 
 FEW = 2
 """Steps of runs that are compared with a tolerance: rounding differences grow with every step."""
@@ -166,6 +166,11 @@ def _first_and_last(ran: FinishedRun, metric: str) -> tuple[float, float]:
 @torch.no_grad()
 def _loss(ran: FinishedRun) -> float:
     samples = ran.result.run.samples
+    if not all(isinstance(sample, Sample) for sample in samples):
+        raise LawBroken(
+            "the rows of its pipeline are no demonstrations, whose loss the kit could compute; name the metric that "
+            "decreases during training in the attribute `lowers`, such as `lowers = 'loss/total'`"
+        )
     batch = Trajectories.stack([sample.tokens for sample in samples], [sample.action_mask for sample in samples])
     outputs = ran.result.policy.score(batch)
     return -float(outputs.logprobs.sum() / batch.num_actions.sum())

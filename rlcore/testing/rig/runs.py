@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlcore.config import merge, unstructure
+from rlcore.components import Component
+from rlcore.config import merge, structure, unstructure
 from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.plugins.registry import registries
 from rlcore.settings import OptimizerConfig
@@ -33,7 +34,7 @@ from rlcore.testing.small import (
     make_tokenizer,
 )
 from rlcore.training.api import Result, train
-from rlcore.training.run_components import PIPELINES
+from rlcore.training.run_components import PIPELINES, own_choice
 
 INPUTS: dict[str, Any] = {
     "prompts": list(PROMPTS), "samples": [list(sample) for sample in SAMPLES], "rewards": list(REWARDS),
@@ -203,11 +204,16 @@ def run_described(description: Mapping[str, Any]) -> int:
     return run(Tiny(**description)).result.run.step
 
 
+def _own(tiny: Tiny, attribute: str) -> str | None:
+    component: Component[Any] = registries().trainers.get(tiny.trainer)
+    cls = component.config_class()
+    options = None if cls is None else structure(cls, tiny.options, where=f"options of {component.qualified}")
+    return own_choice(component, attribute, options)
+
+
 def _model_of(tiny: Tiny) -> PreTrainedModel:
     """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
-    trainer: Any = registries().trainers.get(tiny.trainer).target()
-    named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture")
-    named = named or getattr(trainer, "architecture", None)
+    named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture") or _own(tiny, "architecture")
     build = None if named is None else registries().architectures.get(named).target()
     make: Callable[[], PreTrainedModel] = getattr(build, "example_model", None) or MODELS[tiny.model]
     return make()
@@ -219,10 +225,9 @@ def inputs_of(tiny: Tiny) -> dict[str, Any]:
     A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`.
     """
     given = {name: INPUTS[name] for name in tiny.inputs}
-    trainer: Any = registries().trainers.get(tiny.trainer).target()
     data = merge(tiny.config, tiny.sections).get("data", {})
     for option, name in PIPELINES.items():
-        entry = data.get(option) or getattr(trainer, option, None) or name
+        entry = data.get(option) or _own(tiny, option) or name
         pipeline = registries().pipelines.get(entry["name"] if isinstance(entry, Mapping) else entry).target()
         rows = getattr(pipeline, "example_rows", None)
         if rows is None:

@@ -1,0 +1,214 @@
+"""Tokenise prompts with the answers to them, so that every answer to a prompt begins at the same token.
+
+Prompt and answer are rendered and tokenised as one text, and the prompt once more alone. The answers begin where these
+token sequences first differ from the prompt's: a token that spans the end of the prompt belongs to the answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from rlcore.data.chat import Conversation, is_conversation, render_conversation, render_prompt
+from rlcore.data.tokens import (
+    encode,
+    end_of_turn,
+    eos_id,
+    missing_opening,
+    opening_tokens,
+    rendered_opening,
+    special_ids,
+)
+from rlcore.errors import DataError
+from rlcore.safe_text import shorten
+from rlcore.types import Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+Content = str | Conversation
+
+
+@attrs.frozen(eq=False)
+class Exchange:
+    """A prompt and answers to it: all strings, or all conversations.
+
+    Attributes:
+        where: the row, for errors.
+        prompt: what comes before the answers; empty if there is nothing.
+        answers: the answers.
+        template: further variables of the chat template.
+    """
+
+    where: str
+    prompt: Content
+    answers: tuple[Content, ...]
+    template: Mapping[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def is_chat(self) -> bool:
+        """Return whether this is a conversation."""
+        return not isinstance(self.answers[0], str)
+
+
+def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the variables of the chat template that a row sets: `tools`, also as JSON, and `chat_template_kwargs`.
+
+    Raises:
+        DataError: one has another form.
+    """
+    tools, further = row.get("tools"), row.get("chat_template_kwargs")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise DataError(f"{where}: 'tools' is {shorten(tools)}, which is no JSON ({error})") from error
+    if not isinstance(tools, list | tuple | None) or not isinstance(further, Mapping | None):
+        raise DataError(f"{where}: 'tools' must be a list of JSON schemas, and 'chat_template_kwargs' a mapping")
+    return {**({"tools": list(tools)} if tools else {}), **(further or {})}
+
+
+def read_content(row: Mapping[str, Any], key: str, where: str) -> Content:
+    """Return the string or the messages under a key of a row.
+
+    Raises:
+        DataError: there is no such key, or its value has another form.
+    """
+    value = row.get(key)
+    if isinstance(value, str):
+        return value
+    if is_conversation(value):
+        messages: Conversation = value  # type: ignore[assignment]
+        return messages
+    if value is None:
+        raise DataError(f"{where}: has no key '{key}' (keys: {', '.join(map(repr, row)) or 'none'})")
+    raise DataError(
+        f"{where}: '{key}' is {shorten(value)} ({type(value).__name__}); it must be a string, or a list of "
+        "{role, content} messages"
+    )
+
+
+def check_forms(exchanges: Sequence[Exchange]) -> None:
+    """Check that either all rows are conversations or none is.
+
+    Raises:
+        DataError: two rows differ; it names the first that differs from the first row.
+    """
+    for each in exchanges:
+        if each.is_chat != exchanges[0].is_chat:
+            kinds = ["plain text", "a conversation"]
+            raise DataError(
+                f"{each.where}: is {kinds[each.is_chat]}, but {exchanges[0].where} is {kinds[not each.is_chat]}; write "
+                "all rows in one form"
+            )
+
+
+def tokenise_answers(
+    exchanges: Sequence[Exchange], tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int
+) -> list[tuple[Sample, ...]]:
+    """Return one sample for each answer, in which the answer is chosen.
+
+    Plain answers end with EOS if `data.append_eos` is set. A prompt is truncated to `data.max_prompt_tokens` and then
+    the whole to `data.max_sample_tokens`, on the right. A sample whose answer is empty, or is cut off, has no chosen
+    token.
+
+    Args:
+        exchanges: the rows.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+
+    Raises:
+        DataError: a row cannot be rendered, or is longer than `max_length`.
+    """
+    check_forms(exchanges)
+    texts = [_render(each, tokenizer, alone=bool(data.outputs_begin_text)) for each in exchanges]
+    flat = [(each.where, text) for each, group in zip(exchanges, texts, strict=True) for text in group]
+    ids = iter(encode(tokenizer, [text for _, text in flat], lambda i: flat[i][0]))
+    is_chat = bool(exchanges) and exchanges[0].is_chat
+    opening = rendered_opening(tokenizer, data.add_bos) if is_chat else opening_tokens(tokenizer, data.add_bos)
+    eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
+    samples = []
+    for each, group in zip(exchanges, texts, strict=True):
+        prompt, *wholes = [next(ids) for _ in group]
+        if data.outputs_begin_text and not is_chat:
+            start, answers = prompt, wholes
+        else:
+            shared = min(_count_common(prompt, whole) for whole in wholes)
+            start, answers = prompt[:shared], [whole[shared:] for whole in wholes]
+        start = _cut(missing_opening(start or answers[0], opening) + start, tokenizer, data, each.where)
+        made = []
+        for answer, text in zip(answers, each.answers, strict=True):
+            ended, count = _end(tokenizer, answer, text, special, eos)
+            made.append(_join(start, ended, count, data.max_sample_tokens, max_length, each.where))
+        samples.append(tuple(made))
+    return samples
+
+
+def _render(each: Exchange, tokenizer: PreTrainedTokenizerBase, *, alone: bool) -> list[str]:
+    """Return the text of the prompt, and for each answer that of prompt and answer (or of the answer `alone`)."""
+    if not each.is_chat:
+        return [str(each.prompt), *(str(text) if alone else f"{each.prompt}{text}" for text in each.answers)]
+    prompt: list[Any] = list(each.prompt)
+    head = render_prompt(tokenizer, prompt, each.where, template=each.template) if prompt else ""
+    wholes = [[*prompt, *answer] for answer in each.answers]
+    return [head, *(render_conversation(tokenizer, one, each.where, template=each.template) for one in wholes)]
+
+
+def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
+    limit = data.max_prompt_tokens
+    if not limit or len(tokens) <= limit:
+        return tokens
+    opening = tokens[:1] if tokens[0] == tokenizer.bos_token_id else []
+    if limit <= len(opening):
+        raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
+    size = limit - len(opening)
+    return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
+
+
+def _end(
+    tokenizer: PreTrainedTokenizerBase, ids: list[int], text: Content, special: frozenset[int], eos: int | None
+) -> tuple[list[int], int]:
+    """Return the tokens of an answer with EOS where it is missing, and how many of them are chosen."""
+    if isinstance(text, str):
+        return ([*ids, eos], len(ids) + 1) if eos is not None and text and ids[-1:] != [eos] else (ids, len(ids))
+    end = end_of_turn(tokenizer, ids, special)
+    if eos is None or not ids or end < len(ids) or ids[-1] in special:
+        return ids, end
+    return [*ids, eos], len(ids) + 1
+
+
+def _join(start: list[int], answer: list[int], count: int, limit: int, max_length: int, where: str) -> Sample:
+    tokens, size = [*start, *answer], len(start) + len(answer)
+    mask = [k >= len(start) and k < len(start) + count and k > 0 for k in range(size)]
+    if limit:
+        tokens, mask = tokens[:limit], mask[:limit]
+    if max_length and len(tokens) > max_length:
+        raise DataError(
+            f"{where}: has {len(tokens)} tokens, more than the model's context of {max_length}; shorten it, or set "
+            f"data.max_sample_tokens to at most {max_length} to truncate answers on the right"
+        )
+    return Sample(tokens=tuple(tokens), action_mask=tuple(mask), ended=len(tokens) == size)
+
+
+def number_rows(rows: Sequence[Any], what: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name of each row, for errors, and the row, which must be a mapping.
+
+    Raises:
+        DataError: there are no rows, or one is no mapping.
+    """
+    if not rows:
+        raise DataError(f"{what} is empty; at least one row is needed")
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{what}[{i}]: is {shorten(row)} ({type(row).__name__}); a row must be a mapping")
+        yield f"{what}[{i}]", row

@@ -1,0 +1,163 @@
+"""Answers with verdicts: one for each answer (`unpaired`) or for each of its steps (`stepwise`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlcore.data.answers import Exchange, number_rows, read_content, template_variables, tokenise_answers
+from rlcore.data.preferences import read_preference
+from rlcore.data.sources import load_source
+from rlcore.data.tokens import encode as encode_texts
+from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens
+from rlcore.errors import DataError
+from rlcore.safe_text import shorten
+from rlcore.types import LabelledSample, Pair, Sample, SteppedSample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+SEPARATOR = "\n"
+"""Text after every step of an answer; the label of the step is that of its last token."""
+UNLABELLED = -100
+"""Label of all other tokens, which `torch.nn.functional.cross_entropy` ignores."""
+
+
+def build_unpaired(
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+) -> list[LabelledSample | Pair]:
+    """Read and tokenise answers with a verdict each, in their order.
+
+    A row is a mapping with `prompt` (or `data.prompt_column`), `completion` and `label`, true or false; prompt and
+    completion are strings, or lists of {role, content} messages. A row with `chosen` and `rejected` gives a pair, as in
+    `rlcore.data.preferences.build_preferences`: its answers are a desirable and an undesirable one.
+
+    Args:
+        source: any source of `load_source`.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        what: the option that holds the rows, for errors.
+
+    Raises:
+        DataError: a row is invalid; the message names the first such row and the reason.
+    """
+    rows = list(number_rows(load_source(source, what), what))
+    exchanges = [_read_labelled(row, data.prompt_column, where) for where, row in rows]
+    labels = [_read_label(row, where) for where, row in rows]
+    sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
+    return [
+        Pair(made[0], made[1]) if label is None else LabelledSample(made[0], label)
+        for made, label in zip(sequences, labels, strict=True)
+    ]
+
+
+build_unpaired.example_rows = [  # type: ignore[attr-defined]  # read by the conformance kit
+    {"prompt": prompt, "completion": completion, "label": label}
+    for prompt, completion, label in (
+        ("ab", "cde", True), ("hello ", "you.", True), ("q", "!", False), ("f", "aa", True), ("z", "a b", False),
+        ("long ", "ago it", True), ("m", "nop", False), ("who? ", "me!", True), ("ab", "e", False),
+        ("ab", "c" * 12, False),
+    )
+]  # fmt: skip
+
+
+def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Exchange:
+    if row.get("completion") is None and row.get("chosen") is not None:
+        return read_preference(row, prompt_column, where)
+    prompt, completion = (read_content(row, key, where) for key in (prompt_column, "completion"))
+    if isinstance(prompt, str) != isinstance(completion, str):
+        raise DataError(f"{where}: one of '{prompt_column}' and 'completion' is a string, the other a list of messages")
+    return Exchange(where, prompt, (completion,), template_variables(row, where))
+
+
+def _read_label(row: Mapping[str, Any], where: str) -> bool | None:
+    if row.get("completion") is None:
+        return None
+    label = row.get("label")
+    if isinstance(label, bool) or label in (0, 1):
+        return bool(label)
+    raise DataError(f"{where}: 'label' is {shorten(label)}; it must be true for a desirable completion, else false")
+
+
+def build_stepwise(
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+) -> list[SteppedSample]:
+    """Read and tokenise answers in steps with a verdict each, in their order.
+
+    A row is a mapping with `prompt` (or `data.prompt_column`), a string, `completions`, a list of strings, and
+    `labels`, one true or false for each. Each step is followed by a line break, whose last token has the label.
+
+    Args:
+        source: any source of `load_source`.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        what: the option that holds the rows, for errors.
+
+    Raises:
+        DataError: a row is invalid, or no step of it is left once truncated; the message names the first such row.
+    """
+    rows = list(number_rows(load_source(source, what), what))
+    read = [_read_steps(row, data.prompt_column, where) for where, row in rows]
+    prompts = encode_texts(tokenizer, [prompt for prompt, _, _ in read], lambda i: rows[i][0])
+    flat = [step for _, steps, _ in read for step in steps]
+    tokens = iter(encode_continuations(tokenizer, flat))
+    (separator,) = encode_continuations(tokenizer, [SEPARATOR])
+    opening = opening_tokens(tokenizer, data.add_bos)
+    made = []
+    for prompt, (_, steps, labels), (where, _) in zip(prompts, read, rows, strict=True):
+        ids = missing_opening(prompt, opening) + prompt
+        start, marks = len(ids), [UNLABELLED] * len(ids)
+        for _, label in zip(steps, labels, strict=True):
+            step = [*next(tokens), *separator]
+            ids += step
+            marks += [UNLABELLED] * (len(step) - 1) + [int(label)]
+        made.append(_fit(ids, marks, start, data.max_sample_tokens, max_length, where))
+    return made
+
+
+build_stepwise.example_rows = [  # type: ignore[attr-defined]  # read by the conformance kit
+    {
+        "prompt": "ab" * (1 + i % 3),
+        "completions": ["c" * (1 + i % 4), "de"][: 1 + i % 2],
+        "labels": [True, i % 3 == 0][: 1 + i % 2],
+    }
+    for i in range(10)
+]
+
+
+def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple[str, Sequence[str], Sequence[bool]]:
+    prompt, steps, labels = (row.get(key) for key in (prompt_column, "completions", "labels"))
+    if not isinstance(prompt, str):
+        raise DataError(
+            f"{where}: '{prompt_column}' is {shorten(prompt)}; the prompt of an answer in steps is a string"
+        )
+    if not isinstance(steps, list | tuple) or not steps or not all(isinstance(step, str) for step in steps):
+        raise DataError(f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step")
+    if (
+        not isinstance(labels, list | tuple)
+        or len(labels) != len(steps)
+        or any(label not in (0, 1) for label in labels)
+    ):
+        raise DataError(
+            f"{where}: 'labels' is {shorten(labels)}; it must be one true or false for each of {len(steps)} steps"
+        )
+    return prompt, steps, labels
+
+
+def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:
+    size = len(ids)
+    if limit:
+        ids, marks = ids[:limit], marks[:limit]
+    if max_length and len(ids) > max_length:
+        raise DataError(
+            f"{where}: has {len(ids)} tokens, more than the model's context of {max_length}; shorten it, or set "
+            f"data.max_sample_tokens to at most {max_length}"
+        )
+    if all(mark == UNLABELLED for mark in marks):
+        raise DataError(f"{where}: no step ends within data.max_sample_tokens = {limit}; raise it, or remove the row")
+    chosen = tuple(k > 0 and k >= start for k in range(len(ids)))
+    return SteppedSample(Sample(tuple(ids), chosen, ended=len(ids) == size), tuple(marks))

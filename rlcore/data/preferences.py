@@ -1,0 +1,186 @@
+"""Preferences: two answers to a prompt, read from any source, tokenised and stacked."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlcore.data.answers import Content, Exchange, number_rows, read_content, template_variables, tokenise_answers
+from rlcore.data.chat import without_none
+from rlcore.data.samples import stack_samples
+from rlcore.data.sources import load_source
+from rlcore.errors import DataError
+from rlcore.logging import get_logger
+from rlcore.safe_text import shorten
+from rlcore.types import Pair, Trajectories
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+TIE = "tie"
+"""Value of the column `label` of a row whose answers are equally good."""
+
+
+def build_preferences(
+    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
+) -> list[Pair]:
+    """Read and tokenise preferences, in their order.
+
+    A row is a mapping with `chosen` and `rejected`, and usually `prompt` (or `data.prompt_column`): all strings, or all
+    lists of {role, content} messages. Without a prompt, the answers contain it: it is what both begin with, in whole
+    words or whole messages. A prompt that is a string beside answers that are whole conversations is read from these.
+    `margin` is a number of at least 0, and `label: tie` marks answers that are equally good.
+
+    An answer that is empty, or that `data.max_sample_tokens` cuts off, has no chosen token; `usable_pairs` drops it.
+
+    Args:
+        source: any source of `load_source`.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        what: the option that holds the rows, for errors.
+
+    Raises:
+        DataError: a row is invalid; the message names the first such row and the reason.
+    """
+    rows = list(number_rows(load_source(source, what), what))
+    exchanges = [read_preference(row, data.prompt_column, where) for where, row in rows]
+    margins = [_read_margin(row, where) for where, row in rows]
+    sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
+    return [
+        Pair(chosen, rejected, margin, row.get("label") == TIE)
+        for (chosen, rejected), margin, (_, row) in zip(sequences, margins, rows, strict=True)
+    ]
+
+
+build_preferences.example_rows = [  # type: ignore[attr-defined]  # read by the conformance kit
+    {"prompt": "ab", "chosen": "cde", "rejected": "e"}, {"prompt": "hello ", "chosen": "you.", "rejected": "no!"},
+    {"prompt": "q", "chosen": "!", "rejected": "aab"}, {"prompt": "f", "chosen": "aa", "rejected": "zz z"},
+    {"chosen": "it is blue", "rejected": "it is black"}, {"prompt": "long ", "chosen": "ago it", "rejected": "x"},
+    {"prompt": "m", "chosen": "nop", "rejected": "pon", "margin": 0.5},
+    {"prompt": "who? ", "chosen": "me!", "rejected": "not me"}, {"prompt": "z", "chosen": "a b", "rejected": "b a c"},
+    {"prompt": "ab", "chosen": "c" * 12, "rejected": "d" * 9},
+]  # fmt: skip
+
+
+def read_preference(row: Mapping[str, Any], prompt_column: str, where: str) -> Exchange:
+    """Return the prompt and both answers of a row.
+
+    Raises:
+        DataError: an answer is missing, or prompt and answers have different forms.
+    """
+    chosen, rejected = (read_content(row, key, where) for key in ("chosen", "rejected"))
+    template = template_variables(row, where)
+    prompt = None if row.get(prompt_column) is None else read_content(row, prompt_column, where)
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise DataError(f"{where}: one of 'chosen' and 'rejected' is a string, the other a list of messages")
+    if prompt is None or (isinstance(prompt, str) and not isinstance(chosen, str)):
+        found, *answers = split_implicit(chosen, rejected)
+        if prompt is not None and not found:
+            raise DataError(
+                f"{where}: '{prompt_column}' is a string, and the answers are messages that do not begin with the same "
+                "message; write the prompt as a list of {role, content} messages"
+            )
+        return Exchange(where, found, tuple(answers), template)
+    if isinstance(prompt, str) != isinstance(chosen, str):
+        raise DataError(
+            f"{where}: '{prompt_column}' is a list of messages, and 'chosen' a string; both must be strings, or lists"
+        )
+    return Exchange(where, prompt, (chosen, rejected), template)
+
+
+def split_implicit(one: Content, other: Content) -> tuple[Content, Content, Content]:
+    """Return what two answers begin with, and the rest of each: whole messages, or strings cut between words.
+
+    At least one message or word stays in each answer. A string is never cut inside a word, so the prompt of "it is
+    blue" and "it is black" is "it is ".
+    """
+    if isinstance(one, str) and isinstance(other, str):
+        size = _count_alike(one, other)
+        while size and not (_is_between_words(one, size) and _is_between_words(other, size)):
+            size -= 1
+        return one[:size], one[size:], other[size:]
+    most = min(len(one), len(other)) - 1
+    ones, others = ([without_none(message) for message in messages] for messages in (one, other))  # type: ignore[arg-type]
+    size = next((k for k in range(most) if ones[k] != others[k]), most)
+    return one[:size], one[size:], other[size:]
+
+
+def _count_alike(one: str, other: str) -> int:
+    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _is_between_words(text: str, place: int) -> bool:
+    return bool(text[place:].strip()) and not (_is_letter(text[place - 1]) and _is_letter(text[place]))
+
+
+def _is_letter(character: str) -> bool:
+    # Accents and joiners are no letters of their own: they belong to the character before them.
+    return character.isalnum() or character in "_'" or unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
+
+
+def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
+    margin = row.get("margin")
+    if margin is None or (isinstance(margin, float) and math.isnan(margin)):
+        return None
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < math.inf:
+        raise DataError(f"{where}: 'margin' is {shorten(margin)}; it must be a finite number of at least 0")
+    return float(margin)
+
+
+def stack_pairs(pairs: Sequence[Pair]) -> Trajectories:
+    """Pad pairs into one batch, on the CPU: row 2k is the chosen answer of pair k, row 2k + 1 the rejected one.
+
+    With `group=2`, minibatches, micro-batches and ranks keep both rows of a pair together. If a pair has a margin, the
+    batch has a column `margins`: float[2 P], 0 for pairs without one; if one is a tie, a column `ties`: bool[2 P].
+    """
+    batch = stack_samples([sample for pair in pairs for sample in (pair.chosen, pair.rejected)])
+    if any(pair.margin is not None for pair in pairs):
+        margins = torch.tensor([pair.margin or 0.0 for pair in pairs])
+        batch = batch.with_columns(margins=margins.repeat_interleave(2))
+    if any(pair.is_tie for pair in pairs):
+        batch = batch.with_columns(ties=torch.tensor([pair.is_tie for pair in pairs]).repeat_interleave(2))
+    return batch
+
+
+def usable_pairs(pairs: Sequence[Pair], what: str = "samples", *, whole: bool = False) -> list[Pair]:
+    """Return the pairs that can be learned from, and log a warning with the number of the others, by reason.
+
+    Args:
+        pairs: what a pipeline such as `preferences` returned.
+        what: the option that holds them, for the warning.
+        whole: also drop pairs with a truncated answer, as a reward model must, which reads its score at the end.
+
+    Raises:
+        DataError: no pair is left.
+    """
+    dropped = {"empty_answer": 0, "equal_answers": 0, "truncated": 0}
+    kept = []
+    for pair in pairs:
+        both = (pair.chosen, pair.rejected)
+        if not all(any(sample.action_mask) for sample in both):
+            dropped["empty_answer"] += 1
+        elif pair.chosen.tokens == pair.rejected.tokens and not pair.is_tie:
+            dropped["equal_answers"] += 1
+        elif whole and not all(sample.ended for sample in both):
+            dropped["truncated"] += 1
+        else:
+            kept.append(pair)
+    counts = {name: count for name, count in dropped.items() if count}
+    if counts and kept:
+        get_logger("data").warning(
+            f"{what}: pairs are dropped, from which nothing can be learned", kept=len(kept), **counts
+        )
+    if not kept:
+        raise DataError(
+            f"{what}: none of the {len(pairs)} pairs can be learned from ("
+            + ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
+            + "); look at the columns 'chosen' and 'rejected', and raise data.max_sample_tokens if answers are cut off"
+        )
+    return kept

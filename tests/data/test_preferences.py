@@ -1,0 +1,179 @@
+"""Tests of the pipeline `preferences`: forms of rows, implicit prompts, tokens, truncation and stacking."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset
+
+from rlcore.checkpoints.fingerprints import fingerprint_rows
+from rlcore.data.preferences import build_preferences, split_implicit, stack_pairs, usable_pairs
+from rlcore.errors import DataError
+from rlcore.settings import DataConfig
+from rlcore.types import Pair, Sample
+
+EOS = 30  # of the character tokenizer
+USER = {"role": "user", "content": "why ?"}
+GOOD, BAD = ({"role": "assistant", "content": text} for text in ("the cat", "the dog ."))
+
+
+def build(source, tokenizer, *, max_length=0, **options):
+    return build_preferences(source, tokenizer, DataConfig(**options), max_length=max_length)
+
+
+def text_of(sample, tokenizer):
+    """Return the text of the prompt and that of the answer, special tokens included."""
+    start = sample.action_mask.index(True)
+    end = len(sample.action_mask) - sample.action_mask[::-1].index(True)
+    assert all(sample.action_mask[start:end])
+    return tokenizer.decode(sample.tokens[:start]), tokenizer.decode(sample.tokens[start:end])
+
+
+def test_prompt_and_answers_are_joined_and_only_answers_are_chosen(char_tokenizer):
+    (pair,) = build([{"prompt": "ab", "chosen": "cd", "rejected": "e"}], char_tokenizer)
+    assert pair == Pair(
+        Sample((0, 1, 2, 3, EOS), (False, False, True, True, True)), Sample((0, 1, 4, EOS), (False, False, True, True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "prompt"),
+    [
+        ("it is blue", "it is black", "it is "),  # not "it is bl"
+        ("abc", "abcd", ""),  # not "ab"
+        ("so abc", "so abc d", "so "),  # a word stays in each answer
+        ("yes ", "no", ""),  # not "yes"
+        ("", "no", ""),
+        ("a\u0301 b", "a\u0300 b", ""),  # an accent belongs to the letter before it
+        ("H: hi\n\nA: one", "H: hi\n\nA: two", "H: hi\n\nA: "),
+        ("it's so", "it's not", "it's "),
+    ],
+)
+def test_an_implicit_prompt_ends_between_words(one, other, prompt):
+    assert split_implicit(one, other) == (prompt, one[len(prompt) :], other[len(prompt) :])
+    assert split_implicit(other, one) == (prompt, other[len(prompt) :], one[len(prompt) :])
+
+
+def test_a_token_that_spans_the_boundary_belongs_to_both_answers(byte_tokenizer):
+    (pair,) = build([{"prompt": "the ", "chosen": "cat", "rejected": "."}], byte_tokenizer, append_eos=False)
+    whole = byte_tokenizer("the cat")["input_ids"]
+    alone = byte_tokenizer("the ")["input_ids"]
+    assert whole[: len(alone)] != alone  # " cat" is a token
+    assert list(pair.chosen.tokens) == whole
+    assert list(pair.rejected.tokens) == byte_tokenizer("the .")["input_ids"]
+    starts = {sample.action_mask.index(True) for sample in (pair.chosen, pair.rejected)}
+    assert starts == {len(alone) - 1}
+
+
+def test_bos_is_written_once(llama_tokenizer):
+    for prompt in ("the cat", "<s>the cat"):
+        (pair,) = build([{"prompt": prompt, "chosen": " the dog", "rejected": " why"}], llama_tokenizer)
+        for sample in (pair.chosen, pair.rejected):
+            assert sample.tokens.count(1) == 1
+            assert sample.tokens[0] == 1
+            assert sample.tokens[-1] == 2
+            assert sample.action_mask[-1]
+
+
+CHATS = {
+    "explicit": {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]},
+    "implicit": {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+    "prompt beside dialogues": {"prompt": "why ?", "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+    "keys filled with None": {"chosen": [{**USER, "name": None}, GOOD], "rejected": [USER, {**BAD, "tool": None}]},
+}
+
+
+@pytest.mark.parametrize("row", CHATS.values(), ids=CHATS)
+def test_forms_of_a_conversation_give_the_same_pair(row, chat_tokenizer):
+    (pair,) = build([row], chat_tokenizer)
+    for sample, answer in ((pair.chosen, GOOD), (pair.rejected, BAD)):
+        whole = chat_tokenizer.apply_chat_template([USER, answer], return_dict=False)
+        head = chat_tokenizer.apply_chat_template([USER], add_generation_prompt=True, return_dict=False)
+        assert list(sample.tokens) == whole
+        assert sample.action_mask.index(True) == len(head)
+        assert text_of(sample, chat_tokenizer)[1].startswith(answer["content"])
+
+
+def test_a_template_receives_tools_and_further_variables(chat_tokenizer):
+    chat_tokenizer.chat_template = "{{ tools or mood[:0] }}{{ mood }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    row = {**CHATS["implicit"], "tools": '[{"a": 1}]', "chat_template_kwargs": {"mood": "why"}}
+    (pair,) = build([row], chat_tokenizer)
+    assert text_of(pair.chosen, chat_tokenizer)[0] == "[{'a': 1}]whywhy ?"
+    (pair,) = build([{**row, "tools": []}], chat_tokenizer)
+    assert text_of(pair.chosen, chat_tokenizer)[0] == "whywhy ?"
+
+
+def test_a_data_set_gives_what_its_rows_give(char_tokenizer):
+    rows = [
+        {"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5},
+        {"prompt": "d", "chosen": "e", "rejected": "f"},
+    ]
+    assert build(Dataset.from_list(rows), char_tokenizer) == build(rows, char_tokenizer)
+    assert [pair.margin for pair in build(rows, char_tokenizer)] == [0.5, None]
+
+
+WRONG = {
+    "no chosen": ({"prompt": "a", "rejected": "b"}, r"samples\[1\]: has no key 'chosen' \(keys: .prompt."),
+    "a number": ({"prompt": "a", "chosen": 1, "rejected": "b"}, r"samples\[1\]: 'chosen' is 1 \(int\)"),
+    "no messages": ({"chosen": [], "rejected": [USER]}, r"samples\[1\]: 'chosen' is \[\] \(list\)"),
+    "mixed rows": ({"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]}, r"samples\[1\]: is a conversation, but"),
+    "mixed keys": ({"prompt": [USER], "chosen": "a", "rejected": "b"}, r"samples\[1\]: 'prompt' is a list of messages"),
+    "mixed answers": ({"chosen": "a", "rejected": [USER]}, r"samples\[1\]: one of 'chosen' and 'rejected'"),
+    "no shared message": (
+        {"prompt": "why", "chosen": [GOOD], "rejected": [BAD]}, r"samples\[1\]: 'prompt' is a string, and the answers"
+    ),
+    "margin below 0": ({"chosen": "a", "rejected": "b", "margin": -1}, r"samples\[1\]: 'margin' is -1"),
+    "too long": ({"prompt": "a" * 9, "chosen": "b", "rejected": "c"}, r"samples\[1\]: has 11 tokens, more than"),
+    "no mapping": ("ab", r"samples\[1\]: is 'ab' \(str\); a row must be a mapping"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_row_is_named(row, message, chat_tokenizer, char_tokenizer):
+    tokenizer = chat_tokenizer if "mixed" in message or "messages" in message else char_tokenizer
+    with pytest.raises(DataError, match=message):
+        build([{"prompt": "a", "chosen": "b", "rejected": "c"}, row], tokenizer, max_length=10)
+
+
+def test_prompts_are_cut_on_the_left_and_answers_on_the_right(char_tokenizer):
+    row = {"prompt": "abcd", "chosen": "efgh", "rejected": "i"}
+    (pair,) = build([row], char_tokenizer, max_prompt_tokens=2, max_sample_tokens=4)
+    assert pair.chosen == Sample((2, 3, 4, 5), (False, False, True, True), ended=False)
+    assert pair.rejected == Sample((2, 3, 8, EOS), (False, False, True, True))
+
+
+def test_pairs_that_teach_nothing_are_dropped_and_counted(char_tokenizer, capsys):
+    rows = [
+        {"prompt": "ab", "chosen": "c", "rejected": "d"}, {"prompt": "ab", "chosen": "", "rejected": "d"},
+        {"prompt": "ab", "chosen": "c", "rejected": "c"}, {"prompt": "abcd", "chosen": "e", "rejected": "f"},
+        {"prompt": "ab", "chosen": "c", "rejected": "c", "label": "tie"},
+        {"prompt": "ab", "chosen": "c", "rejected": "defg"},
+    ]  # fmt: skip
+    pairs = build(rows, char_tokenizer, max_sample_tokens=4)
+    assert usable_pairs(pairs) == [pairs[0], pairs[4], pairs[5]]
+    assert "empty_answer=2" in (said := capsys.readouterr().err)
+    assert "equal_answers=1" in said
+    assert usable_pairs(pairs, whole=True) == [pairs[0], pairs[4]]
+    assert "truncated=1" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"eval_samples: none of the 1 pairs can be learned from \(equal answers: 1\)"):
+        usable_pairs(pairs[2:3], "eval_samples")
+
+
+def test_stacked_pairs_alternate_and_have_margins_and_ties(char_tokenizer):
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "cd"}, {"prompt": "e", "chosen": "f", "rejected": "g"}]
+    plain = stack_pairs(build(rows, char_tokenizer))
+    assert plain.tokens[:, 0].tolist() == [0, 0, 4, 4]
+    assert plain.tokens[plain.action_mask].tolist() == [1, EOS, 2, 3, EOS, 5, EOS, 6, EOS]
+    assert plain.ended.all()
+    assert not plain.columns
+    further = [{**rows[0], "margin": 2}, {**rows[1], "label": "tie"}]
+    batch = stack_pairs(build(further, char_tokenizer))
+    assert batch["margins"].tolist() == [2, 2, 0, 0]
+    assert batch["ties"].tolist() == [False, False, True, True]
+
+
+def test_fingerprints_tell_pairs_apart(char_tokenizer):
+    row = {"prompt": "a", "chosen": "b", "rejected": "cd"}
+    rows = [row, {**row, "chosen": "c"}, {**row, "margin": 1.0}, {"prompt": "a", "chosen": "cd", "rejected": "b"}]
+    prints = [fingerprint_rows(build([each], char_tokenizer)) for each in rows]
+    assert len(set(prints)) == 4
+    assert prints[0] == fingerprint_rows(build([row], char_tokenizer))
