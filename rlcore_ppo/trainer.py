@@ -77,8 +77,7 @@ class PPOTrainer:
         indices = self.order.take(self.config.rollouts)
         prompts = [run.prompts[indices[i]] for i in run.ranks.share(len(indices))]
         begun = clock()
-        with torch.no_grad():  # for reward functions that are models
-            batch, scored = run.rollout(prompts)
+        batch, scored = run.rollout(prompts)
         batch, statistics = gather_round(run, self._scored(batch, scored), scored)
         health = rollout_health(run, batch)
         batch, metrics = self._shaped(batch)

@@ -1,4 +1,7 @@
-"""Call user functions with the arguments in their signatures, await coroutines, and name the function in errors."""
+"""Call user functions with the arguments in their signatures, await coroutines, and name the function in errors.
+
+Gradients are disabled in all calls, because reward functions may be models.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import attrs
+import torch
 
 from rlcore.components import describe_error
 from rlcore.data.prompts import RESERVED_COLUMNS
@@ -227,7 +231,7 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
     args, kwargs = _arguments(function, inputs)
     call = functools.partial(function.call, *args, **kwargs)
     try:
-        with phase(function.name), same_defaults() as changes:
+        with phase(function.name), torch.no_grad(), same_defaults() as changes:
             result = call() if function.timeout_s is None else call_within(function.timeout_s, call)
     except CallTooLong:
         _fail_late(function, inputs)
@@ -316,5 +320,10 @@ def _start(
 def _loop(process: int) -> asyncio.AbstractEventLoop:
     """Start the event loop of this process; a forked child inherits no threads and starts a loop of its own."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=f"rlcore-rewards-{process}", daemon=True).start()
+
+    def work() -> None:
+        torch.set_grad_enabled(False)
+        loop.run_forever()
+
+    threading.Thread(target=work, name=f"rlcore-rewards-{process}", daemon=True).start()
     return loop

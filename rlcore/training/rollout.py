@@ -101,7 +101,7 @@ class _Part:
 class _Overlap:
     """Scores sub-batches in order of arrival, in a thread that lives as long as the `with` block.
 
-    The thread has the caller's context variables, gradient mode and device.
+    The thread has the caller's context variables and device.
     """
 
     def __init__(self, scorer: Scorer, rewards: Rewards, prompts: Sequence[Prompt]) -> None:
@@ -109,8 +109,8 @@ class _Overlap:
         self._parts: list[_Part] = []
         self._waiting: queue.SimpleQueue[_Part | None] = queue.SimpleQueue()
         self._device: torch.device | None = None
-        grad, context = torch.is_grad_enabled(), contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._work, grad), name="rlcore-overlap", daemon=True)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name="rlcore-overlap", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -165,8 +165,7 @@ class _Overlap:
                 outputs[row] = output
         return to_scored(batch, outputs, RewardBatch.together(results, batch.num_actions.tolist()))
 
-    def _work(self, grad: bool) -> None:
-        torch.set_grad_enabled(grad)
+    def _work(self) -> None:
         while (part := self._waiting.get()) is not None:
             if self._device is not None and self._device.index is not None:
                 torch.accelerator.set_device_index(self._device.index)

@@ -150,9 +150,11 @@ class Run(RunData):
         options: dict[str, Any] = {} if self.logit_mask is None else {"logit_mask": self.logit_mask}
         if on_batch is not None:
             options["on_batch"] = on_batch
-        batch = self.sampler(
-            self.built_policy, prompts, sampling or self.config.gen, generator=generator or self.generator, **options
-        )
+        with torch.no_grad():
+            batch = self.sampler(
+                self.built_policy, prompts, sampling or self.config.gen, generator=generator or self.generator,
+                **options,
+            )  # fmt: skip
         count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)
         return batch

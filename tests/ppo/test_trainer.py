@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_making import PROMPTS, Make, make_ppo, move, roll
+from ppo_making import Make, make_ppo, move, roll
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError, ModelError
@@ -55,21 +55,6 @@ def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrained
         make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0, kl_target=6.0)
     with pytest.raises(ConfigError, match="kl_horizon = 2: with 10 rollouts"):  # a factor of 1 - .2 * 10 / 2 = 0
         make_ppo(make_trainer, tiny_gpt2, kl_coef=0.2, kl_target=6.0, kl_horizon=2, rollouts=10)
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_reward_functions_run_without_gradients(make_trainer: Make, tiny_gpt2: PreTrainedModel, overlap: bool) -> None:
-    modes: list[bool] = []
-
-    def reward_fn(outputs: list[str]) -> list[float]:
-        modes.append(torch.is_grad_enabled())
-        return [0.0] * len(outputs)
-
-    inputs = {"prompts": PROMPTS, "reward_fn": reward_fn}
-    trainer = make_ppo(make_trainer, tiny_gpt2, inputs=inputs, gen={"batch_size": 8}, run={"overlap_rewards": overlap})
-    trainer.rollout()
-    assert len(modes) == (4 if overlap else 1)
-    assert not any(modes)
 
 
 def test_values_are_measured_by_the_variance_of_returns_that_they_explain(

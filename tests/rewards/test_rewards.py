@@ -10,9 +10,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import torch
-from reward_asking import OUTPUTS, ask, by_label, by_output
+from reward_asking import OUTPUTS, PROMPTS, ask, by_label, by_output
 
-from rlcore.rewards.combine import Rewards
+from rlcore.rewards.chosen_rewards import choose_rewards
+from rlcore.rewards.combine import Rewards, call_metric
 
 
 class Scorer:
@@ -71,6 +72,25 @@ def test_numbers_of_every_make_are_read(answer):
     batch = ask(lambda samples: answer)
     assert batch.totals == [1.0, 2.5, 0.0]
     assert all(type(total) is float for total in batch.totals)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_reward_and_metric_functions_run_without_gradients(timeout_s):
+    modes = []
+
+    def plain(outputs):
+        modes.append(torch.is_grad_enabled())
+        return [0.0] * len(outputs)
+
+    async def late(outputs):
+        await asyncio.sleep(0)
+        return plain(outputs)
+
+    rewards = Rewards.load(choose_rewards([plain, late]), timeout_s=timeout_s)
+    rewards(PROMPTS, OUTPUTS, tokenizer=None, output_tokens=[[1]] * len(OUTPUTS))
+    call_metric(lambda outputs: {"zero": plain(outputs)}, PROMPTS, OUTPUTS, None, timeout_s=timeout_s)
+    assert torch.is_grad_enabled()
+    assert modes == [False] * 3
 
 
 def test_none_says_nothing_of_a_sample():

@@ -73,6 +73,7 @@ def test_each_prompt_is_completed_as_often_as_asked_and_alike_after_every_step(m
     assert metrics["eval/reward/mean"] == pytest.approx(statistics.mean(rewards))
     assert metrics["eval/reward/std"] == pytest.approx(statistics.pstdev(rewards))
     run.step = 7
+    torch.manual_seed(5)
     assert evaluate(run)[1] == rows
 
 
@@ -105,6 +106,7 @@ def test_evaluation_samples_as_training_does_but_for_what_it_says(make_trainer: 
     seen: list[tuple[Any, ...]] = []
 
     def noting(policy: Any, prompts: Any, sampling: Any, *, generator: Any, logit_mask: Any) -> Any:
+        assert not torch.is_grad_enabled()
         stops = tuple(sampling.stop_sequences)
         seen.append((sampling.max_new_tokens, sampling.temperature, stops, sampling.top_k, logit_mask[:, 1].any()))
         return sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask)
@@ -235,16 +237,6 @@ def test_a_response_without_a_score_counts_in_no_mean(make_trainer: Make) -> Non
         "mean": 4.0, "min": 1.0, "one": 2.0, "two": 4.0, "unscored": 2.0,
     }  # fmt: skip
     assert sorted(trainer.store.take()["scores"].tolist()) == [1.0, 1.0, 7.0, 7.0]
-
-
-def test_every_evaluation_samples_with_the_same_random_numbers(make_trainer: Make) -> None:
-    run = sft_run(make_trainer, eval={"samples": 4})
-    _, first = evaluate(run)
-    run.step = 7
-    torch.manual_seed(5)
-    _, later = evaluate(run)
-    assert later == first
-    assert len({row["output"] for row in first}) > 2  # sampled, not the likeliest
 
 
 def test_the_rows_of_all_ranks_come_in_the_order_of_the_prompts(make_trainer: Make) -> None:

@@ -266,20 +266,6 @@ def test_a_sampler_that_tells_of_some_or_none_has_the_rest_scored_in_the_end() -
         assert torch.equal(ours.scores, theirs.scores)
 
 
-def test_the_thread_has_the_callers_gradient_mode() -> None:
-    modes: list[bool] = []
-
-    def note(outputs: list[str]) -> list[float]:
-        modes.append(torch.is_grad_enabled())
-        return [0.0] * len(outputs)
-
-    for enabled in (True, False):
-        with torch.set_grad_enabled(enabled):
-            run(note, overlap=True)
-            assert modes == [enabled] * len(PARTS)
-        modes.clear()
-
-
 def test_a_sample_without_a_choice_is_named_by_its_place() -> None:
     class Nothing(Sampled):
         @property
