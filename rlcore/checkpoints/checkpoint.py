@@ -10,6 +10,7 @@ checkpoints/
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -23,10 +24,11 @@ import attrs
 from rlcore.checkpoints.durability import OLD, put_back, put_in_place
 from rlcore.checkpoints.manifest import read_manifest, unreadable, verify_files, write_manifest
 from rlcore.checkpoints.state import io_failure
-from rlcore.errors import CheckpointError, DamagedCheckpoint
+from rlcore.errors import CheckpointError, DamagedCheckpoint, io_remedy
 from rlcore.logging import get_logger
 
 log = get_logger("rlcore.checkpoints.checkpoint")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @attrs.frozen
@@ -142,7 +144,7 @@ class Checkpoints:
         """
         try:
             is_folder = stat.S_ISDIR(path.stat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # a ValueError: no file can have this name
             is_folder = False
         except OSError as error:
             raise unreadable(path, error) from error
@@ -218,12 +220,12 @@ class Checkpoints:
             free = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free after removing the incomplete files"
         except OSError:
             free = "the free space is unknown"
+        keep = " (checkpoint.keep_last and keep_best set how many are kept)" if error.errno in _FULL else ""
         paths = self.paths()
         left = f"the previous checkpoint, {paths[-1]}, is unchanged" if paths else "there is no earlier checkpoint"
         return (
             f"the checkpoint of step {step} could not be written to {self.folder}: {error.strerror or error} ({free}); "
-            f"{left}. Free some space (checkpoint.keep_last and keep_best set how many are kept), "
-            "then continue with run.resume=auto"
+            f"{left}. First {io_remedy(error)}{keep}, then continue with run.resume=auto"
         )
 
 
@@ -242,7 +244,9 @@ def _subfolders(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if folder.is_symlink():  # to a disk that is not mounted, for example
+            raise unreadable(folder, error) from error
         return []
     except OSError as error:
         raise unreadable(folder, error) from error

@@ -47,7 +47,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
     Raises:
         RunExists: the folder contains a run, and neither `run.resume` nor `run.overwrite` is set.
         RunInUse: another process is writing to the folder.
-        CheckpointError: the checkpoint of `run.resume` is missing, damaged or unreadable.
+        CheckpointError: the checkpoint of `run.resume` is missing, damaged or unreadable, or config.yaml is unreadable.
         ConfigError: the folder cannot be created.
     """
     place = _Place(config.run, trainer)
@@ -56,7 +56,7 @@ def claim(config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: s
     def take() -> Claim:
         try:
             return _claim(place, config.run)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError: no file can have this name
             if isinstance(error, RLCoreError):
                 raise
             raise ConfigError(

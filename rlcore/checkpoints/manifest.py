@@ -16,7 +16,8 @@ from rlcore.errors import CheckpointError, DamagedCheckpoint
 FILE_NAME = "manifest.json"
 SCHEMA = 1
 OWN_FIELDS = ("schema", "step", "created", "score", "bytes", "files", "sha256")
-_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors that prove that a file is missing; all others leave open what it contains."""
 
 
 def write_manifest(folder: Path, *, step: int, score: float | None, further: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / FILE_NAME
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
-    except _MISSING:
+    except MISSING:
         raise DamagedCheckpoint(f"{folder}: has no {FILE_NAME}, so it is not a complete checkpoint") from None
     except OSError as error:
         raise unreadable(path, error) from error
@@ -96,7 +97,7 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             if size != entry["bytes"]:
                 raise DamagedCheckpoint(f"{path}: is damaged: it has {size} bytes, and {entry['bytes']} were written")
             seen = _digest(path)
-        except _MISSING:
+        except MISSING:
             raise DamagedCheckpoint(f"{path}: is missing") from None
         except OSError as error:
             raise unreadable(path, error) from error

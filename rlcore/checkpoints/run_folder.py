@@ -26,6 +26,7 @@ import attrs
 import yaml
 
 from rlcore.checkpoints.durability import sync
+from rlcore.checkpoints.manifest import MISSING, unreadable
 from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
 from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import to_plain
@@ -126,6 +127,7 @@ def open_folder(root: Path, name: str | None, trainer: str) -> Path:
 
     Raises:
         RunExists: the folder exists, is not empty, and is not a run's.
+        CheckpointError: the folder's config.yaml cannot be read.
         ConfigError: the name is not a plain folder name.
     """
     if name is None:
@@ -134,9 +136,7 @@ def open_folder(root: Path, name: str | None, trainer: str) -> Path:
     folder = root / name
     if folder.exists():
         if not folder.is_dir() or not (is_run(folder) or _is_begun(folder)):
-            raise RunExists(
-                f"{folder} exists and {_why_no_run(folder)}, so it is left unchanged: pass another run.name"
-            )
+            raise RunExists(f"{folder} exists and is no run of rlcore, so it is left unchanged: pass another run.name")
     else:
         folder.mkdir(parents=True)
         sync(folder.parent)
@@ -170,12 +170,19 @@ def resumes(folder: Path, resume: str, *, overwrite: bool) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether `folder` contains a config.yaml written by rlcore."""
+    """Return whether `folder` contains a config.yaml written by rlcore.
+
+    Raises:
+        CheckpointError: there is a config.yaml that cannot be read, so that the folder may be a run.
+    """
+    path = folder / CONFIG
     try:
-        with (folder / CONFIG).open("rb") as file:
+        with path.open("rb") as file:
             return file.readline().startswith(MARK.encode())
-    except OSError:
+    except MISSING:
         return False
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _is_begun(folder: Path) -> bool:
@@ -186,16 +193,6 @@ def _is_begun(folder: Path) -> bool:
         else child.name in {LOCK, OWNER} or _UNFINISHED.fullmatch(child.name) is not None
         for child in folder.iterdir()
     )
-
-
-def _why_no_run(folder: Path) -> str:
-    try:
-        (folder / CONFIG).open("rb").close()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        pass
-    except OSError as error:
-        return f"its {CONFIG} cannot be read ({error.strerror}, errno {error.errno})"
-    return "is no run of rlcore"
 
 
 def _make_fresh(root: Path, trainer: str) -> Path:

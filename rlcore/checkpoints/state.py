@@ -70,7 +70,7 @@ def load_state(path: Path) -> Any:
             text = (file.metadata() or {}).get(METADATA_KEY)
             # A copy, because the file's memory is not aligned, and kernels may round differently on unaligned memory.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if text is None:
         raise CheckpointError(f"{path}: is not a state saved by rlcore: its metadata has no '{METADATA_KEY}'")

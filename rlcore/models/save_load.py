@@ -94,7 +94,7 @@ def load_policy(folder: Path, module: ActorCritic) -> None:
     heads = head_weights(module)
     try:
         found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the heads cannot be read: {error}") from error
     adapters = find_adapters(module.model)
     if adapters is None:
@@ -147,7 +147,7 @@ def load_heads(spec: object, module: ActorCritic) -> None:
         return
     try:
         everything = load_file(file)
-    except (OSError, SafetensorError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         _leave(str(error))
         return
     for part in ("value.", "q_heads."):

@@ -14,7 +14,7 @@ from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import io_failure, load_state, save_state
-from rlcore.errors import CheckpointError, ConfigError, Diverged
+from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
@@ -197,4 +197,4 @@ def save_beside(save: Any, place: Path) -> None:
         failure = io_failure(error)
         if failure is None:
             raise
-        raise CheckpointError(f"{place}: the model could not be written: {failure}; free some space") from error
+        raise CheckpointError(f"{place}: the model could not be written: {failure}; {io_remedy(failure)}") from error

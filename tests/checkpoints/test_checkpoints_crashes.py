@@ -58,6 +58,21 @@ def test_a_full_disk_leaves_the_earlier_checkpoints_as_they_were(
     assert isinstance(caught.value.__cause__, Exception)
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, r"free some space \(checkpoint\.keep_last and keep_best set how many are kept\), then"),
+        (errno.EIO, r"check the disk or the network mount, then"),
+    ],
+)
+def test_the_advice_about_a_failed_write_fits_its_cause(folder: Path, number: int, advice: str) -> None:
+    def fail(at: Path) -> None:
+        raise OSError(number, os.strerror(number), str(at))
+
+    with pytest.raises(CheckpointError, match=advice):
+        Checkpoints(folder).write(1, fail, manifest={})
+
+
 def test_a_full_disk_at_the_first_checkpoint_says_there_is_none(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no earlier checkpoint"):
         Checkpoints(folder).write(1, full, manifest={})

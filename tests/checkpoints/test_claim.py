@@ -11,7 +11,7 @@ from claiming import build, claimed, left_in, make_run
 from kill_points import killed_at
 
 from rlcore.checkpoints.replacement import set_aside
-from rlcore.errors import RunInUse
+from rlcore.errors import CheckpointError, ConfigError, RunInUse
 
 
 def fail_to_build(root: Path, **run: object) -> None:
@@ -43,6 +43,12 @@ def test_a_run_that_cannot_be_built_leaves_the_earlier_one(tmp_path: Path, run: 
     assert left_in(folder) == before
     found = build(tmp_path, resume="auto")  # the lock is free
     assert found.checkpoint is not None
+
+
+@pytest.mark.parametrize("place", [{"name": "\ud800"}, {"resume": "a\0b"}])
+def test_names_that_no_folder_can_have_are_refused(tmp_path: Path, place: dict[str, str]) -> None:
+    with pytest.raises((ConfigError, CheckpointError), match=r"cannot be created or read|there is no checkpoint here"):
+        build(tmp_path, **place)
 
 
 def test_a_run_is_of_one_process_until_it_is_released(tmp_path: Path) -> None:

@@ -211,6 +211,16 @@ def test_files_that_hold_no_state_are_refused(tmp_path: Path) -> None:
             load_state(path)
 
 
+def test_a_file_that_cannot_be_opened_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("unable to open file <state> in read-only mode: Input/output error (5)")
+
+    save_state(tmp_path / "state", {"t": torch.ones(2)})
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", fail)  # with which safetensors opens it a second time
+    with pytest.raises(CheckpointError, match=r"cannot be read: unable to open file"):
+        load_state(tmp_path / "state")
+
+
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     save_state(path, {"a": torch.arange(100), "b": 3})

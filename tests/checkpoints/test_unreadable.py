@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import os
 import shutil
@@ -73,6 +74,36 @@ def test_a_checkpoint_that_cannot_be_read_ends_the_command(
     found = build(tmp_path, resume="auto").checkpoint
     assert found is not None
     assert found.step == 2
+
+
+@pytest.mark.parametrize("call", range(3))
+def test_a_configuration_that_cannot_be_read_for_a_moment_does_not_start_the_run_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    run = make_run(tmp_path, 1, 2)
+    before, calls, read = left_in(run.path), itertools.count(), io.open
+    failed = failing(errno.EIO, read, run.config)
+
+    def fail_once(path: Any, *rest: Any, **options: Any) -> Any:
+        fails = path == run.config and next(calls) == call
+        return (failed if fails else read)(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", fail_once)
+        with pytest.raises(CheckpointError, match=r"config\.yaml: cannot be read: Input/output error"):
+            build(tmp_path, resume="auto")
+    assert left_in(run.path) == before
+
+
+def test_checkpoints_on_a_disk_that_is_not_mounted_are_not_taken_for_none(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, 2)
+    disk = run.checkpoints.rename(tmp_path / "disk")
+    run.checkpoints.symlink_to(disk)
+    disk.rename(tmp_path / "unmounted")
+    before = left_in(run.path)
+    with pytest.raises(CheckpointError, match=r"checkpoints: cannot be read: No such file or directory"):
+        build(tmp_path, resume="auto")
+    assert left_in(run.path) == before
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import heapq
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import attrs
 from rlcore.checkpoints.run_folder import RunDir, is_run
 from rlcore.config import load_yaml
 from rlcore.config.plain import from_json
-from rlcore.errors import ConfigError, NoRollouts, io_remedy
+from rlcore.errors import CheckpointError, ConfigError, NoRollouts, io_remedy
 
 ROOT = Path("runs")
 Row = dict[str, Any]
@@ -89,8 +90,15 @@ def find_run(name: str) -> Path:
 
 def runs_in(root: Path) -> list[Path]:
     """Return the folders of the runs in `root`, most recently changed first."""
-    folders = [folder for folder in root.glob("*") if is_run(folder)]
+    folders = [folder for folder in root.glob("*") if _is_readable_run(folder)]
     return sorted(folders, key=_changed, reverse=True)
+
+
+def _is_readable_run(folder: Path) -> bool:
+    """Return whether `folder` is a run; one that only another user may read is passed over."""
+    with suppress(CheckpointError):
+        return is_run(folder)
+    return False
 
 
 def list_runs(root: Path) -> list[RunSummary]:

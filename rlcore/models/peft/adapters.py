@@ -122,7 +122,7 @@ class Adapters:
 
         try:
             saved = load_file(folder / WEIGHTS_FILE, device="cpu")
-        except (OSError, SafetensorError) as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"{folder}: the adapter cannot be read: {error}") from error
         found = {name.removeprefix(PREFIX): weight for name, weight in saved.items()}
         check_same_form(folder, "adapter weights", self.weights(), found)
