@@ -17,6 +17,7 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 success, 1 reported error, 2 usage error, 130 interrupted."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # plugins may print characters outside its encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     if argv is None:
@@ -44,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ImportError, OSError) as error:  # such as a package that is not installed, and a full disk
         return _report(error)
     return code
+
+
+def _open_closed_streams() -> None:
+    """Discard what is written to a standard stream that the process was started without, as by `rlcore ... >&-`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123  open until the end
 
 
 def _write_traceback(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

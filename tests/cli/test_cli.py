@@ -236,6 +236,15 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(("words", "code"), [("show gen >&-", 0), ("show gen >&- 2>&-", 0), ("show clipp >&- 2>&-", 1)])
+def test_a_process_without_standard_streams_runs(tmp_path: Path, words: str, code: int) -> None:
+    line = f"{sys.executable} -m rlcore {words} <&-"
+    done = subprocess.run(
+        ["sh", "-c", line], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
 def test_main_returns_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "run"]) == 0
     assert "stop after this many steps" in capsys.readouterr().out
