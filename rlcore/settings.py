@@ -139,6 +139,7 @@ class RunConfig:
         "end the run if one call of a reward or metric function takes longer than this; functions are then called in a "
         "thread of their own",
         gt=0,
+        le=1e9,
         unit="seconds",
     )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(

@@ -51,7 +51,7 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
         try:
             return list(source)
-        except Exception as error:  # a user's generator may raise anything
+        except (Exception, SystemExit) as error:  # a user's generator may raise anything
             raise DataError(f"{what}: reading the rows raised {describe_error(error)}") from error
     raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
 
@@ -74,7 +74,9 @@ def load_reference(reference: str, what: str) -> Any:
     try:
         with same_defaults() as changes:
             target: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a user's module may raise anything while it is imported
         raise DataError(
             f"{what} = {reference!r}: importing '{module_name}' failed, {describe_error(error)}. Searched: the "
             f"installed modules and {here}"

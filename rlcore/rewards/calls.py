@@ -235,7 +235,7 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
             result = call() if function.timeout_s is None else call_within(function.timeout_s, call)
     except CallTooLong:
         _fail_late(function, inputs)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's function may raise anything
+    except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
         _fail(function, inputs, error)
     return _Changes(changes[0]) if changes else result
 
@@ -278,7 +278,7 @@ def _near(name: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
-    if not isinstance(error, (Exception, SystemExit, asyncio.CancelledError)):
+    if isinstance(error, KeyboardInterrupt):
         raise error
     frames = traceback.extract_tb(error.__traceback__)
     is_users = bool(frames) and Path(frames[-1].filename).parent != Path(__file__).parent

@@ -71,7 +71,7 @@ def _items(result: Any, function: UserFunction, inputs: CallInputs) -> list[Any]
         inputs.fail(function, f"returned {shorten(result)} ({type(result).__name__}); {advice}")
     try:
         items = list(itertools.islice(result, inputs.size + 1))  # it may be endless
-    except Exception as error:  # noqa: BLE001  a user's generator may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's generator may raise anything
         inputs.fail(function, f"returned {shorten(result)}, and reading it raised {describe_error(error)}", error)
     if len(items) != inputs.size:
         endless = f"more than {inputs.size}" if len(items) > inputs.size else len(items)

@@ -22,6 +22,10 @@ def rows():
     1 / 0
 
 def unprintable(): raise Mute
+
+def leaving():
+    yield "a"
+    raise SystemExit(0)
 """
 
 
@@ -120,6 +124,7 @@ def test_a_function_may_name_a_file(tmp_path):
         ("a" * 5000, r"prompts = 'a{76}\.\.\.: is neither a file nor"),
         ("raising_rows:rows", r"reading the rows raised ZeroDivisionError: division by zero"),
         ("raising_rows:unprintable", r"the function raised Mute$"),
+        ("raising_rows:leaving", r"reading the rows raised SystemExit: 0"),
         ("bad.parquet", r"prompts = 'bad.parquet': the datasets library could not load it"),
         ("nobody/nothing", r"prompts = 'nobody/nothing': the datasets library could not load it, .* Check the name"),
         (3, r"prompts: cannot read rows from 3 \(int\); pass a list"),

@@ -124,6 +124,28 @@ def test_a_function_that_calls_sys_exit_is_an_error_that_names_it(reward_fn):
     assert ask(by_label).totals == [1, 2, 0]
 
 
+class Foreign(BaseException):
+    pass
+
+
+def leave_between(samples):
+    yield 1.0
+    sys.exit(0)
+
+
+def raise_foreign(samples):
+    raise Foreign
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "message"),
+    [(leave_between, r"reading it raised SystemExit: 0"), (raise_foreign, r"raised Foreign at .*bad_rewards.py")],
+)
+def test_no_exception_of_a_function_but_an_interrupt_ends_the_process(reward_fn, message):
+    with pytest.raises(RewardError, match=rf"function '{reward_fn.__name__}' .*{message}"):
+        ask(reward_fn)
+
+
 @pytest.mark.parametrize("name", ["samples", "prompts", "outputs", "tokenizer"])
 def test_columns_of_a_name_that_is_taken_are_refused(name):
     with pytest.raises(DataError, match=rf"a column '{name}', which is the name of another .*; rename the column"):

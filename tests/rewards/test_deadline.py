@@ -11,8 +11,10 @@ import pytest
 import torch
 from reward_asking import ask, by_label, by_output
 
-from rlcore.errors import RewardError
+from rlcore.config import structure
+from rlcore.errors import ConfigError, RewardError
 from rlcore.rewards.deadline import call_within
+from rlcore.settings import RunConfig
 
 LATE = r"^reward function '{}' \(step 3, batch of 3\) did not return within run.reward_timeout_s = 0.1 seconds; raise "
 released = threading.Event()
@@ -50,6 +52,14 @@ def test_functions_that_do_not_return_end_the_call_with_their_names(reward_fn, n
     with pytest.raises(RewardError, match=LATE.format(names)):
         ask([by_label, by_output, reward_fn], timeout_s=0.1)
     assert time.monotonic() - begun < 5
+
+
+def test_threads_can_wait_for_the_longest_limit_that_is_allowed():
+    limit = 1e9
+    structure(RunConfig, {"reward_timeout_s": limit})
+    assert ask(by_label, timeout_s=limit).totals == ask(by_label).totals
+    with pytest.raises(ConfigError, match=r"reward_timeout_s = 10000000000\.0: must lie in \(0, 1000000000\.0\]"):
+        structure(RunConfig, {"reward_timeout_s": 10 * limit})
 
 
 def test_functions_that_return_in_time_are_read_as_without_a_limit():
