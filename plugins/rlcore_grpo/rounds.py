@@ -12,7 +12,7 @@ from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Order, Run, Scored, gather_round, put_through
+from rlcore.training import Order, Run, Scored, gather_round, put_through, rollout_health
 from rlcore.types import Metrics, Trajectories, grouped
 from rlcore_grpo.advantages import Groups, compare, compare_each, overlong, weighted_sum
 from rlcore_grpo.config import GRPOConfig, is_rescored
@@ -93,6 +93,7 @@ class Rounds:
         metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
         if "kl" in batch:
             metrics["kl/mean"] = float(batch["kl"].mean())
+            rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
         return batch, groups, metrics
 
     def _table(self, rows: Sequence[int], scored: Scored) -> torch.Tensor:
@@ -127,24 +128,24 @@ class Rounds:
         """
         config, run = self.config, self.run
         if "logprobs" in batch:
-            batch = batch.rename(logprobs="sampled_logprobs")
+            batch = batch.rename(logprobs="sampler_logprobs")
         elif config.is_correction != "off":
             raise ConfigError(f"trainer.is_correction = '{config.is_correction}': the sampler returns no log-probs")
         if not is_rescored(config):
-            return batch.with_only()
-        if run.samples_exactly and "sampled_logprobs" in batch and config.top_entropy == 1:
-            batch = batch.with_columns(old_logprobs=batch["sampled_logprobs"])
+            return batch.with_only(*({"sampler_logprobs"} & set(batch.columns)))
+        if run.samples_exactly and "sampler_logprobs" in batch and config.top_entropy == 1:
+            batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
         else:
             batch = self._put_through(batch, self._rescored)
         if config.kl_coef:
             batch = self._put_through(batch, self._referred)
         if config.is_correction != "off":
             weights = correction(
-                batch["old_logprobs"], batch["sampled_logprobs"], batch.action_mask, kind=config.is_correction,
+                batch["old_logprobs"], batch["sampler_logprobs"], batch.action_mask, kind=config.is_correction,
                 low=config.is_low, high=config.is_high,
             )  # fmt: skip
             batch = batch.with_columns(is_weights=weights)
-        return batch.with_only(*(set(batch.columns) - {"sampled_logprobs"}))
+        return batch
 
     def _put_through(self, batch: Trajectories, change: object) -> Trajectories:
         config = self.config

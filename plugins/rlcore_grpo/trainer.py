@@ -13,7 +13,7 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Run, disable_dropout, minibatches, warn_of_bias
+from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, minibatches, warn_of_bias
 from rlcore.types import Metrics, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, check, workload
 from rlcore_grpo.loss import cispo_loss, clipped_loss, ratios, sapo_loss, token_weights, uncertain
@@ -67,22 +67,39 @@ class GRPOTrainer:
 
     def update(self, batch: Trajectories) -> Metrics:
         """Learn from a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
-        config, begun, meter = self.config, time.perf_counter(), Meter(self.run.ranks)
+        config, begun, meter, gaps = self.config, time.perf_counter(), Meter(self.run.ranks), Meter(self.run.ranks)
         skipped, size = self.updater.num_skipped, config.num_generations
         batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
         per_step = -(-len(batch) // size // config.minibatches) * size
         for iteration in range(config.iterations if len(batch) else 0):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + iteration
             for minibatch in minibatches(batch, per_step, seed=seed, group=size):
-                self._learn(minibatch, meter)
-        return meter.means() | {
-            "policy/skipped": float(self.updater.num_skipped - skipped),
-            "lr": self.updater.lr,
-            "time/update_s": time.perf_counter() - begun,
-        }
+                self._learn(minibatch, meter, gaps if gaps.is_empty else None)
+        return (
+            self._gap(gaps)
+            | meter.means()
+            | {
+                "policy/skipped": float(self.updater.num_skipped - skipped),
+                "lr": self.updater.lr,
+                "time/update_s": time.perf_counter() - begun,
+            }
+        )
 
-    def _learn(self, minibatch: Trajectories, meter: Meter) -> None:
-        """Make one optimizer step, or none if no response teaches anything."""
+    def _gap(self, gaps: Meter) -> Metrics:
+        """Return the mean distance between the log-probs of sampler and trainer, and warn if it is too large."""
+        metrics = gaps.means()
+        if metrics:
+            check_logprob_gap(self.run, metrics["is/logprob_gap"])
+        return metrics
+
+    def _learn(self, minibatch: Trajectories, meter: Meter, gaps: Meter | None) -> None:
+        """Make one optimizer step, or none if no response teaches anything.
+
+        Args:
+            minibatch: whole groups.
+            meter: adds up the metrics.
+            gaps: if given, adds up the distance between the log-probs of the sampler and those of the policy.
+        """
         config, size, mask = self.config, self.config.num_generations, minibatch.action_mask
         longest = self.run.config.gen.max_new_tokens
         weights, divisor = token_weights(mask, norm=config.norm, max_new_tokens=longest)
@@ -97,10 +114,18 @@ class GRPOTrainer:
                 step=self.run.step + 1,
             )
             return
+
+        def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+            losses, metrics = self.loss(part)
+            gap = metrics.pop("is/logprob_gap", None)
+            if gaps is not None and gap is not None:
+                gaps.add(part.action_mask, {"is/logprob_gap": gap})
+            return losses, metrics
+
         bound = config.micro_batch_size
         together = size if not bound or bound >= size else 1  # a prompt is read once for all that continue it
         self.updater.accumulate(
-            minibatch, self.loss, meter, size=bound, tokens=config.micro_batch_tokens, group=together, count=divisor
+            minibatch, loss, meter, size=bound, tokens=config.micro_batch_tokens, group=together, count=divisor
         )
         self.updater.step(meter)
 
@@ -131,6 +156,8 @@ class GRPOTrainer:
         if "learns" in part:
             policy = policy.where(part["learns"], 0.0)
         loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}
+        if "sampler_logprobs" in part:
+            metrics["is/logprob_gap"] = (logprobs.detach() - part["sampler_logprobs"]).abs()
         if "ref_logprobs" in part and config.kl_in == "loss":
             kl = self._kl(part, logprobs, old)
             loss, metrics["loss/kl"] = loss + config.kl_coef * kl, kl

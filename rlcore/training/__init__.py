@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlcore.training.rollout_stats import gather_round, rollout_metrics
     from rlcore.training.run import Run
     from rlcore.training.sampling_bias import warn_of_bias
-    from rlcore.training.stale_weights import rollout_health
+    from rlcore.training.stale_weights import check_logprob_gap, rollout_health
     from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
 
@@ -33,6 +33,7 @@ __all__ = [
     "Run",
     "Scored",
     "Updater",
+    "check_logprob_gap",
     "disable_dropout",
     "eval_mode",
     "gather_round",
@@ -57,7 +58,7 @@ _HOMES = {
     "rlcore.optim.meter": ("Meter",),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
-    "rlcore.training.stale_weights": ("rollout_health",),
+    "rlcore.training.stale_weights": ("check_logprob_gap", "rollout_health"),
     "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics"),
     "rlcore.training.run": ("Run",),
     "rlcore.training.sampling_bias": ("warn_of_bias",),

@@ -37,11 +37,7 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
     if "sampler_logprobs" in batch:
         gap = float(ops.masked_mean((batch["logprobs"] - batch["sampler_logprobs"]).abs(), chosen))
         metrics["is/logprob_gap"] = gap
-        if not gap <= (GAP if run.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
-            _warn(
-                run, "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
-                "weights (policy.version), or another temperature?", mean_gap=gap,
-            )  # fmt: skip
+        check_logprob_gap(run, gap)
     if "ref_logprobs" in batch:
         total = float(ops.masked_sum(batch["logprobs"] - batch["ref_logprobs"], chosen))
         if total < IMPROBABLE and total < PER_SAMPLE * len(batch):
@@ -50,6 +46,15 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
                 "give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
             )  # fmt: skip
     return metrics
+
+
+def check_logprob_gap(run: Run, gap: float) -> None:
+    """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
+    if not gap <= (GAP if run.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
+        _warn(
+            run, "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
+            "weights (policy.version), or another temperature?", mean_gap=gap,
+        )  # fmt: skip
 
 
 def _warn(run: Run, event: str, **fields: Any) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,20 @@ def test_a_sampler_that_agrees_is_not_corrected(tmp_path: Path, monkeypatch: pyt
     first, second = plain.store.take(), corrected.store.take()
     assert torch.allclose(second["is_weights"][second.action_mask], torch.ones(()), atol=1e-4)
     assert_same(gradients(corrected, second, monkeypatch), gradients(plain, first, monkeypatch))
+
+
+def test_a_sampler_with_old_weights_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sampler that keeps the first weights looks like any other: its log-probs are what gives it away."""
+    trainer = make(tmp_path, optimizer={"lr": 3e-2})
+    sample, first = trainer.run.sampler, copy.deepcopy(trainer.policy())
+    first.use_forward(first.module, autocast=nullcontext)
+    trainer.run.sampler = lambda _, *given, **options: sample(first, *given, **options)
+    steps = trainer.steps()
+    gaps = [next(steps)["is/logprob_gap"] for _ in range(2)]
+    said = capsys.readouterr().err
+    assert gaps[0] < 1e-5
+    assert gaps[1] > 1e-3
+    assert said.count("the sampler's log-probs are not those of the policy that learns") == 1
 
 
 def test_corrections_are_refused_where_sampler_and_trainer_have_other_distributions(tmp_path: Path) -> None:
