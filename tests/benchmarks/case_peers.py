@@ -1,4 +1,4 @@
-"""Benchmark case: PPO through rlcore against TRL's RLOO, on random walks and on film reviews."""
+"""Benchmark case: GRPO, and PPO, through rlcore against TRL's GRPO and RLOO, on random walks and on film reviews."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from duel import Duel, Unavailable
 from peers import peers_python
 from texts import data_folder
 
-TITLE = "seconds per iteration, PPO through rlcore against TRL's RLOO (which has no value function to train)"
+TITLE = (
+    "seconds per iteration, GRPO through rlcore against TRL's, and PPO against TRL's RLOO (which has no value function "
+    "to train)"
+)
 
 
 def duels(folder: Path, quick: bool) -> list[Duel]:
@@ -27,15 +30,17 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     found = []
     for name, base, iterations, more, prepare in works:
         work = [base, "--iterations", str(max(iterations // 4, 2) if quick else iterations), *more]
-        found.append(
+        pairs = [("PPO and RLOO", "ppo", "rloo"), ("GRPO", "grpo", "grpo")]
+        found += [
             Duel(
-                name,
-                ours=["train_ppo.py", *work],
-                theirs=["trl_rloo.py", *work],
+                f"{title}, {name}",
+                ours=["train_ppo.py", *work, "--trainer", ours],
+                theirs=["trl_groups.py", *work, "--trainer", theirs],
                 theirs_python=python,
                 figure="s_per_iteration",
                 cpu_figure="cpu_s_per_iteration",
                 prepare=[prepare],
             )
-        )
+            for title, ours, theirs in pairs
+        ]
     return found

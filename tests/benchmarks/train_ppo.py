@@ -1,4 +1,4 @@
-"""The workload of hand_ppo.py through `rlcore.train`, with the public API only.
+"""The workload of hand_ppo.py through `rlcore.train`, with the public API only; with `--trainer grpo`, that of GRPO.
 
     OMP_NUM_THREADS=1 python train_ppo.py FOLDER [--iterations 12] [--seed 0]     prints one line of JSON
     OMP_NUM_THREADS=1 python train_ppo.py FOLDER --task reviews --data DATA       the same on another task (tasks.py)
@@ -36,6 +36,19 @@ PPO = {
     "value_coef": 1.2,
     "optimizer": {"lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6},
 }
+GRPO = {
+    "name": "grpo",
+    "iterations": 4,
+    "minibatches": 2,
+    "optimizer": PPO["optimizer"],
+}
+
+
+def trainer_options(name: str, task: Task) -> dict[str, Any]:
+    """Return the options of PPO, or of GRPO with groups of `task.samples`, for rounds of a task's size."""
+    if name == "grpo":
+        return {**GRPO, "rollouts": task.rollouts, "num_generations": task.samples}
+    return {**PPO, "rollouts": task.rollouts}
 
 
 def train(
@@ -44,10 +57,11 @@ def train(
     *,
     iterations: int,
     seed: int,
+    trainer: str = "ppo",
     kl_coef: float = 0.0,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Run PPO on the model in `folder`, with `options` merged in, and return the same report as hand_ppo.py."""
+    """Train the model in `folder`, with `options` merged in, and return the same report as hand_ppo.py."""
     clock = Clock()
     scores: list[float] = []
 
@@ -60,10 +74,10 @@ def train(
     with TemporaryDirectory() as root:
         result = rlcore.train(
             {"path": folder, **options.get("model", {})},
-            trainer=merged({**PPO, "rollouts": task.rollouts, "kl_coef": kl_coef}, options.get("trainer", {})),
+            trainer=merged({**trainer_options(trainer, task), "kl_coef": kl_coef}, options.get("trainer", {})),
             sampler={"name": "default", **options.get("sampler", {})},
             reward_fn=reward_fn,
-            prompts=task.prompts * task.samples,
+            prompts=task.prompts if trainer == "grpo" else task.prompts * task.samples,
             gen={"max_new_tokens": task.max_new_tokens, **options.get("gen", {})},
             eval={"at_end": False},
             checkpoint={"at_end": False},
@@ -83,6 +97,7 @@ def main() -> None:
     parser.add_argument("folder", help="where the starting model is")
     parser.add_argument("--task", default="walks", choices=["walks", "reviews"])
     parser.add_argument("--data", type=Path, help="folder of the reviews")
+    parser.add_argument("--trainer", default="ppo", choices=["ppo", "grpo"])
     parser.add_argument("--graph-seed", type=int, default=1000, help="of the walks")
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
@@ -92,8 +107,8 @@ def main() -> None:
     torch.set_num_threads(1)
     task = load_task(options.task, options.data, graph_seed=options.graph_seed)
     figures = train(
-        options.folder, task, iterations=options.iterations, seed=options.seed, kl_coef=options.kl_coef,
-        options=nested(options.set),
+        options.folder, task, iterations=options.iterations, seed=options.seed, trainer=options.trainer,
+        kl_coef=options.kl_coef, options=nested(options.set),
     )  # fmt: skip
     print(json.dumps(figures))
 

@@ -1,8 +1,9 @@
-"""The closest TRL equivalent of train_ppo.py: RLOO, because TRL has no PPO; prints one line of JSON.
+"""TRL's GRPO, and its RLOO as the closest equivalent of PPO, which TRL does not have; prints one line of JSON.
 
-A round has the same number of completions, trained on for four epochs in eight optimizer steps, of two equal halves per
-epoch instead of 100 and 40. RLOO has no value function and no per-token advantages, so it does less work than PPO; the
-KL coefficient is 0, so no reference model is loaded. Runs in an environment that has TRL and does not need rlcore.
+A round has the same number of completions as in train_ppo.py, trained on for four epochs in eight optimizer steps, of
+two equal halves per epoch (there 100 and 40 for PPO). RLOO has no value function and no per-token advantages, so it
+does less work than PPO; GRPO does the same work as `train_ppo.py --trainer grpo`. The KL coefficient is 0, so no
+reference model is loaded. Runs in an environment that has TRL and does not need rlcore.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from figures import Clock, report
 from tasks import load_task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
-from trl import RLOOConfig, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 EPOCHS, HALVES = 4, 2
+TRAINERS = {"rloo": (RLOOConfig, RLOOTrainer), "grpo": (GRPOConfig, GRPOTrainer)}
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("folder", help="where the starting model is")
     parser.add_argument("--task", default="walks", choices=["walks", "reviews"])
     parser.add_argument("--data", type=Path, help="folder of the reviews")
+    parser.add_argument("--trainer", default="rloo", choices=list(TRAINERS))
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -46,7 +49,8 @@ def main() -> None:
         return rewards
 
     with TemporaryDirectory() as folder:
-        config = RLOOConfig(
+        config_class, trainer_class = TRAINERS[options.trainer]
+        config = config_class(
             output_dir=folder,
             per_device_train_batch_size=task.rollouts // HALVES,
             steps_per_generation=HALVES,
@@ -70,7 +74,7 @@ def main() -> None:
             logging_strategy="no",
             seed=options.seed,
         )
-        trainer = RLOOTrainer(
+        trainer = trainer_class(
             model=AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32),
             reward_funcs=reward_fn,
             args=config,
