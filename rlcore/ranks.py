@@ -146,7 +146,7 @@ class Ranks:
             return whole.rows(order).to(self.device)
 
     def _dealt(self, rank: int, count: int, group: int) -> list[int]:
-        return grouped(torch.arange(rank, count, self.world), group).tolist()
+        return [row for each in range(rank, count, self.world) for row in range(each * group, (each + 1) * group)]
 
     def take_share(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
         """Return this process's rows of a batch that every process holds; all processes receive equally many rows.
