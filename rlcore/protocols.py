@@ -39,6 +39,7 @@ __all__ = [
     "SamplePipeline",
     "Sampler",
     "SchedulerBuilder",
+    "SequenceScorer",
     "Trainer",
 ]
 
@@ -47,8 +48,9 @@ class Trainer(Protocol):
     """An algorithm whose training loop is a generator.
 
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
-    registered with, or None if it has none. Its `__init__` must call `run.build_policy`. At every `yield` of `steps`,
-    `policy()` and `state_dict()` together must hold everything needed to resume.
+    registered with, or None if it has none. Its `__init__` must call `run.build_policy`, or `run.build_scorer` if it
+    trains a model that scores instead of a policy. At every `yield` of `steps`, `policy()` and `state_dict()` together
+    must hold everything needed to resume.
 
     These attributes are optional:
 
@@ -80,8 +82,8 @@ class Trainer(Protocol):
         """
         ...
 
-    def policy(self) -> Policy:
-        """Return the policy that is evaluated and saved; the same object on every call."""
+    def policy(self) -> Policy | SequenceScorer:
+        """Return the policy or scorer that is evaluated and saved; the same object on every call."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -270,6 +272,11 @@ class RunView(Protocol):
         ...
 
     @property
+    def export_class(self) -> str:
+        """Name of the class of `transformers` that loads the trained model from the run's folder."""
+        ...
+
+    @property
     def dropped(self) -> Sequence[Dropped]:
         """The observers, loggers and wrappers that raised and are disabled for the rest of the run."""
         ...
@@ -334,6 +341,11 @@ class Policy(Protocol):
     The updater adds 1 after each optimizer step, the policy itself in `load_pretrained` and `sync_targets`. A trainer
     that changes weights without an updater adds 1 itself.
     """
+
+    @property
+    def export_class(self) -> str:
+        """Name of the class of `transformers` that loads what `export` writes, such as `AutoModelForCausalLM`."""
+        ...
 
     @property
     def module(self) -> torch.nn.Module:
@@ -441,6 +453,85 @@ class QPolicy(Policy, Protocol):
         ...
 
 
+class SequenceScorer(Protocol):
+    """A model that gives a whole sequence one number, such as a reward model; built by `run.build_scorer()`."""
+
+    tokenizer: PreTrainedTokenizerBase
+    """The model's tokenizer; saved with the model."""
+    max_length: int
+    """Longest sequence in tokens; 0 if unbounded."""
+    version: int
+    """Rises with every change of the weights, as that of a `Policy`."""
+
+    @property
+    def export_class(self) -> str:
+        """Name of the class of `transformers` that loads what `export` writes."""
+        ...
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """Every trainable parameter."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        ...
+
+    def to(self, device: torch.device) -> None:
+        """Move the model.
+
+        Args:
+            device: this process's device, `run.ranks.device`.
+        """
+        ...
+
+    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Set the wrapped `module` and the precision of an updater; before, `score` calls `module` without autocast.
+
+        Args:
+            forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
+            autocast: returns the context of the run's precision, in which `score` runs.
+        """
+        ...
+
+    def training_step(self) -> AbstractContextManager[Any]:
+        """Return a context that the run enters around every training step, for what may be cached within a step."""
+        ...
+
+    def score(self, batch: Trajectories) -> Tensor:
+        """Return the score of each sequence, float[B], with gradients where they are enabled.
+
+        Args:
+            batch: B sequences, padded on either side, on the scorer's device; `action_mask` has no effect.
+        """
+        ...
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft`.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+    def load_pretrained(self, folder: Path) -> None:
+        """Load the weights in place, and raise `version`.
+
+        Args:
+            folder: a folder that `save_pretrained` wrote.
+        """
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the model so that `transformers` alone loads it, with the same scores.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+
 class Decoder(Protocol):
     """A batch of sequences that is decoded token by token, with its key-value cache."""
 
@@ -520,6 +611,9 @@ class Architecture(Protocol):
 
     The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
     `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one.
+
+    An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
+    `build(spec, config, tokenizer=...)`; the built-in one is `rlcore.models.scorer.build_sequence_scorer`.
     """
 
     def __call__(

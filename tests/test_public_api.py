@@ -43,6 +43,7 @@ MODULES = [
     "rlcore.loggers",
     "rlcore.models.causal",
     "rlcore.models.policy",
+    "rlcore.models.scorer",
     "rlcore.models.seq2seq",
     "rlcore.models.model_options",
     "rlcore.models.tokenizers",

@@ -76,10 +76,17 @@ Components declare properties that the laws cannot detect as attributes of the r
   BART, if its options include those of `seq2seq_lm`): a function that returns a small `PreTrainedModel` with random
   weights, in evaluation mode, with a vocabulary of 32 tokens.
 
+* `scores_sequences = True`, of an architecture that builds a [scorer](protocols/SequenceScorer.md): the laws of scorers
+  then apply in place of those of architectures.
+
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may add laws; a
 plugin that is tested with the rlcore version it requires is not checked against laws of later versions.
 """
-TITLES = {DIST: ("The package", "plugin"), EVERY: ("Every component", "kind-name")}
+TITLES = {
+    DIST: ("The package", "plugin"),
+    EVERY: ("Every component", "kind-name"),
+    "scorers": ("Architectures that build scorers", "architecture-name"),
+}
 
 
 def pages() -> dict[str, str]:

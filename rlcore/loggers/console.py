@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -100,7 +97,8 @@ class ConsoleLogger:
             self._print(Text(f"  {'last eval' if evaluation else 'last step'}  {numbers}"))
         self._print(Text(f"  run        {run.dir}"))
         if error is None and (run.dir / "model").is_dir():
-            self._print(Text(f"  load       {_loading(run.dir / 'model')}"))
+            folder = (run.dir / "model").as_posix()
+            self._print(Text(f'  load       transformers.{run.export_class}.from_pretrained("{folder}")'))
         elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
             self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
         for dropped in run.take_unreported():
@@ -179,14 +177,6 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def _loading(folder: Path) -> str:
-    """Return the code that loads a folder with plain transformers."""
-    with suppress(OSError, ValueError):
-        if json.loads((folder / "config.json").read_text(encoding="utf-8")).get("is_encoder_decoder"):
-            return f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{folder.as_posix()}")'
-    return f'transformers.AutoModelForCausalLM.from_pretrained("{folder.as_posix()}")'
 
 
 REFRESHES_PER_SECOND = 2.0

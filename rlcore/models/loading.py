@@ -29,7 +29,7 @@ from rlcore.models.speed.activations import fuse_activations
 from rlcore.safe_text import shorten
 
 if TYPE_CHECKING:
-    from rlcore.models.model_options import LanguageModelConfig
+    from rlcore.models.model_options import LanguageModelConfig, TransformerConfig
 
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 
@@ -56,14 +56,14 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     if isinstance(spec, PreTrainedModel):
         model = spec
         if config.attention is not None:
-            _set_attention(model, config.attention)
+            set_attention(model, config.attention)
     elif isinstance(spec, PretrainedConfig):
         model = _from_config(spec, config, kind)
     elif isinstance(spec, (str, os.PathLike)):
         name, base = os.fspath(spec), base_of(os.fspath(spec))
         if base and isinstance(name, ConfigOnly):
             base = ConfigOnly(base)
-        model = _from_pretrained(kind.loader, base or name, config)
+        model = from_pretrained(kind.loader, base or name, config)
         attach(model, spec) if base else activate(model)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
@@ -78,7 +78,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     return model
 
 
-def _set_attention(model: PreTrainedModel, attention: str) -> None:
+def set_attention(model: PreTrainedModel, attention: str) -> None:
     """Switch a loaded model to another attention implementation.
 
     Raises:
@@ -102,7 +102,7 @@ def _from_config(spec: PretrainedConfig, config: LanguageModelConfig, kind: Kind
     try:
         with quiet_transformers():
             model: PreTrainedModel = kind.loader.from_config(
-                copy.deepcopy(spec), trust_remote_code=config.trust_remote_code, **_build_options(config)
+                copy.deepcopy(spec), trust_remote_code=config.trust_remote_code, **build_options(config)
             )
     except (ValueError, ImportError) as error:
         raise ModelError(f"model = {type(spec).__name__}: cannot be built: {first_line(error)}") from error
@@ -134,7 +134,7 @@ def _make_savable(model: PreTrainedModel) -> None:
         raise ModelError(f"model.generation_config cannot be saved: {error}") from error
 
 
-def _build_options(config: LanguageModelConfig) -> dict[str, Any]:
+def build_options(config: TransformerConfig) -> dict[str, Any]:
     """Return the arguments for `from_config` and `from_pretrained`; transformers chooses those that are left out."""
     options: dict[str, Any] = {}
     if config.dtype != "auto":
@@ -144,7 +144,7 @@ def _build_options(config: LanguageModelConfig) -> dict[str, Any]:
     return options
 
 
-def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what: str = "model", **options: Any) -> Any:
+def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: str = "model", **options: Any) -> Any:
     """Call `kind.from_pretrained` with the folder `name` if it exists, else with the hub id `name`.
 
     Args:
@@ -167,9 +167,9 @@ def _from_pretrained(kind: Any, name: str, config: LanguageModelConfig, *, what:
     is_config_only = isinstance(name, ConfigOnly)
     check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)
     if kind is not AutoConfig:
-        options |= _build_options(config)
+        options |= build_options(config)
         if is_config_only:
-            model_config: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what=what)
+            model_config: PretrainedConfig = from_pretrained(AutoConfig, name, config, what=what)
             return kind.from_config(model_config, **({"dtype": model_config.dtype} | options))
     try:
         with quiet_transformers():
@@ -194,7 +194,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
         ModelError: the critic cannot be loaded, is not of this kind, or is a classifier of several labels.
     """
     config = evolve(config, revision=None)  # the option names a revision of the policy's repository, not the critic's
-    critic_config: PretrainedConfig = _from_pretrained(AutoConfig, name, config, what="critic")
+    critic_config: PretrainedConfig = from_pretrained(AutoConfig, name, config, what="critic")
     check_kind(critic_config, kind, f"critic = {name!r}")
     is_classifier = any(each.endswith("ForSequenceClassification") for each in critic_config.architectures or ())
     if is_classifier and kind is DECODER_ONLY:  # an encoder-decoder's scores whole sequences, not tokens
@@ -206,7 +206,7 @@ def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONL
         loader: Any = AutoModelForSequenceClassification
     else:
         loader = kind.loader
-    critic: PreTrainedModel = _from_pretrained(loader, name, config, what="critic")
+    critic: PreTrainedModel = from_pretrained(loader, name, config, what="critic")
     if config.speed.fused_activations:
         fuse_activations(critic)
     critic.eval()

@@ -30,8 +30,8 @@ ALL_ON = SpeedConfig()
 
 
 @config
-class LanguageModelConfig:
-    """A language model of `transformers`: which parameters train, its value function, and how it runs."""
+class TransformerConfig:
+    """A model of `transformers`: how it is loaded, and which of its parameters train."""
 
     unfrozen_layers: int | None = option(
         None, "train only the top k blocks; the blocks below, the embeddings and parameters tied to them are frozen; "
@@ -41,6 +41,20 @@ class LanguageModelConfig:
         None, "adapter to train instead of the model's own weights: options of `peft` with a `type`, such as "
         "`{type: lora, r: 8}`, or the folder or hub id of a trained adapter",
     )  # fmt: skip
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "dtype of the loaded weights")
+    attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
+    gradient_checkpointing: bool = option(
+        False, "recompute activations in the backward pass to save memory; with glibc, the process then also returns "
+        "freed memory to the system at once",
+    )  # fmt: skip
+    trust_remote_code: bool = option(False, "run code from a hub repository")
+    revision: str | None = option(None, "hub revision of the model")
+
+
+@config
+class LanguageModelConfig(TransformerConfig):
+    """A language model of `transformers`: which parameters train, its value function, and how it runs."""
+
     value_layers: int = option(
         0, "number of top blocks that the value function copies and trains; 0: its head is on the policy's trunk",
         ge=0, unit="layers",
@@ -48,19 +62,16 @@ class LanguageModelConfig:
     critic: str | None = option(
         None, "separate model of the value function: a hub id or folder (a reward model keeps its head), or `copy`"
     )
-    dtype: Literal["float32", "bfloat16", "float16", "auto"] = option("float32", "dtype of the loaded weights")
     sampling_dtype: Literal["bfloat16", "float16"] | None = option(
         None, "type of a copy of the weights to sample from, for machines with fast matrix products in it; trainers "
         "that need log-probs and values then recompute them; absent, the weights themselves are sampled from",
     )  # fmt: skip
-    attention: str | None = option(None, "attention implementation of `transformers`; its own choice if absent")
     speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
-    gradient_checkpointing: bool = option(
-        False, "recompute activations in the backward pass to save memory; with glibc, the process then also returns "
-        "freed memory to the system at once",
-    )  # fmt: skip
-    trust_remote_code: bool = option(False, "run code from a hub repository")
-    revision: str | None = option(None, "hub revision of the model")
+
+
+@config
+class SequenceScorerConfig(TransformerConfig):
+    """A model that scores whole sequences: how it is loaded, and which of its parameters train."""
 
 
 @config

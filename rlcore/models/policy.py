@@ -19,6 +19,7 @@ from rlcore.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionD
 from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore.models.heads import TrunkValue
+from rlcore.models.kind import kind_of
 from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
 from rlcore.profiling import note_scored
@@ -206,6 +207,11 @@ class ModelPolicy:
     def export(self, folder: Path) -> None:
         """Write the policy as a model that `transformers` loads without any other package."""
         export_policy(folder, self.module, self.tokenizer)
+
+    @property
+    def export_class(self) -> str:
+        """Return the name of the class of `transformers` that loads what `export` writes."""
+        return str(kind_of(self.model.config).loader.__name__)
 
     @property
     def saves_part(self) -> bool:

@@ -23,7 +23,7 @@ from rlcore.models.heads import BranchValue, CriticValue, ScoreHead, TrunkValue,
 from rlcore.models.input_layout import InputLayout
 from rlcore.models.kind import kind_of
 from rlcore.models.logit_map import find_logit_map
-from rlcore.models.model_options import LanguageModelConfig
+from rlcore.models.model_options import LanguageModelConfig, TransformerConfig
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import attach
 from rlcore.models.q_heads import QHeads
@@ -33,7 +33,7 @@ from rlcore.models.speed.activations import checkpoint_activations, has_fused_ac
 from rlcore.models.speed.frozen_trunk import FrozenTrunk
 
 
-def prepare(model: PreTrainedModel, config: LanguageModelConfig) -> None:
+def prepare(model: PreTrainedModel, config: TransformerConfig) -> None:
     """Set which parameters train, and add an adapter if `config.peft` is set.
 
     Raises:

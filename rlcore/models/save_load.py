@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -15,19 +15,29 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
-from rlcore.models.forward import ActorCritic
 from rlcore.models.hub import quiet_transformers
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import REWRITTEN
 from rlcore.models.peft.layers import bare_twin, merged_twin
 from rlcore.models.weights import check_same_form
 
+
+class Modelled(Protocol):
+    """A module around a model of `transformers`, perhaps with heads beside it."""
+
+    model: PreTrainedModel
+
+    def state_dict(self, *, keep_vars: bool) -> dict[str, Any]:
+        """Return all weights by name."""
+        ...
+
+
 HEADS_FILE = "heads.safetensors"
 ADAPTER = "adapter"
 """Subfolder of a model's folder that holds its adapter."""
 
 
-def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+def save_policy(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the model (or, if it has an adapter, only the adapter), the tokenizer and the heads."""
     adapters = find_adapters(module.model)
     if adapters is None:
@@ -37,7 +47,7 @@ def save_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenize
     _save_beside(folder, module, tokenizer)
 
 
-def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+def export_policy(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write a model that plain `transformers` loads: an adapter is merged, and also saved in `adapter/`."""
     adapters = find_adapters(module.model)
     if adapters is None:
@@ -48,7 +58,7 @@ def export_policy(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokeni
     _save_beside(folder, module, tokenizer)
 
 
-def save_start(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+def save_start(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the model before training; one with an adapter as its base model, with the adapter in `adapter/`.
 
     Raises:
@@ -75,7 +85,7 @@ def _save_model(folder: Path, model: PreTrainedModel) -> None:
         model.save_pretrained(folder)
 
 
-def _save_beside(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokenizerBase) -> None:
+def _save_beside(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:
     with quiet_transformers():
         tokenizer.save_pretrained(folder)
     heads = {name: weight.detach().cpu().contiguous().clone() for name, weight in head_weights(module).items()}
@@ -85,7 +95,7 @@ def _save_beside(folder: Path, module: ActorCritic, tokenizer: PreTrainedTokeniz
 
 
 @torch.no_grad()
-def load_policy(folder: Path, module: ActorCritic) -> None:
+def load_policy(folder: Path, module: Modelled) -> None:
     """Load the weights, heads included, from a folder that `save_policy` wrote.
 
     Raises:
@@ -137,7 +147,7 @@ def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_heads(spec: object, module: ActorCritic) -> None:
+def load_heads(spec: object, module: Modelled) -> None:
     """Load the value function and the Q-heads saved in the model's folder `spec`, if they fit.
 
     Heads with other names or shapes are not loaded, with a warning; the policy then keeps its new heads.
@@ -168,7 +178,7 @@ def _leave(reason: str) -> None:
     get_logger("rlcore.models").warning("saved heads do not fit and are not loaded", reason=reason)
 
 
-def head_weights(module: ActorCritic) -> dict[str, Tensor]:
+def head_weights(module: Modelled) -> dict[str, Tensor]:
     """Return the parameters and buffers of the heads that are not part of the language model, by name."""
     held = {id(weight) for weight in module.model.state_dict(keep_vars=True).values()}
     return {name: weight for name, weight in module.state_dict(keep_vars=True).items() if id(weight) not in held}

@@ -15,7 +15,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import base_of, first_line, quiet_transformers
-from rlcore.models.model_options import LanguageModelConfig, TokenizerConfig
+from rlcore.models.model_options import TokenizerConfig, TransformerConfig
 
 log = get_logger("models")
 
@@ -23,7 +23,7 @@ log = get_logger("models")
 def load_tokenizer(
     spec: str | os.PathLike[str] | PretrainedConfig | PreTrainedModel,
     given: object = None,
-    config: LanguageModelConfig | None = None,
+    config: TransformerConfig | None = None,
 ) -> PreTrainedTokenizerBase:
     """Return the given tokenizer, or else the model's own, at the model's revision.
 
@@ -51,7 +51,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def _options(spec: Any, given: Any, config: LanguageModelConfig | None) -> TokenizerConfig:
+def _options(spec: Any, given: Any, config: TransformerConfig | None) -> TokenizerConfig:
     """Complete the options: path, revision, and whether the repository's code may run."""
     if isinstance(given, Mapping) and isinstance(given.get("path"), PreTrainedTokenizerBase):
         raise ModelError(

@@ -18,7 +18,7 @@ from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed
-from rlcore.protocols import Policy
+from rlcore.protocols import Policy, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
 from rlcore.types import Trajectories
@@ -28,7 +28,7 @@ Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 class Updater:
-    """The optimizer and the learning-rate schedule of one policy.
+    """The optimizer and the learning-rate schedule of one policy or scorer.
 
     `lr` is the learning rate of the last step; `num_updates` and `num_skipped` count optimizer steps made and skipped.
 
@@ -49,7 +49,7 @@ class Updater:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | SequenceScorer,
         config: OptimizerConfig,
         ranks: Ranks,
         *,

@@ -124,6 +124,12 @@ def register_architectures(register: Register) -> None:
         config="rlcore.models.model_options:Seq2SeqLMConfig",
         summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
     )
+    register(
+        "sequence_scorer",
+        "rlcore.models.scorer:build_sequence_scorer",
+        config="rlcore.models.model_options:SequenceScorerConfig",
+        summary="any AutoModelForSequenceClassification with one label, such as a reward model",
+    )
 
 
 @hookimpl

@@ -13,6 +13,7 @@ import attrs
 
 from rlcore.components import KINDS, Component, describe_error, normalise
 from rlcore.config.describe import fields
+from rlcore.errors import PluginError
 from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
@@ -25,6 +26,7 @@ MODULES = {
     "trainers": "rlcore.testing.laws.trainers",
     "pipelines": "rlcore.testing.laws.pipelines",
     "architectures": "rlcore.testing.laws.architectures",
+    "scorers": "rlcore.testing.laws.scorers",
     "rollout_stores": "rlcore.testing.laws.stores",
     "loggers": "rlcore.testing.laws.loggers",
     "samplers": "rlcore.testing.laws.samplers",
@@ -133,7 +135,7 @@ def cases(
     for component, names in zip(components, addresses, strict=True):
         given = next((options[name] for name in names if name in options), {}) if options else {}
         one = attrs.evolve(subject, component=component, options=given)
-        found += [Case(law, one) for kind in (EVERY, component.kind) for law in _laws(kind) if _fits(law, one)]
+        found += [Case(law, one) for kind in (EVERY, _law_kind(component)) for law in _laws(kind) if _fits(law, one)]
     return found
 
 
@@ -229,6 +231,15 @@ def _addresses(components: Iterable[Component[Any]]) -> list[tuple[str, ...]]:
     components = list(components)
     count = Counter(component.name for component in components)
     return [(f"{_kind_of(one)}:{one.name}", *([one.name] if count[one.name] == 1 else [])) for one in components]
+
+
+def _law_kind(component: Component[Any]) -> str:
+    """Return the kind of the laws about a component: those of scorers for an architecture that builds one."""
+    try:
+        is_scorer = component.kind == "architectures" and getattr(component.target(), "scores_sequences", False)
+    except PluginError:  # the_target_imports reports that
+        is_scorer = False
+    return "scorers" if is_scorer else component.kind
 
 
 def _laws(kind: str) -> list[Law]:

@@ -35,7 +35,7 @@ class Result:
     Attributes:
         metrics: the last value of every metric.
         run_dir: the run's folder; `transformers` loads its subfolder `model/`.
-        policy: the trained policy, in memory.
+        policy: the trained policy, in memory; for a trainer of scorers, the scorer.
     """
 
     metrics: Metrics
@@ -176,7 +176,7 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
             if parts.lock is not None:
                 parts.lock.release()
             parts.trainer.policy().module.eval()
-    policy = parts.trainer.policy()
+    policy: Any = parts.trainer.policy()
     return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
 
 

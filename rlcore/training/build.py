@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, cast
 
 import attrs
 import numpy as np
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim, claim
 from rlcore.checkpoints.identity import check_identity
-from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
 from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
-from rlcore.errors import ConfigError, ModelError
+from rlcore.errors import ConfigError
 from rlcore.loggers import Loggers
 from rlcore.models.peft.inject import unwrap
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.save_load import load_start
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
 from rlcore.plugins.registry import all_registries, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
-from rlcore.protocols import Architecture, Policy, Trainer
+from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
@@ -42,10 +36,11 @@ from rlcore.training.default_trainer import other_trainer
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
-from rlcore.training.resume import Saver, save_beside
+from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen, choose
 from rlcore.training.run_identity import identify
+from rlcore.training.run_model import ModelMaker
 
 
 @attrs.frozen(eq=False)
@@ -163,24 +158,7 @@ def _build_run(
     place: Claim,
     observers: Observers,
 ) -> Run:
-    spec = _starting_point(inputs.model, place)
-    architecture = chosen.architecture
-
-    def make_policy(*, value_head: bool, reference: bool, q_heads: int) -> Policy:
-        build: Architecture = architecture.component.target()
-        if q_heads:
-            _check_q_heads(architecture.component, build)
-        parts: dict[str, Any] = {
-            "value_head": value_head,
-            "reference": reference,
-            **({"q_heads": q_heads} if q_heads else {}),
-        }
-        policy = build(spec, architecture.options, tokenizer=inputs.tokenizer, **parts)
-        saves_part = isinstance(policy, ModelPolicy) and policy.saves_part
-        if (reference or saves_part) and isinstance(inputs.model, (PretrainedConfig, PreTrainedModel)):
-            _keep_start(policy, place, ranks)
-        wrapped: Policy = architecture.wrap(policy)
-        return wrapped
+    maker = ModelMaker(chosen.architecture, inputs, place, ranks)
 
     def make_rewards() -> Rewards:
         rewards = Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s)
@@ -192,21 +170,11 @@ def _build_run(
     run = Run(
         config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
         loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
-        build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=make_policy,
-        make_rewards=make_rewards, optimizers=optimizers, total_steps=config.run.steps,
+        build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=maker.policy,
+        make_scorer=maker.scorer, make_rewards=make_rewards, optimizers=optimizers, total_steps=config.run.steps,
     )  # fmt: skip
     run.close_at_end(run.sampler, chosen.sampler.component.qualified)
     return run
-
-
-def _check_q_heads(component: Component[Any], build: Any) -> None:
-    """Check that an architecture takes the argument `q_heads`; not all architectures do."""
-    parameters = inspect.signature(build).parameters.values()
-    if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
-        raise ModelError(
-            f"model.architecture = '{component.name}' ({component.dist} {component.version}): has no Q-heads, which "
-            "this trainer needs; choose another architecture, such as causal_lm"
-        )
 
 
 def seed_everything(seed: int) -> None:
@@ -241,30 +209,3 @@ def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConf
         model=model | (unstructure(chosen.architecture.options) or {}),
         data=evolve(settings.data, **shown),
     )
-
-
-def _starting_point(model: Any, place: Claim) -> Any:
-    """Return the model before training; a resumed run needs it as its reference or beneath an adapter."""
-    if place.start is None:
-        return model
-    if isinstance(model, PreTrainedModel):
-        load_start(place.start, model)
-        return model
-    return place.start if isinstance(model, PretrainedConfig) else model
-
-
-def _keep_start(policy: Policy, place: Claim, ranks: Ranks) -> None:
-    """Save the starting model if no name refers to it: resuming the run needs it."""
-    kept = RunDir(place.path).start
-
-    def save(folder: Path) -> None:
-        (policy.save_start if isinstance(policy, ModelPolicy) else policy.save_pretrained)(folder)
-        write_manifest(folder, step=0, score=None, further={})
-
-    def keep() -> None:
-        if place.checkpoint is None or not kept.exists():
-            save_beside(save, kept)
-
-    ranks.on_main(keep)
-    if isinstance(policy, ModelPolicy):
-        policy.note_start(kept)

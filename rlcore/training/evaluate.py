@@ -30,6 +30,11 @@ def check_evaluation(run: Run) -> None:
             cannot be used, or no evaluation will yield the metric that ranks checkpoints.
     """
     samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
+    if run.scorer is not None:
+        unused = [name for name in ("prompts", "eval_prompts", "reward_fn") if getattr(run.inputs, name) is not None]
+        if unused:
+            log.warning("a run that trains a scorer samples nothing, and does not use these inputs", inputs=unused)
+        _ = run.eval_samples
     if run.policy is None:
         return
     check_options(run.policy, run.config.gen)

@@ -116,7 +116,8 @@ def _remedy(metrics: Metrics) -> str:
 
 
 def _training_step(run: Run) -> AbstractContextManager[Any]:
-    return nullcontext() if run.policy is None else run.policy.training_step()
+    learner = run.scorer or run.policy
+    return nullcontext() if learner is None else learner.training_step()
 
 
 def _peak_memory(run: Run) -> Metrics:

@@ -19,7 +19,7 @@ from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.profiling import count_tokens, note_sampled, timed
-from rlcore.protocols import Policy, RolloutStore, Sampler
+from rlcore.protocols import Policy, RolloutStore, Sampler, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.settings import OptimizerConfig, SamplingConfig
@@ -41,6 +41,7 @@ class Run(RunData):
         sampler: generates continuations.
         make_store: makes the chosen rollout store.
         make_policy: builds the policy; trainers call `build_policy`.
+        make_scorer: builds the scorer; trainers call `build_scorer`.
         optimizers: the optimizers and schedules that the trainer's options name.
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
@@ -59,6 +60,7 @@ class Run(RunData):
     sampler: Sampler
     make_store: Callable[[], RolloutStore]
     make_policy: Callable[..., Policy]
+    make_scorer: Callable[[], SequenceScorer]
     optimizers: Optimizers
     step: int = 0
     total_steps: int | None = None
@@ -110,6 +112,18 @@ class Run(RunData):
         self.policy = policy
         return policy
 
+    def build_scorer(self) -> SequenceScorer:
+        """Build the scorer that the configuration describes, on this process's device.
+
+        A run with a scorer samples nothing: prompts and reward functions have no effect.
+
+        Raises:
+            ModelError: the model cannot be used, or the architecture builds no scorers.
+        """
+        self.scorer = self.make_scorer()
+        self.scorer.to(self.ranks.device)
+        return self.scorer
+
     @property
     def temperature(self) -> float:
         """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
@@ -122,7 +136,9 @@ class Run(RunData):
             by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
             self.total_steps = by_epochs if steps is None else min(steps, by_epochs)
 
-    def updater(self, policy: Policy, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
+    def updater(
+        self, policy: Policy | SequenceScorer, config: OptimizerConfig, *, updates_per_step: int = 1
+    ) -> Updater:
         """Return an updater of `policy`, with the optimizer that `config` names.
 
         Args:
@@ -225,6 +241,11 @@ class Run(RunData):
         """Return whether forward passes run in float32 throughout."""
         weights = next(self.built_policy.module.parameters())
         return self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
+
+    @property
+    def export_class(self) -> str:
+        """Return the name of the class of `transformers` that loads the trained model from the run's folder."""
+        return self.learner.export_class
 
     def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:
         """Call `evaluation` at each evaluation and log its metrics under `eval/`."""

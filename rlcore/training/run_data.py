@@ -15,7 +15,7 @@ from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.sources import load_reference
 from rlcore.errors import ConfigError
-from rlcore.protocols import Policy, PromptPipeline, SamplePipeline
+from rlcore.protocols import Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
@@ -32,7 +32,8 @@ class RunData:
         build_prompts: the pipeline that tokenises prompts.
         build_samples: the pipeline that tokenises demonstrations.
         make_rewards: loads the reward functions.
-        policy: the policy of the run, None before it is built.
+        policy: the policy of the run, None before it is built, and in a run with a scorer.
+        scorer: the scorer of the run, None before it is built, and in a run with a policy.
     """
 
     config: TrainConfig
@@ -41,22 +42,30 @@ class RunData:
     build_samples: SamplePipeline
     make_rewards: Callable[[], Rewards]
     policy: Policy | None = None
+    scorer: SequenceScorer | None = None
 
     @property
     def built_policy(self) -> Policy:
         """Return the policy.
 
         Raises:
-            ConfigError: the trainer has not built it yet.
+            ConfigError: the trainer has not built it yet, or trains a scorer.
         """
+        if self.scorer is not None:
+            raise ConfigError("this run trains a model that scores sequences, which generates no text")
         if self.policy is None:
             raise ConfigError("a trainer must call run.build_policy before it asks for prompts or samples")
         return self.policy
 
     @property
+    def learner(self) -> Policy | SequenceScorer:
+        """Return the scorer of the run, or else its policy."""
+        return self.built_policy if self.scorer is None else self.scorer
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Return the policy's tokenizer."""
-        return self.built_policy.tokenizer
+        """Return the tokenizer of the policy or scorer."""
+        return self.learner.tokenizer
 
     @cached_property
     def data(self) -> DataConfig:
@@ -64,7 +73,8 @@ class RunData:
         section = self.config.data
         if section.outputs_begin_text is not None:
             return section
-        return evolve(section, outputs_begin_text=self.built_policy.outputs_begin_text)
+        begin_text = self.scorer is None and self.built_policy.outputs_begin_text
+        return evolve(section, outputs_begin_text=begin_text)
 
     @cached_property
     def prompts(self) -> list[Prompt]:
@@ -73,7 +83,9 @@ class RunData:
 
     @cached_property
     def eval_prompts(self) -> list[Prompt]:
-        """Return the evaluation prompts; by default the first training prompts, or none without those."""
+        """Return the evaluation prompts, by default the first training prompts; none in a run with a scorer."""
+        if self.scorer is not None:
+            return []
         if self.inputs.eval_prompts is not None:
             return self.read_prompts(self.inputs.eval_prompts, "eval_prompts")
         return self.prompts[: self.config.eval.num_prompts] if self.inputs.prompts is not None else []
@@ -103,7 +115,7 @@ class RunData:
         return self.build_prompts(source, self.tokenizer, self.data, max_length=limit, what=what)
 
     def _read_samples(self, source: Any, what: str) -> Sequence[Any]:
-        limit = self.built_policy.max_length
+        limit = self.learner.max_length
         return self.build_samples(source, self.tokenizer, self.data, max_length=limit, what=what)
 
     @cached_property

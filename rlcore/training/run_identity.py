@@ -50,21 +50,25 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 
 
 def _model(run: Run) -> dict[str, Any]:
-    if run.policy is None:
+    learner = run.scorer or run.policy
+    if learner is None:
         return {}
     revision = run.config.model.get("revision")
     return {
-        "path": describe_model(run.policy.module, run.inputs.model, revision if isinstance(revision, str) else None),
-        "tokenizer": fingerprint_tokenizer(run.policy.tokenizer),
+        "path": describe_model(learner.module, run.inputs.model, revision if isinstance(revision, str) else None),
+        "tokenizer": fingerprint_tokenizer(learner.tokenizer),
     }
 
 
 def _rows(run: Run) -> dict[str, Any]:
-    if run.policy is None:  # rows are tokenised for a policy
+    if run.policy is None and run.scorer is None:  # rows are tokenised for a policy or scorer
         return {}
     given = {name: getattr(run.inputs, name) is not None for name in (*ROWS, "logit_mask")}
+    if run.scorer is not None:  # which samples nothing
+        given |= dict.fromkeys(("prompts", "eval_prompts", "logit_mask"), False)
     rows = {name: fingerprint_rows(getattr(run, ROWS[name])) if given[name] else None for name in ROWS}
-    return rows | {"logit_mask": None if run.logit_mask is None else fingerprint_table(run.logit_mask)}
+    mask = run.logit_mask if given["logit_mask"] else None
+    return rows | {"logit_mask": None if mask is None else fingerprint_table(mask)}
 
 
 def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:

@@ -25,6 +25,7 @@ class SomeRun:
     total_steps: int | None = None
     config: TrainConfig = attrs.field(factory=TrainConfig)
     fence: Fence = attrs.field(factory=Fence)
+    export_class: str = "AutoModelForCausalLM"
 
     def take_unreported(self) -> list[Dropped]:
         return self.fence.take_unreported()

@@ -152,17 +152,32 @@ def _place(name: str) -> str:
 def _complete(config: Any, model: PreTrainedModel) -> None:
     """Check the configuration against the model, and fill in the values that follow from the model."""
     _check_type(config, "model.peft")
-    task = "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
+    task = _task(model)
     if config.task_type not in (None, task):
         raise ModelError(f"model.peft.task_type = {config.task_type!r}: this model's is {task!r}; leave it out")
     config.task_type, config.inference_mode = task, False
     config.base_model_name_or_path = model.name_or_path or None
+    if task == "SEQ_CLS" and config.is_prompt_learning is False:
+        config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *heads_of(model)})
     names = [name for name, _ in model.named_modules() if name]
     for option in ("target_modules", "modules_to_save"):
         wanted = getattr(config, option, None)
         for part in () if wanted is None or isinstance(wanted, str) else sorted(wanted):
             if not any(name == part or name.endswith(f".{part}") for name in names):
                 raise ModelError(f"model.peft.{option}: the model has no module {part!r}; {_linear_layers(model)}")
+
+
+def _task(model: PreTrainedModel) -> str:
+    """Return peft's name of what the model is for."""
+    if type(model).__name__.endswith("ForSequenceClassification"):
+        return "SEQ_CLS"
+    return "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
+
+
+def heads_of(model: PreTrainedModel) -> list[str]:
+    """Return the names of a classifier's modules beside its trunk; they train whole, and are saved with the adapter."""
+    parts = model.named_children()
+    return [name for name, part in parts if name != model.base_model_prefix and any(True for _ in part.parameters())]
 
 
 def _check_type(config: Any, what: str) -> None:

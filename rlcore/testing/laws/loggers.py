@@ -48,6 +48,7 @@ class RunStub:
     metrics: dict[str, float] = attrs.field(factory=dict)
     dropped: tuple[Dropped, ...] = ()
     undeclared: list[str] = attrs.field(factory=list)
+    export_class: str = "AutoModelForCausalLM"
 
     @functools.cached_property
     def ranks(self) -> Ranks:

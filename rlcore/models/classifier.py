@@ -1,0 +1,158 @@
+"""Models with a score head (`AutoModelForSequenceClassification`, one label), loaded or made from a language model."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+
+from rlcore.errors import ModelError
+from rlcore.models import loading
+from rlcore.models.freezing import is_encoder_decoder
+from rlcore.models.hub import base_of, first_line, quiet_transformers
+from rlcore.models.model_options import TransformerConfig
+from rlcore.models.peft.inject import activate, attach, heads_of, unwrap
+
+SUFFIX = "ForSequenceClassification"
+HEAD_STD = 0.02
+"""Standard deviation of a new head's weights where the model's configuration names none."""
+
+
+class SequenceClassifier(nn.Module):
+    """A sequence classifier with one label that takes sequences padded on any side.
+
+    It calls the model of `transformers` as a plain user would, on sequences padded on the right with the padding token
+    of the model's configuration, by which the model itself finds the token whose hidden state is scored.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        takes = inspect.signature(type(model).forward).parameters
+        self._options = {"use_cache": False} if "use_cache" in takes else {}
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return the score of each sequence: float[B].
+
+        Args:
+            tokens: long[B, T].
+            mask: bool[B, T], True for real tokens; the other tokens are not read.
+        """
+        order = mask.int().argsort(dim=1, descending=True, stable=True)
+        width = int(mask.sum(1).max())
+        ids, real = tokens.gather(1, order)[:, :width], mask.gather(1, order)[:, :width]
+        ids = ids.masked_fill(~real, int(self.model.config.pad_token_id))
+        logits: Tensor = self.model(input_ids=ids, attention_mask=real.long(), **self._options).logits
+        return logits[:, 0].float()
+
+
+def load_classifier(spec: loading.ModelSpec, config: TransformerConfig) -> PreTrainedModel:
+    """Load a sequence classifier with one label and put it in evaluation mode; a language model gets a new head.
+
+    Args:
+        spec: hub id or folder of a classifier, of a language model or of an adapter for one; a `PretrainedConfig`
+            (random weights); or a model in memory, whose weights are then trained in place.
+        config: options of the architecture.
+
+    Raises:
+        ModelError: the model cannot be loaded, has several labels, or its family has no sequence classifier.
+    """
+    spec = unwrap(spec)
+    if isinstance(spec, PreTrainedModel):
+        _check(spec.config, type(spec).__name__)
+        model = spec if is_classifier(spec) else _with_head(spec)
+        if config.attention is not None:
+            loading.set_attention(model, config.attention)
+    elif isinstance(spec, PretrainedConfig):
+        model = _from_config(spec, config)
+    elif isinstance(spec, (str, os.PathLike)):
+        model = _from_name(os.fspath(spec), config)
+    else:
+        raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
+    model.config.num_labels, model.config.problem_type = 1, "regression"
+    model.eval()
+    return model
+
+
+def is_classifier(model: PreTrainedModel) -> bool:
+    """Return whether a model is a sequence classifier."""
+    return type(model).__name__.endswith(SUFFIX)
+
+
+def _from_name(name: str, config: TransformerConfig) -> PreTrainedModel:
+    base = base_of(name)
+    wanted = type(name)(base) if base and isinstance(name, loading.ConfigOnly) else base or name
+    about: PretrainedConfig = loading.from_pretrained(AutoConfig, wanted, config)
+    _check(about, name)
+    if isinstance(wanted, loading.ConfigOnly):
+        model = _from_config(about, config)
+    else:
+        model = loading.from_pretrained(AutoModelForSequenceClassification, wanted, config, num_labels=1)
+    if base:
+        attach(model, name)
+    else:
+        activate(model)
+    return model
+
+
+def _from_config(spec: PretrainedConfig, config: TransformerConfig) -> PreTrainedModel:
+    about = copy.deepcopy(spec)
+    _check(about, type(spec).__name__)
+    about.num_labels = 1
+    try:
+        with quiet_transformers():
+            model: PreTrainedModel = AutoModelForSequenceClassification.from_config(
+                about, trust_remote_code=config.trust_remote_code, **loading.build_options(config)
+            )
+    except (ValueError, ImportError) as error:
+        raise ModelError(
+            f"model = {type(spec).__name__}: cannot be built as a sequence classifier: {first_line(error)}"
+        ) from error
+    return model
+
+
+def _check(config: PretrainedConfig, name: str) -> None:
+    """Check that a model can have one score per sequence.
+
+    Raises:
+        ModelError: it is a classifier with several labels, or an encoder-decoder.
+    """
+    is_one = any(each.endswith(SUFFIX) for each in getattr(config, "architectures", None) or ())
+    if is_one and config.num_labels != 1:
+        raise ModelError(
+            f"{name}: is a classifier with {config.num_labels} labels, and a score is one number: give a reward model "
+            "(num_labels=1), or a language model, which gets a new head"
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{name}: is an encoder-decoder ({config.model_type}); give a decoder or an encoder")
+
+
+def _with_head(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a classifier on the trunk of a language model, whose weights it shares, with a new head."""
+    trunk: Any = getattr(model, model.base_model_prefix, None)
+    if trunk is None or is_encoder_decoder(model) or getattr(model, "peft_config", None):
+        why = "it carries an adapter" if getattr(model, "peft_config", None) else "its trunk cannot be found"
+        raise ModelError(f"{type(model).__name__}: no score head can be added, because {why}: give a plain model")
+    about = copy.deepcopy(model.config)
+    about.num_labels = 1
+    try:
+        with torch.device("meta"), quiet_transformers():
+            made: PreTrainedModel = AutoModelForSequenceClassification.from_config(about)
+    except ValueError as error:
+        raise ModelError(f"{type(model).__name__}: has no sequence classifier: {first_line(error)}") from error
+    setattr(made, made.base_model_prefix, trunk)
+    for head in (made.get_submodule(name) for name in heads_of(made)):
+        head.to_empty(device="cpu")
+        for part in head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=getattr(about, "initializer_range", HEAD_STD))
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+        head.to(device=model.device, dtype=model.dtype)
+    made.name_or_path = model.name_or_path
+    return made

@@ -1,0 +1,113 @@
+"""Build the policy or scorer of a run with the chosen architecture, and keep the model before training."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import attrs
+from transformers import PretrainedConfig, PreTrainedModel
+
+from rlcore.checkpoints.claim import Claim
+from rlcore.checkpoints.manifest import write_manifest
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.components import Component
+from rlcore.errors import ModelError
+from rlcore.models.policy import ModelPolicy
+from rlcore.models.save_load import load_start
+from rlcore.models.scorer import ModelScorer
+from rlcore.plugins.choice import Choice
+from rlcore.protocols import Policy, SequenceScorer
+from rlcore.ranks import Ranks
+from rlcore.training.inputs import Inputs
+from rlcore.training.resume import save_beside
+
+
+@attrs.frozen(eq=False)
+class ModelMaker:
+    """Builds the model of a run.
+
+    Attributes:
+        architecture: the chosen architecture.
+        inputs: the user's model and tokenizer.
+        place: the run's folder.
+        ranks: the processes of the run.
+    """
+
+    architecture: Choice
+    inputs: Inputs
+    place: Claim
+    ranks: Ranks
+
+    def policy(self, *, value_head: bool, reference: bool, q_heads: int) -> Policy:
+        """Build a policy with the parts that the trainer needs."""
+        component = self.architecture.component
+        build: Any = component.target()
+        if getattr(build, "scores_sequences", False):
+            raise ModelError(
+                f"model.architecture = '{component.name}': builds a model that scores sequences, and this trainer "
+                "trains a language model: leave it out, or name a trainer of scorers"
+            )
+        if q_heads:
+            _check_q_heads(component, build)
+        parts = {"value_head": value_head, "reference": reference, **({"q_heads": q_heads} if q_heads else {})}
+        spec = self._starting_point(in_place=True)
+        policy: Policy = build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer, **parts)
+        self._keep(policy, is_needed=reference)
+        wrapped: Policy = self.architecture.wrap(policy)
+        return wrapped
+
+    def scorer(self) -> SequenceScorer:
+        """Build a scorer."""
+        component = self.architecture.component
+        build: Any = component.target()
+        if not getattr(build, "scores_sequences", False):
+            raise ModelError(
+                f"model.architecture = '{component.name}': builds a language model, and this trainer trains a model "
+                "that scores sequences: set model.architecture=sequence_scorer"
+            )
+        spec = self._starting_point(in_place=False)
+        scorer: SequenceScorer = build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer)
+        self._keep(scorer, is_needed=False)
+        wrapped: SequenceScorer = self.architecture.wrap(scorer)
+        return wrapped
+
+    def _starting_point(self, *, in_place: bool) -> Any:
+        """Return the model before training; a resumed run needs it as its reference or beneath an adapter."""
+        model, start = self.inputs.model, self.place.start
+        if start is None:
+            return model
+        if isinstance(model, PreTrainedModel) and in_place:
+            load_start(start, model)
+            return model
+        return start if isinstance(model, (PretrainedConfig, PreTrainedModel)) else model
+
+    def _keep(self, built: Policy | SequenceScorer, *, is_needed: bool) -> None:
+        """Save the starting model if resuming needs it and no name refers to it."""
+        is_needed = is_needed or (isinstance(built, (ModelPolicy, ModelScorer)) and built.saves_part)
+        if not is_needed or not isinstance(self.inputs.model, (PretrainedConfig, PreTrainedModel)):
+            return
+        kept = RunDir(self.place.path).start
+
+        def save(folder: Path) -> None:
+            (built.save_start if isinstance(built, (ModelPolicy, ModelScorer)) else built.save_pretrained)(folder)
+            write_manifest(folder, step=0, score=None, further={})
+
+        def keep() -> None:
+            if self.place.checkpoint is None or not kept.exists():
+                save_beside(save, kept)
+
+        self.ranks.on_main(keep)
+        if isinstance(built, (ModelPolicy, ModelScorer)):
+            built.note_start(kept)
+
+
+def _check_q_heads(component: Component[Any], build: Any) -> None:
+    """Check that an architecture takes the argument `q_heads`; not all architectures do."""
+    parameters = inspect.signature(build).parameters.values()
+    if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ModelError(
+            f"model.architecture = '{component.name}' ({component.dist} {component.version}): has no Q-heads, which "
+            "this trainer needs; choose another architecture, such as causal_lm"
+        )
