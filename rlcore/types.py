@@ -205,11 +205,13 @@ class Prompt:
         text: the text that reward functions receive; a conversation is rendered with the chat template.
         tokens: token ids of the prompt, including the tokenizer's special tokens such as BOS.
         columns: other columns of the user's row, which reward and metric functions receive.
+        messages: the {role, content} messages of a conversation; None for a plain text.
     """
 
     text: str
     tokens: tuple[int, ...]
     columns: Mapping[str, Any] = attrs.field(factory=dict)
+    messages: Sequence[Mapping[str, Any]] | None = None
 
 
 @attrs.frozen

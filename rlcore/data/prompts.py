@@ -59,8 +59,8 @@ def build_prompts(
     tokens, texts = _cut(tokenizer, tokens, texts, data, what)
     _check_lengths(tokens, max_length, what)
     return [
-        Prompt(text=text, tokens=tuple(ids), columns=extra)
-        for text, ids, extra in zip(texts, tokens, columns, strict=True)
+        Prompt(text=text, tokens=tuple(ids), columns=extra, messages=None if isinstance(content, str) else content)
+        for text, ids, extra, content in zip(texts, tokens, columns, contents, strict=True)
     ]
 
 

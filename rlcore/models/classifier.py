@@ -84,6 +84,20 @@ def is_classifier(model: PreTrainedModel) -> bool:
     return type(model).__name__.endswith(SUFFIX)
 
 
+def has_head(spec: loading.ModelSpec, config: TransformerConfig) -> bool:
+    """Return whether a model, folder or hub id has a score head of its own; True for an adapter, which may hold one.
+
+    Raises:
+        ModelError: the configuration cannot be loaded.
+    """
+    if isinstance(spec, PreTrainedModel):
+        return is_classifier(spec)
+    if isinstance(spec, PretrainedConfig) or base_of(os.fspath(spec)):
+        return True
+    about: PretrainedConfig = loading.from_pretrained(AutoConfig, os.fspath(spec), config)
+    return any(each.endswith(SUFFIX) for each in about.architectures or ())
+
+
 def _from_name(name: str, config: TransformerConfig) -> PreTrainedModel:
     base = base_of(name)
     wanted = type(name)(base) if base and isinstance(name, loading.ConfigOnly) else base or name

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.classifier import SequenceClassifier, is_classifier, load_classifier
+from rlcore.models.classifier import SUFFIX, SequenceClassifier, has_head, is_classifier, load_classifier
+from rlcore.models.freezing import vocabulary_size
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.padding_token import settle_padding
 from rlcore.models.peft.adapters import find_adapters
@@ -131,6 +133,33 @@ def build_sequence_scorer(
     prepare(model, config)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
+    return ModelScorer(SequenceClassifier(model), loaded, max_length=loading.context_length(model))
+
+
+def load_sequence_scorer(
+    spec: loading.ModelSpec, config: SequenceScorerConfig, *, tokenizer: object = None
+) -> ModelScorer:
+    """Load a trained scorer as it is, to score with it, not to train it.
+
+    The padding token of the model's configuration decides which token is scored, as in plain `transformers`; a model
+    without one gets a padding token that occurs in no text, so that the last token is scored.
+
+    Raises:
+        ModelError: the model is no sequence classifier with one label, or cannot be loaded.
+    """
+    if not has_head(spec, config):
+        name = type(spec).__name__ if isinstance(spec, PreTrainedModel) else repr(spec)
+        raise ModelError(
+            f"{name}: is no reward model, because it has no score head (a {SUFFIX} model with one label): train one "
+            "with trainer 'reward', or name another model"
+        )
+    model = load_classifier(spec, config)
+    loaded = load_tokenizer(spec, tokenizer, config)
+    pad_id = -1 if model.config.pad_token_id is None else int(model.config.pad_token_id)
+    if not 0 <= pad_id < vocabulary_size(model):
+        loaded = settle_padding(model, loaded, may_grow=True)
+    check_vocabulary(model, loaded)
+    model.requires_grad_(False)
     return ModelScorer(SequenceClassifier(model), loaded, max_length=loading.context_length(model))
 
 

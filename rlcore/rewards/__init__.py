@@ -9,16 +9,19 @@ from rlcore._lazy import lazy
 if TYPE_CHECKING:
     from rlcore.rewards.combine import RewardBatch, Rewards
     from rlcore.rewards.score import Scored
+    from rlcore.rewards.trl_functions import trl_reward
 
 __all__ = [
     "RewardBatch",
     "Rewards",
     "Scored",
+    "trl_reward",
 ]
 
 _HOMES = {
     "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
     "rlcore.rewards.score": ("Scored",),
+    "rlcore.rewards.trl_functions": ("trl_reward",),
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

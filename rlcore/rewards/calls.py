@@ -61,8 +61,8 @@ class CallInputs:
     """Arguments of a function call for K samples of a batch, and the place in the run for messages.
 
     Attributes:
-        arguments: every argument that a function may take, by name: `samples`, `prompts`, `outputs`, `output_tokens`,
-            `tokenizer`, and the columns.
+        arguments: every argument that a function may take, by name: `samples`, `prompts`, `outputs`, `messages`,
+            `output_tokens`, `tokenizer`, and the columns.
         indices: the index of each sample in the batch, for messages.
         batch_size: number of samples in the whole batch; the call may cover only some of them.
         where: "step 3", for messages.
@@ -116,11 +116,13 @@ class CallInputs:
             "samples": [prompt.text + output for prompt, output in zip(prompts, outputs, strict=True)],
             "prompts": [prompt.text for prompt in prompts],
             "outputs": list(outputs),
+            "messages": [answered(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)],
             "tokenizer": tokenizer,
         }
         if output_tokens is not None:
             arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
-        arguments |= {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
+        columns = {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
+        arguments = columns | arguments  # a column `messages` gives way to the conversation
         return cls(arguments, indices, batch_size, where)
 
     @property
@@ -134,6 +136,20 @@ class CallInputs:
     def fail(self, function: UserFunction, problem: str, cause: BaseException | None = None) -> NoReturn:
         """Raise a RewardError that names the function and the batch."""
         raise RewardError(f"{function} ({self.place}) {problem}") from cause
+
+
+def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
+    """Return the conversation with the output as the last message; None if the prompt is a plain text.
+
+    An output that continues a message of the assistant is appended to it.
+    """
+    if prompt.messages is None:
+        return None
+    messages = [dict(message) for message in prompt.messages]
+    if messages and messages[-1].get("role") == "assistant" and isinstance(messages[-1].get("content"), str):
+        messages[-1]["content"] += output
+        return messages
+    return [*messages, {"role": "assistant", "content": output}]
 
 
 class _Changes(str):

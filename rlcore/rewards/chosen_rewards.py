@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
+from rlcore.config.paths import existing_path
 from rlcore.errors import DataError
 from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.forms import OWN_KEYS, RewardForm, read_forms, resolve
+
+MODEL = "reward_model"
+"""Name of the registered reward that stands for a model, or the folder of one, given in place of a function."""
+MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 @attrs.frozen(eq=False)
@@ -50,6 +57,9 @@ def choose_rewards(reward_fn: Any, chooser: Chooser | None = None, path: str = "
 
 def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
     known, fn = registries().rewards, form.fn
+    if names_model(fn) and fn not in known:
+        form = attrs.evolve(form, fn=MODEL, options={"path": fn, **form.options}, name=form.name or MODEL)
+        fn = MODEL
     if isinstance(fn, str) and (fn in known or not _names_module(fn)):
         component = known.get(fn)
         check_keys(component, component.config_class(), OWN_KEYS)
@@ -62,6 +72,15 @@ def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:
         )
     name, load = resolve(fn, "reward_fn")
     return ChosenReward(form.name or name, form.weight, load)
+
+
+def names_model(fn: Any) -> bool:
+    """Return whether an entry is a model of `transformers` in memory, or the folder of one."""
+    if isinstance(fn, (str, os.PathLike)):
+        folder = existing_path(os.fspath(fn))
+        return folder is not None and any((folder / name).exists() for name in MODEL_FILES)
+    transformers: Any = sys.modules.get("transformers")
+    return transformers is not None and isinstance(fn, transformers.PreTrainedModel)
 
 
 def _names_module(reference: str) -> bool:

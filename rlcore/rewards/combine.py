@@ -67,9 +67,10 @@ class Rewards:
     def build(cls, reward_fn: Any) -> Rewards:
         """Build rewards from any form of `reward_fn`.
 
-        A function is called as `reward_fn(samples=..., prompts=..., outputs=..., output_tokens=..., tokenizer=...,
-        **columns)`, with only the arguments in its signature; `samples[i] = prompts[i] + outputs[i]`, and
-        `output_tokens[i]` are the ids of `outputs[i]`, EOS included. Positional-only parameters receive samples,
+        A function is called as `reward_fn(samples=..., prompts=..., outputs=..., messages=..., output_tokens=...,
+        tokenizer=..., **columns)`, with only the arguments in its signature; `samples[i] = prompts[i] + outputs[i]`,
+        `output_tokens[i]` are the ids of `outputs[i]`, EOS included, and `messages[i]` is the conversation with the
+        output as its last message, or None if the prompt is a plain text. Positional-only parameters receive samples,
         prompts and outputs in this order; a first parameter with any other name (`lambda texts: ...`) receives the
         samples. Coroutine functions run concurrently.
 

@@ -16,8 +16,9 @@ from rlcore.errors import DataError
 from rlcore.safe_text import is_secret, show
 
 FORMS = (
-    "a reward is a function, 'module:function', a registered reward's name, a pair (reward, weight), a mapping "
-    "{fn, weight, name} (and the options of a registered one), a list of these, or a mapping from names to them"
+    "a reward is a function, 'module:function', a registered reward's name, a reward model or its folder, a pair "
+    "(reward, weight), a mapping {fn, weight, name} (and the options of a registered one), a list of these, or a "
+    "mapping from names to them"
 )
 OWN_KEYS = ("fn", "weight", "name")
 """Keys of a mapping that every reward has; all other keys are options of a registered reward."""

@@ -115,9 +115,9 @@ def test_the_summary_of_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -
     assert f"run.root={tmp_path.parent} run.name={tmp_path.name} run.resume=auto" in screen.text
 
 
-def test_an_encoder_decoder_is_loaded_as_one(tmp_path: Path) -> None:
+def test_the_summary_names_the_class_that_loads_the_model(tmp_path: Path) -> None:
     screen = make_screen(tmp_path)
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"is_encoder_decoder": true}')
+    screen.run.export_class = "AutoModelForSeq2SeqLM"
     screen.logger.close(None)
     assert f'transformers.AutoModelForSeq2SeqLM.from_pretrained("{tmp_path}/model")' in screen.text

@@ -1,0 +1,133 @@
+"""The reward `reward_model`: the score that a reward model gives a prompt with its answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.errors import ConfigError, ModelError
+from rlcore.models.model_options import SequenceScorerConfig
+from rlcore.models.scorer import ModelScorer, load_sequence_scorer
+from rlcore.types import Trajectories
+from rlcore_reward.config import RewardModelConfig
+
+Message = Mapping[str, Any]
+
+
+class RewardModel:
+    """A reward function that scores text with a reward model, its own tokenizer and its own chat template.
+
+    A conversation is rendered with the reward model's chat template; a plain text is the prompt with the output. EOS is
+    added where the policy ended its answer with it. The model is loaded at once, and again at the first call after
+    `close`.
+
+    Args:
+        config: the options.
+
+    Raises:
+        ConfigError: no model is named, or there is no such device.
+        ModelError: the model cannot be loaded, or is no sequence classifier with one label.
+    """
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        self.config, self._scorer = config, None if config.path == "" else _load(config)
+        if self._scorer is None:
+            raise ConfigError("reward_model.path is empty: name the hub id or folder of a reward model")
+
+    @property
+    def scorer(self) -> ModelScorer:
+        """Return the reward model, which is loaded if it is closed."""
+        self._scorer = self._scorer or _load(self.config)
+        return self._scorer
+
+    def __call__(
+        self,
+        prompts: Sequence[str],
+        outputs: Sequence[str],
+        messages: Sequence[Sequence[Message] | None],
+        output_tokens: Sequence[Sequence[int]] | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> list[float | None]:
+        """Return the score of each output, or None for one that is too long for the model."""
+        ended = [False] * len(outputs) if output_tokens is None else has_ended(output_tokens, tokenizer)
+        rows = [
+            self.encode(prompt + output, conversation, is_ended)
+            for prompt, output, conversation, is_ended in zip(prompts, outputs, messages, ended, strict=True)
+        ]
+        return self.score(rows)
+
+    def encode(self, text: str, messages: Sequence[Message] | None, is_ended: bool) -> list[int]:
+        """Return the reward model's tokens of a plain text, or of a conversation where there is one."""
+        own = self.scorer.tokenizer
+        if messages is not None:
+            if own.chat_template is None:
+                raise ModelError(
+                    "reward_model: the prompts are conversations, and the reward model's tokenizer has no chat "
+                    "template: set one (tokenizer.chat_template), or give plain prompts"
+                )
+            # The template must not close an answer that was truncated.
+            options: dict[str, Any] = {} if is_ended else {"continue_final_message": True}
+            rendered = own.apply_chat_template([dict(each) for each in messages], tokenize=False, **options)
+            ids = list(own(str(rendered), add_special_tokens=False).input_ids)
+            is_closed = bool({*own.all_special_ids} & {*ids[-3:]})
+            return [*ids, own.eos_token_id] if is_ended and not is_closed and own.eos_token_id is not None else ids
+        ids = list(own(text).input_ids)
+        eos = own.eos_token_id
+        if isinstance(eos, int):
+            while len(ids) > 1 and ids[-1] == eos:  # which some tokenizers add to every text
+                ids.pop()
+            if is_ended:
+                ids.append(eos)
+        return ids
+
+    @torch.no_grad()
+    def score(self, rows: Sequence[Sequence[int]]) -> list[float | None]:
+        """Return the score of each sequence of tokens; sequences of similar length are scored together."""
+        scorer, limit = self.scorer, self.config.max_length or self.scorer.max_length
+        scores: list[float | None] = [None] * len(rows)
+        order = sorted(
+            (i for i, row in enumerate(rows) if row and (not limit or len(row) <= limit)), key=lambda i: len(rows[i])
+        )
+        for start in range(0, len(order), self.config.batch_size):
+            index = order[start : start + self.config.batch_size]
+            batch = Trajectories.stack([rows[i] for i in index], [[False] * len(rows[i]) for i in index])
+            for i, number in zip(index, scorer.score(batch.to(scorer.device)).tolist(), strict=True):
+                scores[i] = number
+        return scores
+
+    def close(self) -> None:
+        """Free the model's memory; a model given in memory stays the caller's."""
+        self._scorer = None
+
+
+def has_ended(output_tokens: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase | None) -> list[bool]:
+    """Return whether each output ends with EOS or another special token of the policy's tokenizer."""
+    special = set() if tokenizer is None else {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    return [bool(tokens) and tokens[-1] in special for tokens in output_tokens]
+
+
+def _load(config: RewardModelConfig) -> ModelScorer:
+    options = SequenceScorerConfig(
+        dtype=config.dtype, trust_remote_code=config.trust_remote_code, revision=config.revision
+    )
+    spec: Any = config.path
+    scorer = load_sequence_scorer(spec, options, tokenizer=config.tokenizer)
+    if not (isinstance(spec, PreTrainedModel) and config.device == "auto"):
+        scorer.to(_device(config.device))
+    return scorer
+
+
+def _device(name: str) -> torch.device:
+    if name != "auto":
+        try:
+            return torch.device(name)
+        except RuntimeError as error:
+            raise ConfigError(f"reward_model.device = {name!r}: is no device of torch; give cpu or cuda:0") from error
+    if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    kind = torch.accelerator.current_accelerator()
+    return torch.device("cpu" if kind is None else kind.type, int(os.environ.get("LOCAL_RANK", "0")))

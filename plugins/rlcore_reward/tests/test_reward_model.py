@@ -1,0 +1,161 @@
+"""Tests of the reward `reward_model`: its scores are those of plain transformers on the text as it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GPT2ForSequenceClassification,
+)
+
+import rlcore
+from rlcore.errors import ConfigError, ModelError
+from rlcore.models.model_options import SequenceScorerConfig
+from rlcore.models.scorer import build_sequence_scorer
+from rlcore.rewards import Rewards
+from rlcore.testing.small import EOS, LETTERS, PROMPTS, make_gpt2, make_llama, make_tokenizer
+from rlcore.types import Prompt
+from rlcore_reward.config import RewardModelConfig
+from rlcore_reward.reward_model import RewardModel
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }} {{ m.content }}"
+    "{% if not loop.last or not continue_final_message %}</s>{% endif %}{% endfor %}"
+)
+OTHER = "{% for m in messages %}{{ m.content }}!{% endfor %}"
+CHAT = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Save a reward model with a chat template of its own."""
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    torch.manual_seed(0)
+    build_sequence_scorer(make_llama(), SequenceScorerConfig(), tokenizer=tokenizer).export(tmp_path / "rm")
+    return tmp_path / "rm"
+
+
+def ids(text: str) -> list[int]:
+    return [EOS if each == "|" else LETTERS.index(each) for each in text]
+
+
+@torch.no_grad()
+def plain(folder: Path, text: str) -> float:
+    """Return the score of a text, in which | is EOS, in plain transformers."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    return float(model(torch.tensor([ids(text)])).logits[0, 0])
+
+
+def score(reward_fn: Any, prompts: list[Prompt], outputs: list[str], ended: list[bool]) -> list[float | None]:
+    tokens = [
+        [*(LETTERS.index(each) for each in output), *([EOS] if end else [])]
+        for output, end in zip(outputs, ended, strict=True)
+    ]
+    rewards = Rewards.build(reward_fn)
+    batch = rewards(prompts, outputs, tokenizer=make_tokenizer(), output_tokens=tokens)
+    return next(iter(batch.by_name.values()))
+
+
+def test_eos_is_added_where_the_policy_ended_its_answer(folder: Path) -> None:
+    """NeMo-Aligner #231 hard-codes EOS off at serving."""
+    prompts = [Prompt("ab", ()), Prompt("ab", ())]
+    seen = score({"fn": "reward_model", "path": str(folder)}, prompts, ["cd", "cd"], [True, False])
+    assert seen == pytest.approx([plain(folder, "abcd|"), plain(folder, "abcd")], abs=1e-5)
+
+
+def test_conversations_are_rendered_with_the_reward_models_own_template(folder: Path) -> None:
+    """TRL #6952 tokenises with the policy's tokenizer, GRM #6 writes BOS twice."""
+    policy = make_tokenizer()
+    policy.chat_template = OTHER
+    prompts = [Prompt("hi!", (), messages=CHAT)] * 2
+    seen = score({"fn": "reward_model", "path": str(folder)}, prompts, ["yes", "yes"], [True, False])
+    assert seen == pytest.approx([plain(folder, "u hi|a yes|"), plain(folder, "u hi|a yes")], abs=1e-5)
+
+
+def test_answers_are_batched_by_length_and_come_back_in_order(folder: Path) -> None:
+    outputs = ["a", "bcdefgh", "ij", "klmnop", "q", "rstu"]
+    seen = score(
+        {"fn": "reward_model", "path": str(folder), "batch_size": 2}, [Prompt("x", ())] * 6, outputs, [True] * 6
+    )
+    assert seen == pytest.approx([plain(folder, f"x{output}|") for output in outputs], abs=1e-5)
+
+
+@pytest.mark.parametrize("form", ["path", "model", "weighted", "several"])
+def test_a_path_or_a_model_may_stand_for_the_function(folder: Path, form: str) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    forms: dict[str, Any] = {
+        "path": folder, "model": {"fn": model, "tokenizer": AutoTokenizer.from_pretrained(folder)},
+        "weighted": (str(folder), 0.5),
+        "several": [str(folder), {"fn": "reward_model", "path": str(folder), "weight": 2.0}],
+    }  # fmt: skip
+    rewards = Rewards.build(forms[form])
+    batch = rewards([Prompt("ab", ())], ["c"], tokenizer=make_tokenizer(), output_tokens=[[2, EOS]])
+    weight = {"path": 1.0, "model": 1.0, "weighted": 0.5, "several": 3.0}[form]
+    assert batch.totals == pytest.approx([weight * plain(folder, "abc|")], abs=1e-4)
+    assert rewards.names == (("reward_model", "reward_model_2") if form == "several" else ("reward_model",))
+
+
+def test_a_model_in_memory_brings_its_tokenizer_by_its_name(folder: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert score(model, [Prompt("ab", ())], ["c"], [True]) == pytest.approx([plain(folder, "abc|")], abs=1e-5)
+    assert all(weight.requires_grad for weight in model.parameters()) is False
+
+
+def test_a_model_that_was_saved_with_eos_as_padding_is_read_where_transformers_reads_it(tmp_path: Path) -> None:
+    config = make_gpt2().config
+    config.num_labels, config.pad_token_id = 1, EOS
+    torch.manual_seed(0)
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    make_tokenizer(pad_is_eos=True).save_pretrained(tmp_path)
+    seen = score(tmp_path, [Prompt("ab", ()), Prompt("abc", ())], ["cd", "e"], [True, True])
+    assert seen == pytest.approx([plain(tmp_path, "abcd|"), plain(tmp_path, "abce|")], abs=1e-5)
+
+
+def test_an_answer_longer_than_the_context_gets_no_reward(folder: Path) -> None:
+    seen = score({"fn": "reward_model", "path": str(folder)}, [Prompt("ab", ())] * 2, ["c" * 70, "c"], [True, True])
+    assert seen[0] is None
+    assert seen[1] is not None
+
+
+def test_what_is_no_reward_model_is_refused(tmp_path: Path, folder: Path) -> None:
+    make_gpt2().save_pretrained(tmp_path / "lm")
+    make_tokenizer().save_pretrained(tmp_path / "lm")
+    config = make_gpt2().config
+    config.num_labels = 3
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "three")
+    with pytest.raises(ModelError, match="is no reward model, because it has no score head"):
+        Rewards.build(tmp_path / "lm")
+    with pytest.raises(ModelError, match="is a classifier with 3 labels"):
+        Rewards.build(tmp_path / "three")
+    with pytest.raises(ModelError, match="is no reward model"):
+        Rewards.build({"fn": make_gpt2(), "tokenizer": make_tokenizer()})
+    with pytest.raises(ModelError, match="there is no such folder"):
+        RewardModel(RewardModelConfig(path=str(tmp_path / "nothing")))
+    with pytest.raises(ConfigError, match="name the hub id or folder"):
+        Rewards.build("reward_model")
+    with pytest.raises(ConfigError, match="is no device of torch"):
+        RewardModel(RewardModelConfig(path=str(folder), device="gpu7"))
+
+
+def test_conversations_need_a_template(tmp_path: Path, folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = None
+    reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))
+    with pytest.raises(ModelError, match="has no chat template"):
+        reward(["hi"], ["yes"], [[*CHAT, {"role": "assistant", "content": "yes"}]])
+
+
+def test_ppo_trains_against_a_reward_model_and_frees_it(tmp_path: Path, folder: Path) -> None:
+    result = rlcore.train(
+        make_gpt2(), trainer={"name": "ppo", "rollouts": 8, "batch_size": 8, "epochs": 1}, tokenizer=make_tokenizer(),
+        prompts=list(PROMPTS), reward_fn=str(folder), gen={"max_new_tokens": 6}, eval={"at_end": False}, loggers=[],
+        run={"root": str(tmp_path), "steps": 2},
+    )  # fmt: skip
+    assert result.metrics["reward/std"] > 0
+    assert result.run.reward_fn.functions[0].call._scorer is None
