@@ -121,8 +121,8 @@ class CallInputs:
         }
         if output_tokens is not None:
             arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
-        columns = {name: [prompt.columns.get(name) for prompt in prompts] for name in names}
-        arguments = columns | arguments  # a column `messages` gives way to the conversation
+        columns = [name for name in names if name not in arguments]  # `messages` is the conversation
+        arguments |= {name: [prompt.columns.get(name) for prompt in prompts] for name in columns}
         return cls(arguments, indices, batch_size, where)
 
     @property

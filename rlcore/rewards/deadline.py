@@ -44,7 +44,7 @@ def call_within(limit_s: float, call: Callable[[], Any]) -> Any:
         except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
             result.set_exception(error)
 
-    thread = threading.Thread(target=work, name="rlcore-reward", daemon=True)
+    thread = threading.Thread(target=work, name="rlcore-timed-reward", daemon=True)
     thread.start()
     try:
         thread.join(limit_s)
@@ -75,4 +75,4 @@ def end_with_interpreter(is_running: Callable[[], bool]) -> None:
                     stream.flush()
             os._exit(1)
 
-    threading.Thread(target=watch, name="rlcore-reward-end", daemon=True).start()
+    threading.Thread(target=watch, name="rlcore-deadline", daemon=True).start()

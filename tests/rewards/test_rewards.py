@@ -10,7 +10,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import torch
-from reward_asking import OUTPUTS, PROMPTS, ask, by_label, by_output
+from reward_asking import ARGUMENTS, OUTPUTS, PROMPTS, ask, by_label, by_output
 
 from rlcore.rewards.chosen_rewards import choose_rewards
 from rlcore.rewards.combine import Rewards, call_metric
@@ -51,7 +51,7 @@ class AsyncScorer:
         (Scorer(4).method, [4, 4, 4]),
         (AsyncScorer(), [1, 2, 0]),
         (functools.partial(lambda outputs, scale: [scale * len(o) for o in outputs], scale=10), [10, 20, 0]),
-        (lambda outputs: by_label([3, 4, 5], samples=0, prompts=0, outputs=0, output_tokens=0, tokenizer=0), [3, 4, 5]),
+        (lambda outputs: by_label([3, 4, 5], **dict.fromkeys(ARGUMENTS, 0)), [3, 4, 5]),
     ],
 )
 def test_functions_get_what_their_signature_takes(reward_fn, expected):

@@ -88,7 +88,7 @@ def test_coroutine_functions_of_trl_are_awaited_and_wrong_lengths_refused() -> N
         return [float(len(each)) for each in completions]
 
     assert score(trl_reward(later), [Prompt("a", ()), Prompt("b", ())], ["yes", "no"]) == [3.0, 2.0]
-    with pytest.raises(RewardError, match="reward function 'one' .* returned 1 values for 2 samples"):
+    with pytest.raises(RewardError, match=r"reward function 'one' .* returned 1 values for 2 samples"):
         score(trl_reward(_one), [Prompt("a", ()), Prompt("b", ())], ["yes", "no"])
 
 

@@ -19,6 +19,9 @@ def ask(reward_fn, *, prompts=PROMPTS, outputs=OUTPUTS, lengths=LENGTHS, where="
     return rewards(prompts, outputs, tokenizer="the tokenizer", output_tokens=tokens, where=where)
 
 
+ARGUMENTS = ("messages", "output_tokens", "outputs", "prompts", "samples", "tokenizer")
+
+
 def by_output(samples, prompts, outputs):
     assert samples == [p + o for p, o in zip(prompts, outputs, strict=True)]
     return [len(output) for output in outputs]
@@ -26,5 +29,5 @@ def by_output(samples, prompts, outputs):
 
 async def by_label(label, **rest):
     await asyncio.sleep(0)
-    assert sorted(rest) == ["output_tokens", "outputs", "prompts", "samples", "tokenizer"]
+    assert sorted(rest) == [*ARGUMENTS]
     return [value or 0 for value in label]
