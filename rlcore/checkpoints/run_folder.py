@@ -179,7 +179,7 @@ def is_run(folder: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.readline().startswith(MARK.encode())
-    except MISSING:
+    except (*MISSING, ValueError):  # a ValueError: no file can have this name
         return False
     except OSError as error:
         raise unreadable(path, error) from error

@@ -117,6 +117,8 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text: {error}"
         raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r}: no file can have this name: {error}") from error
     values = _parse(text, str(path))
     if values is None:
         return {}

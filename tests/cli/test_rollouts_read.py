@@ -130,6 +130,7 @@ def test_a_run_is_found_by_its_name_or_its_folder(tmp_path: Path, monkeypatch: p
         ("frist", "no run in frist or runs/frist; did you mean 'first'"),
         ("other", "no run in other or runs/other; `rlcore rollouts` lists the runs under ./runs"),
         ("runs", "runs contains runs, the latest is runs/first: name one of them"),
+        ("a\0b", "no run in a\0b or runs/a\0b; `rlcore rollouts` lists the runs"),
     ],
 )
 def test_a_run_there_is_not_is_told_with_what_there_is(

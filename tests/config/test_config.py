@@ -309,6 +309,8 @@ def test_a_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, place:
 
 
 def test_a_file_that_is_absent_or_not_text_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'a\\x00b': no file can have this name"):
+        load_yaml("a\0b")
     with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
         load_yaml(tmp_path / "absent.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
