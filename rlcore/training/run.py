@@ -41,6 +41,7 @@ class Run(RunData):
         sampler: generates continuations.
         make_store: makes the chosen rollout store.
         make_policy: builds the policy; trainers call `build_policy`.
+        make_frozen: builds another model to compare the policy with; trainers call `build_frozen`.
         make_scorer: builds the scorer; trainers call `build_scorer`.
         optimizers: the optimizers and schedules that the trainer's options name.
         step: yields of the trainer so far.
@@ -60,6 +61,7 @@ class Run(RunData):
     sampler: Sampler
     make_store: Callable[[], RolloutStore]
     make_policy: Callable[..., Policy]
+    make_frozen: Callable[[Any, Policy], Policy]
     make_scorer: Callable[[], SequenceScorer]
     optimizers: Optimizers
     step: int = 0
@@ -123,6 +125,19 @@ class Run(RunData):
         self.scorer = self.make_scorer()
         self.scorer.to(self.ranks.device)
         return self.scorer
+
+    def build_frozen(self, model: Any) -> Policy:
+        """Build another model with the architecture and tokenizer of the run, to compare the policy with.
+
+        Nothing of it trains, and it is in evaluation mode.
+
+        Args:
+            model: a hub id, folder or module with the policy's vocabulary.
+
+        Raises:
+            ModelError: the model cannot be used.
+        """
+        return self.make_frozen(model, self.built_policy)
 
     @property
     def temperature(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from rlcore.checkpoints.claim import Claim
 from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import Component
+from rlcore.config import evolve
 from rlcore.errors import ModelError
+from rlcore.models.freezing import vocabulary_size
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
 from rlcore.models.scorer import ModelScorer
@@ -57,6 +60,31 @@ class ModelMaker:
         self._keep(policy, is_needed=reference)
         wrapped: Policy = self.architecture.wrap(policy)
         return wrapped
+
+    def frozen(self, model: Any, policy: Policy) -> Policy:
+        """Build another model that scores the tokens of `policy` and does not train.
+
+        Raises:
+            ModelError: the model cannot be used, or has another vocabulary.
+        """
+        options = self.architecture.options
+        own = [name for name in ("peft", "unfrozen_layers", "critic", "revision") if hasattr(options, name)]
+        build: Any = self.architecture.component.target()
+        other: Policy = build(
+            model, evolve(options, **dict.fromkeys(own)) if own else options, tokenizer=policy.tokenizer
+        )
+        sizes = [vocabulary_size(each.model) for each in (policy, other) if isinstance(each, ModelPolicy)]
+        if len(set(sizes)) > 1:
+            raise ModelError(
+                f"{model!r:.80}: has a vocabulary of {sizes[1]} tokens, the policy one of {sizes[0]}; it cannot score "
+                "the policy's tokens: choose a model of the same family"
+            )
+        other.to(self.ranks.device)
+        other.module.eval()
+        other.module.requires_grad_(False)
+        is_mixed = self.ranks.mixed_precision != "no"
+        other.use_forward(other.module, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
+        return other
 
     def scorer(self) -> SequenceScorer:
         """Build a scorer."""

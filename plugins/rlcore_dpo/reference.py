@@ -1,0 +1,150 @@
+"""The reference's log-probs of answers: computed once before the first step, or in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.errors import CheckpointError
+from rlcore.protocols import Policy
+from rlcore.training import Run, eval_mode, stack_samples
+from rlcore.types import PolicyOutputs, Sample, Trajectories, sequences_of
+from rlcore_dpo.config import DPOConfig, compares_with_reference
+
+COLUMN = "ref_logprobs"
+"""Column of a batch with the reference's log-prob of each answer: float[B]."""
+
+
+def is_built_with_reference(config: DPOConfig, run: Run) -> bool:
+    """Return whether the policy keeps a reference of its own: one that is used in every step, or an adapter's base.
+
+    The reference of a model without an adapter is a copy of its weights, which precomputed log-probs make unnecessary.
+    """
+    own = compares_with_reference(config) and config.ref_model is None
+    return own and (not config.precompute_ref or run.config.model.get("peft") is not None)
+
+
+class Reference:
+    """The reference of a run, and the table of its log-probs.
+
+    Args:
+        config: the trainer's options, resolved.
+        run: the run.
+        policy: the policy, as it is before the first step.
+        rows: the rows that are trained on, and the held-out ones; each table is in their order.
+    """
+
+    def __init__(self, config: DPOConfig, run: Run, policy: Policy, rows: Sequence[Sequence[Any]]) -> None:
+        self.config, self.run, self.policy, self.rows = config, run, policy, rows
+        self.tables: list[Tensor] | None = None
+        self.is_used = compares_with_reference(config)
+        in_steps = self.is_used and not config.precompute_ref
+        self.other = run.build_frozen(config.ref_model) if in_steps and config.ref_model is not None else None
+
+    def attach(self, batch: Trajectories, table: int, indices: Sequence[int]) -> Trajectories:
+        """Return a batch of rows with the column of their precomputed log-probs, if there is one.
+
+        Args:
+            batch: the sequences of the rows at `indices`.
+            table: 0 for rows that are trained on, 1 for held-out rows.
+            indices: the rows.
+        """
+        if not self.config.precompute_ref:
+            return batch
+        self.precompute()
+        assert self.tables is not None  # noqa: S101  for the type checker
+        return batch.with_columns(**{COLUMN: self.tables[table][list(indices)].flatten().to(batch.tokens.device)})
+
+    def logprobs(self, part: Trajectories) -> Tensor:
+        """Return the reference's log-prob of each answer: float[B]."""
+        if COLUMN in part:
+            return part[COLUMN]
+        return self._scored(part, self._reference)
+
+    def precompute(self) -> None:
+        """Fill the tables, unless they are: in chunks that depend neither on the shuffle nor on the number of ranks.
+
+        Raises:
+            CheckpointError: the policy has changed, so that it is no longer the reference.
+        """
+        if self.tables is not None:
+            return
+        named = self.config.ref_model
+        other = None if named is None else self.run.build_frozen(named)
+        score: Callable[[Trajectories], PolicyOutputs]
+        if other is not None:
+            score = other.score
+        elif is_built_with_reference(self.config, self.run):
+            score = self.policy.reference_score
+        elif self.run.step:
+            raise CheckpointError(
+                "the checkpoint has no reference log-probs, and the policy has changed since the start: resume with "
+                "trainer.precompute_ref=false, as the run was begun"
+            )
+        else:  # before the first step, the policy is its own reference
+            score = self.policy.score
+        module = (other or self.policy).module
+        with eval_mode(module), torch.no_grad():
+            self.tables = [self._table(rows, score) for rows in self.rows]
+
+    def _table(self, rows: Sequence[Any], score: Callable[[Trajectories], PolicyOutputs]) -> Tensor:
+        """Return the log-probs of the sequences of rows: float[rows, 2]; each rank computes a share of the chunks."""
+        ranks, table = self.run.ranks, torch.zeros(len(rows), 2)
+        chunks = self._chunks(rows)
+        # Ranks that have one chunk less compute the first one too: a wrapped module waits for all ranks in each pass.
+        mine = [*ranks.share(len(chunks)), 0][: -(-len(chunks) // ranks.world)]
+        found: list[tuple[list[int], list[float]]] = []
+        for chunk in (chunks[number] for number in mine):
+            samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
+            found.append((chunk, self._scored(stack_samples(samples).to(ranks.device), score).tolist()))
+        for chunk, values in ranks.gather(found):
+            table[chunk] = torch.tensor(values).view(-1, 2)
+        return table
+
+    def _chunks(self, rows: Sequence[Any]) -> list[list[int]]:
+        """Return the rows of each forward pass, sorted by length, as `micro_batches` bounds a pass."""
+        config = self.config
+        longest = [max(len(sample.tokens) for sample in sequences_of(row)) for row in rows]
+        most = max(config.micro_batch_size or 2 * config.batch_size, 2) // 2
+        chunks: list[list[int]] = []
+        for i in sorted(range(len(rows)), key=lambda i: -longest[i]):
+            last = chunks[-1] if chunks else []
+            wide = 2 * (len(last) + 1) * longest[last[0]] if last else 0
+            if not last or len(last) == most or (config.micro_batch_tokens and wide > config.micro_batch_tokens):
+                chunks.append([])
+            chunks[-1].append(i)
+        return chunks
+
+    def _reference(self, part: Trajectories) -> PolicyOutputs:
+        return self.policy.reference_score(part) if self.other is None else self.other.score(part)
+
+    @torch.no_grad()
+    def _scored(self, part: Trajectories, score: Callable[[Trajectories], PolicyOutputs]) -> Tensor:
+        return summed(score(part).logprobs, part.action_mask)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tables; they cannot be computed again once the policy has changed."""
+        return {"tables": self.tables}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the tables.
+
+        Raises:
+            CheckpointError: they belong to another number of rows.
+        """
+        tables: list[Tensor] | None = state["tables"]
+        counts = [len(rows) for rows in self.rows]
+        if tables is not None and [len(table) for table in tables] != counts:
+            raise CheckpointError(
+                f"the checkpoint has reference log-probs of {[len(table) for table in tables]} training and held-out "
+                f"rows, now there are {counts}: resume with the original data, or set trainer.precompute_ref=false"
+            )
+        self.tables = tables
+
+
+def summed(logprobs: Tensor, action_mask: Tensor) -> Tensor:
+    """Return the log-prob of each answer, the sum over its tokens: float[B, T], bool[B, T] -> float[B]."""
+    return logprobs.float().masked_fill(~action_mask, 0.0).sum(1)

@@ -1,0 +1,106 @@
+"""The loop of DPO: one optimizer step over pairs, or over answers with a verdict, one yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from rlcore.protocols import Policy
+from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
+from rlcore.types import Metrics, Trajectories
+from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
+from rlcore_dpo.kto_objective import KTOObjective, read_labelled
+from rlcore_dpo.pair_objective import PairObjective, read_pairs
+from rlcore_dpo.reference import Reference, is_built_with_reference
+
+
+class DPOTrainer:
+    """Direct preference optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("samples",)
+    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    lowers = "loss/total"
+    sample_pipeline = staticmethod(sample_pipeline)
+    workload = staticmethod(workload)
+
+    def __init__(self, config: DPOConfig, run: Run) -> None:
+        self.config, self.run = resolve(config), run
+        self._policy = run.build_policy(reference=is_built_with_reference(self.config, run))
+        if not config.dropout:
+            disable_dropout(self._policy.module)
+        self._policy.module.train()
+        self.rows = self._read(run.samples, "samples")
+        self.held_out = self._read(run.eval_samples, "eval_samples") if run.eval_samples else []
+        self.reference = Reference(self.config, run, self._policy, (self.rows, self.held_out))
+        self.objective: PairObjective | KTOObjective
+        if config.loss == "kto":
+            self.objective = KTOObjective(self.config, self._policy, self.reference, run)
+        else:
+            self.objective = PairObjective(self.config, self._policy, self.reference)
+        self.order = Order(len(self.rows), run.config.run.seed)
+        run.plan_steps(-(-len(self.rows) // config.batch_size))
+        self.updater = run.updater(self._policy, config.optimizer)
+        if self.held_out:
+            run.add_evaluation(self.validation)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each optimizer step."""
+        config = self.config
+        while True:
+            meter, batch = Meter(self.run.ranks), self.batch(self._next(), table=0)
+            self.updater.accumulate(
+                batch, self.objective.loss_of(batch), meter, size=config.micro_batch_size,
+                tokens=config.micro_batch_tokens, group=self.objective.group,
+            )  # fmt: skip
+            self.updater.step(meter)
+            yield meter.means() | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
+
+    def policy(self) -> Policy:
+        """Return the policy."""
+        return self._policy
+
+    def batch(self, indices: Sequence[int], *, table: int) -> Trajectories:
+        """Return the batch of rows, those that are trained on (`table` 0) or held out (1), on this rank's device."""
+        rows: Sequence[Any] = (self.rows, self.held_out)[table]
+        batch = self.objective.stack([rows[i] for i in indices]).to(self.run.ranks.device)
+        return self.reference.attach(batch, table, indices)
+
+    @torch.no_grad()
+    def validation(self) -> Metrics:
+        """Return the means of the metrics over held-out rows, on all ranks together."""
+        config, ranks, count = self.config, self.run.ranks, len(self.held_out)
+        meter, group = Meter(ranks), self.objective.group
+        with eval_mode(self._policy.module):
+            for start in range(0, count, config.batch_size):
+                batch = self.batch(range(start, min(start + config.batch_size, count)), table=1)
+                measure = self.objective.loss_of(batch)
+                for part, _ in micro_batches(
+                    batch, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens, group=group
+                ):
+                    meter.add((part.num_actions > 0).view(-1, group).any(1), measure(part)[1])
+        return meter.means()
+
+    def _read(self, rows: Sequence[Any], what: str) -> Sequence[Any]:
+        return read_labelled(rows, what, self.config) if self.config.loss == "kto" else read_pairs(rows, what)
+
+    def _next(self) -> list[int]:
+        """Return the rows of the next step. The last step of a pass may be smaller, except for kto, which needs two."""
+        if self.config.loss == "kto":
+            return self.order.take(min(self.config.batch_size, len(self.rows)))
+        return self.order.take_within_pass(self.config.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer, the order of the rows and the reference's log-probs."""
+        return {
+            "updater": self.updater.state_dict(),
+            "order": self.order.state_dict(),
+            "reference": self.reference.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
+        self.reference.load_state_dict(state["reference"])
