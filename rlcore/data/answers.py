@@ -161,6 +161,8 @@ def _render(each: Exchange, tokenizer: PreTrainedTokenizerBase, *, alone: bool) 
 
 
 def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
+    if other[: len(one)] == one:  # as for most rows; in C
+        return len(one)
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
