@@ -13,12 +13,19 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Pretrai
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
+from rlcore.models.dropout import is_stochastic
 from rlcore.models.freezing import is_encoder_decoder
 from rlcore.models.hub import base_of, first_line, quiet_transformers
-from rlcore.models.model_options import TransformerConfig
+from rlcore.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
 from rlcore.models.peft.inject import activate, attach, heads_of, unwrap
+from rlcore.models.speed import TechniqueRefused
+from rlcore.models.speed.exactness import probe_tokens, probing, require_same
+from rlcore.models.speed.packing import longest_packed, pack
+from rlcore.types import to_device
 
 SUFFIX = "ForSequenceClassification"
+HEAD = "score"
+"""Name of the head of the decoders of `transformers`."""
 HEAD_STD = 0.02
 """Standard deviation of a new head's weights where the model's configuration names none."""
 
@@ -27,27 +34,73 @@ class SequenceClassifier(nn.Module):
     """A sequence classifier with one label that takes sequences padded on any side.
 
     It calls the model of `transformers` as a plain user would, on sequences padded on the right with the padding token
-    of the model's configuration, by which the model itself finds the token whose hidden state is scored.
+    of the model's configuration, by which the model finds the token whose hidden state is scored: the last one with
+    another id. If the model allows packing, its trunk runs on the real tokens alone, and the head on that token.
+
+    Args:
+        model: the classifier.
+        speed: which techniques of speed are switched on.
+
+    Attributes:
+        longest: tokens of the longest sequence that runs packed; 0 if none.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, speed: SpeedConfig = ALL_ON) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.speed, self.longest = model, speed, 0
         takes = inspect.signature(type(model).forward).parameters
         self._options = {"use_cache": False} if "use_cache" in takes else {}
+
+    def use_packing(self) -> int:
+        """Run packed from now on, and return the tokens of the longest sequence that may be packed.
+
+        Raises:
+            TechniqueRefused: the model does not allow it, or scores then differ; it then runs padded.
+        """
+        trunk: Any = self.model.base_model
+        if trunk is self.model or not isinstance(getattr(self.model, HEAD, None), nn.Module):
+            raise TechniqueRefused(f"{type(self.model).__name__} has no head called {HEAD!r} on a trunk")
+        self.longest, longest = 0, longest_packed(trunk)
+        tokens = probe_tokens(self.model, 5)
+        mask = torch.ones_like(tokens, dtype=torch.bool)
+        mask[1, 3:] = False
+        with probing(self.model):
+            packed, padded = self._packed(tokens, mask), self._padded(tokens, mask)
+            require_same(self.model, "packed scores", packed, padded, offset=1.0)
+        self.longest = longest
+        return longest
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the score of each sequence: float[B].
 
         Args:
             tokens: long[B, T].
-            mask: bool[B, T], True for real tokens; the other tokens are not read.
+            mask: bool[B, T], True for real tokens, which are contiguous in each row; the other tokens are not read.
         """
+        if self.longest and (tokens.shape[1] <= self.longest or int(mask.sum(1).max()) <= self.longest):
+            return self._packed(tokens, mask)
+        return self._padded(tokens, mask)
+
+    def _padded(self, tokens: Tensor, mask: Tensor) -> Tensor:
         order = mask.int().argsort(dim=1, descending=True, stable=True)
         width = int(mask.sum(1).max())
         ids, real = tokens.gather(1, order)[:, :width], mask.gather(1, order)[:, :width]
         ids = ids.masked_fill(~real, int(self.model.config.pad_token_id))
         logits: Tensor = self.model(input_ids=ids, attention_mask=real.long(), **self._options).logits
+        return logits[:, 0].float()
+
+    def _packed(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        device = tokens.device
+        tokens, mask = tokens.cpu(), mask.cpu()
+        columns = torch.arange(1, tokens.shape[1] + 1)
+        # A sequence of padding tokens alone is scored at its first token.
+        weight = columns * (mask & (tokens != int(self.model.config.pad_token_id)))
+        last = torch.where(weight.any(1), weight.argmax(1), mask.int().argmax(1))
+        share = not is_stochastic(self.model)
+        packed = pack(tokens, mask, share=share, device=device, speed=self.speed)
+        rows = to_device(packed.node[(columns - 1 == last[:, None])[mask]], device)
+        hidden: Tensor = self.model.base_model(**packed.inputs)[0][0]
+        logits: Tensor = self.model.get_submodule(HEAD)(hidden[rows])
         return logits[:, 0].float()
 
 

@@ -73,6 +73,8 @@ class LanguageModelConfig(TransformerConfig):
 class SequenceScorerConfig(TransformerConfig):
     """A model that scores whole sequences: how it is loaded, and which of its parameters train."""
 
+    speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
+
 
 @config
 class CausalLMConfig(LanguageModelConfig):

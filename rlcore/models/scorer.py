@@ -20,7 +20,8 @@ from rlcore.models.padding_token import settle_padding
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.policy_parts import check_vocabulary, prepare
 from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
-from rlcore.models.speed.activations import checkpoint_activations
+from rlcore.models.speed import SpeedReport
+from rlcore.models.speed.activations import checkpoint_activations, fuse_activations, has_fused_activations
 from rlcore.models.tokenizers import load_tokenizer
 from rlcore.profiling import note_scored
 from rlcore.types import Trajectories
@@ -133,7 +134,7 @@ def build_sequence_scorer(
     prepare(model, config)
     if config.gradient_checkpointing:
         checkpoint_activations(model)
-    return ModelScorer(SequenceClassifier(model), loaded, max_length=loading.context_length(model))
+    return _finish(model, loaded, config)
 
 
 def load_sequence_scorer(
@@ -160,7 +161,21 @@ def load_sequence_scorer(
         loaded = settle_padding(model, loaded, may_grow=True)
     check_vocabulary(model, loaded)
     model.requires_grad_(False)
-    return ModelScorer(SequenceClassifier(model), loaded, max_length=loading.context_length(model))
+    return _finish(model, loaded, config)
+
+
+def _finish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: SequenceScorerConfig) -> ModelScorer:
+    """Return the scorer of a model, with the techniques of speed that its outputs allow."""
+    module, speed = SequenceClassifier(model, config.speed), SpeedReport(config.speed)
+    if config.speed.fused_activations:
+        fuse_activations(model)
+    if has_fused_activations(model):
+        speed.needs("fused_activations")
+    speed.find("packing", module.use_packing, 0)
+    for name in ("prefixes", "attention_groups"):
+        speed.needs(name, "packing")
+    speed.log(type(model).__name__)
+    return ModelScorer(module, tokenizer, max_length=loading.context_length(model))
 
 
 build_sequence_scorer.scores_sequences = True  # type: ignore[attr-defined]  # an attribute of the Architecture protocol

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from rlcore.errors import ModelError
-from rlcore.models.model_options import SequenceScorerConfig
+from rlcore.models.model_options import SequenceScorerConfig, SpeedConfig
 from rlcore.models.padding_token import PADDING
 from rlcore.models.scorer import ModelScorer, build_sequence_scorer
 from rlcore.testing.small import EOS, PAD, make_gpt2, make_llama, make_t5, make_tokenizer
@@ -121,7 +121,35 @@ def test_an_encoder_is_scored_as_it_is(tmp_path: Path) -> None:
     )  # fmt: skip
     bert = BertForSequenceClassification(config).eval()
     alone = torch.stack([bert(torch.tensor([row])).logits[0, 0] for row in WORDS])
-    torch.testing.assert_close(scores_of(build(bert)), alone, atol=1e-5, rtol=0)
+    scorer = build(bert)
+    assert scorer.module.longest == 0  # its tokens attend to later ones
+    torch.testing.assert_close(scores_of(scorer), alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("make", [make_gpt2, make_llama])
+def test_packing_changes_no_score_and_no_gradient(make: Any) -> None:
+    """Answers to one prompt share its tokens; the padding token inside a text and at its end is none to score."""
+    rows = [[1, 2, 3, 4, EOS], [1, 2, 3, 9, 9, EOS], [5, PAD, 6, PAD], [7], [1, 2, 3, 4, 8, 8, 8, EOS], [PAD, PAD]]
+    batch = Trajectories.stack(rows, [[False] * len(row) for row in rows])
+    found = []
+    for speed in ({}, {"packing": False}, {"prefixes": False}):
+        scorer = build(make(), speed=SpeedConfig(**speed))
+        assert (scorer.module.longest > 0) == (speed != {"packing": False})
+        for each in (batch, _reversed(batch)):
+            scorer.module.zero_grad()
+            scores = scorer.score(each)
+            (scores * torch.linspace(1, 2, len(rows))).sum().backward()
+            gradients = [parameter.grad for parameter in scorer.module.parameters() if parameter.grad is not None]
+            found.append((scores.detach(), torch.cat([gradient.flatten() for gradient in gradients])))
+    for scores, gradients in found[1:]:
+        torch.testing.assert_close(scores, found[0][0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(gradients, found[0][1], atol=1e-5, rtol=1e-4)
+
+
+def _reversed(batch: Trajectories) -> Trajectories:
+    """Move the padding of each row to its left."""
+    order = batch.mask.int().argsort(dim=1, stable=True)
+    return batch.each(lambda array: array.gather(1, order) if array.dim() > 1 else array)
 
 
 def test_what_is_no_scorer_is_refused(tmp_path: Path) -> None:
