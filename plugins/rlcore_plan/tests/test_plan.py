@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from planning_making import GPT, WORDS, folders, imitation, ppo, save
+from planning_making import GPT, SAMPLES, WORDS, folders, imitation, ppo, save
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from rlcore.cli import main
@@ -204,6 +204,15 @@ def test_a_mistake_is_one_line_and_no_traceback(
     text = json.dumps(values).replace("FOLDER", str(folders["gpt"]))
     assert main(["plan", str(write(tmp_path, json.loads(text)))]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_run_that_trains_a_scorer_is_refused_with_a_way_to_measure_it(
+    tmp_path: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"path": str(folders["gpt"]), "architecture": "sequence_scorer"}
+    values = {"model": model, "trainer": {"name": "sft"}, "data": {"samples": SAMPLES}}
+    assert main(["plan", str(write(tmp_path, values))]) == 1
+    assert "this run trains a model that scores sequences; measure its memory instead" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
