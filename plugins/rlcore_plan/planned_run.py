@@ -186,8 +186,8 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
     if getattr(build, "scores_sequences", False):
         raise ModelError(
             f"model.architecture = '{chosen.architecture.component.name}': rlcore plan estimates the memory of runs "
-            "that train a language model, and this run trains a model that scores sequences; measure its memory instead: "
-            "run.steps=1 and the metric perf/peak_memory_gb"
+            "that train a language model, and this run trains a model that scores sequences; measure its memory "
+            "instead: run.steps=1 and the metric perf/peak_memory_gb"
         )
     heads: dict[str, Any] = {
         "value_head": workload.value_head or workload.q_heads > 0,

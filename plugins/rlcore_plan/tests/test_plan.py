@@ -212,7 +212,7 @@ def test_a_run_that_trains_a_scorer_is_refused_with_a_way_to_measure_it(
     model = {"path": str(folders["gpt"]), "architecture": "sequence_scorer"}
     values = {"model": model, "trainer": {"name": "sft"}, "data": {"samples": SAMPLES}}
     assert main(["plan", str(write(tmp_path, values))]) == 1
-    assert "this run trains a model that scores sequences; measure its memory instead" in capsys.readouterr().err
+    assert "this run trains a model that scores sequences; measure its memory" in capsys.readouterr().err
 
 
 def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
