@@ -20,7 +20,7 @@ def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Sit
     assert state_of(plugins["acme-dpo"]) == ("ok", "")
     assert plugins["acme-dpo"]["components"] == {"trainers": ["dpo"]}
     assert plugins["acme-dpo"]["version"] == "0.3"
-    assert plugins["rlcore"]["components"]["architectures"] == ["causal_lm", "seq2seq_lm"]
+    assert plugins["rlcore"]["components"]["architectures"] == ["causal_lm", "seq2seq_lm", "sequence_scorer"]
 
 
 FAILURES = {
