@@ -14,10 +14,12 @@ from transformers import (
 )
 
 import rlcore
+from rlcore.data.preferences import build_preferences
 from rlcore.errors import ConfigError, ModelError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import build_sequence_scorer
 from rlcore.rewards import Rewards
+from rlcore.settings import DataConfig
 from rlcore.testing.small import EOS, LETTERS, PROMPTS, make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt
 from rlcore_reward.config import RewardModelConfig
@@ -76,6 +78,18 @@ def test_conversations_are_rendered_with_the_reward_models_own_template(folder: 
     prompts = [Prompt("hi!", (), messages=CHAT)] * 2
     seen = score({"fn": "reward_model", "path": str(folder)}, prompts, ["yes", "yes"], [True, False])
     assert seen == pytest.approx([plain(folder, "u hi|a yes|"), plain(folder, "u hi|a yes")], abs=1e-5)
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, OTHER], ids=["ends its turns", "ends nothing"])
+def test_an_answer_has_the_tokens_that_it_had_in_training(folder: Path, template: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))
+    answers = [[{"role": "assistant", "content": text}] for text in ("yes", "no")]
+    chat = {"prompt": CHAT, "chosen": answers[0], "rejected": answers[1]}
+    for row, messages in ((chat, [*CHAT, *answers[0]]), ({"prompt": "hi", "chosen": "yes", "rejected": "no"}, None)):
+        (pair,) = build_preferences([row], tokenizer, DataConfig(), max_length=0)
+        assert reward.encode("hiyes", messages, is_ended=True) == list(pair.chosen.tokens)
 
 
 def test_answers_are_batched_by_length_and_come_back_in_order(folder: Path) -> None:
