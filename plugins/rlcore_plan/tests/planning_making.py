@@ -10,6 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
+from rlcore.config import merge
+
 WORDS = 512
 GPT: dict[str, Any] = {
     "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": WORDS, "n_positions": 128, "bos_token_id": WORDS - 1,
@@ -59,3 +61,8 @@ def imitation(folder: Path, name: str, **trainer: Any) -> dict[str, Any]:
         "trainer": {"name": name, "batch_size": 16, **trainer},
         "data": {"samples": SAMPLES, **rewards},
     }
+
+
+def preferences(folder: Path, **trainer: Any) -> dict[str, Any]:
+    pairs = [{"prompt": f"{row} ", "chosen": answer, "rejected": answer.replace("w9", "w8")} for row, answer in SAMPLES]
+    return merge(imitation(folder, "dpo", **trainer), {"data": {"samples": pairs}})

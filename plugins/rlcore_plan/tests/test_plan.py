@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from planning_making import GPT, SAMPLES, WORDS, folders, imitation, ppo, save
+from planning_making import GPT, SAMPLES, WORDS, folders, imitation, ppo, preferences, save
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from rlcore.cli import main
@@ -64,6 +64,8 @@ CASES = {
     ),
     "sft, one sample at a time": ("llama", lambda folder: imitation(folder, "sft", micro_batch_size=1)),
     "ilql": ("llama", lambda folder: imitation(folder, "ilql")),
+    "dpo, pairs in micro-batches": ("llama", lambda folder: preferences(folder, micro_batch_size=4)),
+    "dpo, a reference in every step": ("gpt", lambda folder: preferences(folder, precompute_ref=False, batch_size=8)),
 }  # fmt: skip
 
 
