@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, Trajectories
@@ -28,6 +29,11 @@ class DPOTrainer:
     def __init__(self, config: DPOConfig, run: Run) -> None:
         self.config, self.run = resolve(config), run
         self._policy = run.build_policy(reference=is_built_with_reference(self.config, run))
+        if config.nll == "full" and self._policy.outputs_begin_text:
+            raise ConfigError(
+                "trainer.nll = 'full': the prompts of an encoder-decoder are its input and have no likelihood; use "
+                "nll: answer"
+            )
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()

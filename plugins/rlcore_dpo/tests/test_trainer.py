@@ -18,7 +18,7 @@ from rlcore.config import structure
 from rlcore.data.preferences import build_preferences
 from rlcore.errors import CheckpointError, ConfigError, DataError, ModelError
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Pair, Sample
@@ -222,6 +222,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(structure(DPOConfig, options, where="test"))
+
+
+def test_prompts_of_an_encoder_decoder_have_no_likelihood(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trainer.nll = 'full': the prompts of an encoder-decoder"):
+        make(tmp_path, make_t5(), loss="orpo", nll="full")
+    assert next(make(tmp_path / "x", make_t5()).steps())["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_defaults_follow_the_loss() -> None:
