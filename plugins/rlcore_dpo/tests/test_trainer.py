@@ -225,7 +225,7 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
 
 
 def test_prompts_of_an_encoder_decoder_have_no_likelihood(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="trainer.nll = 'full': the prompts of an encoder-decoder"):
+    with pytest.raises(ConfigError, match=r"trainer\.nll = 'full': the prompts of an encoder-decoder"):
         make(tmp_path, make_t5(), loss="orpo", nll="full")
     assert next(make(tmp_path / "x", make_t5()).steps())["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
 
