@@ -1,6 +1,6 @@
 """Teach a small GPT-2 to write film reviews from scratch, then to write favourable ones.
 
-    python reviews.py REVIEWS.jsonl [--seed 0] [--sft-epochs 3] [--steps 40] [--out runs] [--quick]
+    python reviews.py REVIEWS.jsonl [--seed 0] [--sft-epochs 3] [--steps 100] [--out runs] [--quick]
 
 REVIEWS.jsonl contains one review per line, {"text": ..., "label": 1 or 0}; the figures below are from the 10,662
 sentences of Pang & Lee's sentence polarity dataset (ACL 2005). A tenth is held out before anything is trained. The
@@ -11,16 +11,16 @@ script trains on the rest
   4. the same by PPO, with a KL penalty against the SFT model, on the first words of reviews as prompts,
 and reports the mean reward on prompts from held-out reviews before and after step 4.
 
-Measured with OMP_NUM_THREADS=1, in under three minutes each. Each seed has its own split of the reviews. Rewards are
-means over 200 held-out prompts with one sample each, by the classifier that PPO was trained against:
+Measured with OMP_NUM_THREADS=1; PPO takes about 150 CPU seconds. Each seed has its own split of the reviews. Rewards
+are means over 200 held-out prompts with one sample each, by the classifier that PPO was trained against; the KL is that
+of the last round, in nats per review:
 
-    seed   accuracy on 1066 held-out reviews    reward before PPO   after
-    0      .769                                 .538                .881
-    1      .773                                 .557                .760
-    2      .781                                 .522                .723
+    seed   accuracy on 1066 held-out reviews    reward before PPO   after   KL
+    0      .769                                 .577                .866    7.6
+    1      .773                                 .556                .897    8.5
+    2      .781                                 .515                .850    8.6
 
-Measured with `clip_value: 0.2` and `target_kl: null`, which were the defaults; not repeated with the present ones.
-The results vary, because forty rounds are few: earlier versions of rlcore ended up to .1 lower with the same seeds.
+Without `kl_target` and with `kl_coef` .01, seed 2 reaches .937 at a KL of 13.3: the reward alone says little.
 The reviews become favourable, but not well written: so small a model trained on 9,600 sentences still misspells words.
 """
 
@@ -82,11 +82,13 @@ def main() -> None:
         {"path": str(imitation.run_dir / "model"), "unfrozen_layers": 1 if options.quick else 2},
         trainer={
             "name": "ppo",
-            "rollouts": 16 if options.quick else 128,
-            "batch_size": 8 if options.quick else 32,
-            "epochs": 4,
-            "kl_coef": 0.02,
-            "optimizer": {"lr": 5e-4},
+            "rollouts": 16 if options.quick else 256,
+            "batch_size": 8 if options.quick else 64,
+            "epochs": 3,
+            "kl_coef": 0.015,
+            "kl_target": 8.5,  # nats per review; the weight of the penalty adapts, so that the reward cannot be gamed
+            "kl_horizon": 1500,
+            "optimizer": {"lr": 1e-3, "eps": 1e-5, "scheduler": "linear"},
         },
         reward_fn=reward_fn,
         prompts=prompts_from(train),
@@ -112,7 +114,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("reviews", type=Path, help="JSONL file with the fields text and label (1 positive, 0 negative)")
     parser.add_argument("--seed", type=int, default=0, help="of the split and of both trainings")
     parser.add_argument("--sft-epochs", type=float, default=3, help="passes over the reviews before PPO")
-    parser.add_argument("--steps", type=int, default=40, help="rounds of PPO")
+    parser.add_argument("--steps", type=int, default=100, help="rounds of PPO")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder that holds the runs")
     parser.add_argument("--quick", action="store_true", help="try the script out: 200 reviews and tiny models")
     return parser.parse_args()

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import yaml
 
 from rlcore.checkpoints.durability import sync
 from rlcore.checkpoints.manifest import MISSING, unreadable
 from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
 from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import to_plain
+from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
 
 MARK = "# rlcore run"
@@ -87,7 +87,7 @@ class RunDir:
         lines = [f"{MARK}, written by rlcore {plugins.get('rlcore', '(unknown version)')}; it marks this folder as one"]
         lines += [f"# plugin {dist} {version}" for dist, version in sorted(plugins.items()) if dist != "rlcore"]
         plain = to_plain(config, nonfinite=lambda number: number)
-        body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+        body = dump_yaml(plain)
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])
 
     def rewind(self, step: int | None) -> None:

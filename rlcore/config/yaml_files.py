@@ -99,6 +99,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Quote text with Unicode's other line breaks, which would be read as a blank or as an end of the line."""
+    style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 for _tag, (_pattern, _first) in _SCALARS.items():
     for _class in (_Loader, _Dumper):

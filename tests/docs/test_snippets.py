@@ -63,7 +63,7 @@ def test_a_snippet_that_fails_fails_the_page(sitting: Sitting) -> None:
         ("python", "assert 1 + 1 == 3\n"),
         ("yaml", "run: {stepz: 3}\n"),
         ("console", "$ make quickstarts\n"),
-        ("console", "$ pip install rlcore-dpo\n"),
+        ("console", "$ pip install rlcore-unheard-of\n"),
         ("console", "$ rlcore --version\nrlcore 99.0\n"),
         ("console", "$ rlcore show nothing\n"),
     ]:

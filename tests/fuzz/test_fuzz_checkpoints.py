@@ -65,7 +65,8 @@ def test_any_truncated_file_is_found(here: Path, whole: Path, data: st.DataObjec
     shutil.copytree(whole, copy)
     path = data.draw(st.sampled_from(sorted(path for path in copy.rglob("*") if path.is_file())))
     content = path.read_bytes()
-    path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    text_end = len(content.rstrip(b"\n"))  # the line break after the manifest says nothing
+    path.write_bytes(content[: data.draw(st.integers(0, text_end - 1))])
     assert isinstance(result_or_message(lambda: Checkpoints.open(copy), CheckpointError), CheckpointError)
 
 

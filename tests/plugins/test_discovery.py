@@ -15,11 +15,11 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Site) -> None:
-    site.install("acme-dpo", GOOD.format(name="dpo"))
+    site.install("acme-nca", GOOD.format(name="nca"))
     plugins = site.plugins()
-    assert state_of(plugins["acme-dpo"]) == ("ok", "")
-    assert plugins["acme-dpo"]["components"] == {"trainers": ["dpo"]}
-    assert plugins["acme-dpo"]["version"] == "0.3"
+    assert state_of(plugins["acme-nca"]) == ("ok", "")
+    assert plugins["acme-nca"]["components"] == {"trainers": ["nca"]}
+    assert plugins["acme-nca"]["version"] == "0.3"
     assert plugins["rlcore"]["components"]["architectures"] == ["causal_lm", "seq2seq_lm", "sequence_scorer"]
 
 
