@@ -29,6 +29,7 @@ __all__ = [
     "Command",
     "DecodeStep",
     "Decoder",
+    "Learner",
     "Logger",
     "OptimizerBuilder",
     "Policy",
@@ -82,7 +83,7 @@ class Trainer(Protocol):
         """
         ...
 
-    def policy(self) -> Policy | SequenceScorer:
+    def policy(self) -> Learner:
         """Return the policy or scorer that is evaluated and saved; the same object on every call."""
         ...
 
@@ -320,25 +321,17 @@ class Logger(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """A language model, as an algorithm uses it."""
+class Learner(Protocol):
+    """A model in training: what a `Policy` and a `SequenceScorer` have in common."""
 
     tokenizer: PreTrainedTokenizerBase
     """The model's tokenizer; saved with the model."""
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end a sequence."""
     max_length: int
     """Longest sequence in tokens, prompt and continuation together; 0 if unbounded."""
-    max_prompt_length: int
-    """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
-    outputs_begin_text: bool
-    """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
-    num_q_heads: int
-    """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
     version: int
     """Rises with every change of the weights, so that a sampler that keeps a copy of them knows when to renew it.
 
-    The updater adds 1 after each optimizer step, the policy itself in `load_pretrained` and `sync_targets`. A trainer
+    The updater adds 1 after each optimizer step, the model itself in `load_pretrained` and `sync_targets`. A trainer
     that changes weights without an updater adds 1 itself.
     """
 
@@ -349,7 +342,7 @@ class Policy(Protocol):
 
     @property
     def module(self) -> torch.nn.Module:
-        """Every trainable parameter, heads included, without the reference model."""
+        """Every trainable parameter, heads included, without a reference model."""
         ...
 
     @property
@@ -358,7 +351,7 @@ class Policy(Protocol):
         ...
 
     def to(self, device: torch.device) -> None:
-        """Move the model and the reference model.
+        """Move the model, and a reference model if there is one.
 
         Args:
             device: this process's device, `run.ranks.device`.
@@ -370,18 +363,57 @@ class Policy(Protocol):
 
         Args:
             forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
-            autocast: returns the context of the run's precision. `score`, `reference_score` and every step of a decoder
-                run inside it.
+            autocast: returns the context of the run's precision, inside which every forward pass runs, also those of
+                `reference_score` and of a decoder.
         """
         ...
 
     def training_step(self) -> AbstractContextManager[Any]:
         """Return a context that the run enters around every training step, for what may be cached within a step.
 
-        A policy without such a cache returns `contextlib.nullcontext()`. Weights change inside the context; evaluations
+        A model without such a cache returns `contextlib.nullcontext()`. Weights change inside the context; evaluations
         and checkpoints happen outside it.
         """
         ...
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft` plus the heads.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+    def load_pretrained(self, folder: Path) -> None:
+        """Load the weights, heads included, in place, because an optimizer may refer to the parameters.
+
+        It raises `version`.
+
+        Args:
+            folder: a folder that `save_pretrained` wrote.
+        """
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the model so that `transformers` alone can load it, with the same outputs; called at the end of a run.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+
+class Policy(Learner, Protocol):
+    """A language model, as an algorithm uses it."""
+
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a sequence."""
+    max_prompt_length: int
+    """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
+    outputs_begin_text: bool
+    """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
+    num_q_heads: int
+    """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
 
     def score(
         self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0
@@ -416,30 +448,6 @@ class Policy(Protocol):
         """
         ...
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft` plus the heads.
-
-        Args:
-            folder: a folder that does not exist yet or is empty.
-        """
-        ...
-
-    def load_pretrained(self, folder: Path) -> None:
-        """Load the weights, heads included, in place: an optimizer may already refer to the parameters.
-
-        Args:
-            folder: a folder that `save_pretrained` wrote.
-        """
-        ...
-
-    def export(self, folder: Path) -> None:
-        """Write the model so that `transformers` alone can load it; called at the end of a run.
-
-        Args:
-            folder: a folder that does not exist yet or is empty.
-        """
-        ...
-
 
 class QPolicy(Policy, Protocol):
     """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns; its outputs include `q_values` and the like."""
@@ -453,81 +461,14 @@ class QPolicy(Policy, Protocol):
         ...
 
 
-class SequenceScorer(Protocol):
+class SequenceScorer(Learner, Protocol):
     """A model that gives a whole sequence one number, such as a reward model; built by `run.build_scorer()`."""
-
-    tokenizer: PreTrainedTokenizerBase
-    """The model's tokenizer; saved with the model."""
-    max_length: int
-    """Longest sequence in tokens; 0 if unbounded."""
-    version: int
-    """Rises with every change of the weights, as that of a `Policy`."""
-
-    @property
-    def export_class(self) -> str:
-        """Name of the class of `transformers` that loads what `export` writes."""
-        ...
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """Every trainable parameter."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        ...
-
-    def to(self, device: torch.device) -> None:
-        """Move the model.
-
-        Args:
-            device: this process's device, `run.ranks.device`.
-        """
-        ...
-
-    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Set the wrapped `module` and the precision of an updater; before, `score` calls `module` without autocast.
-
-        Args:
-            forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
-            autocast: returns the context of the run's precision, in which `score` runs.
-        """
-        ...
-
-    def training_step(self) -> AbstractContextManager[Any]:
-        """Return a context that the run enters around every training step, for what may be cached within a step."""
-        ...
 
     def score(self, batch: Trajectories) -> Tensor:
         """Return the score of each sequence, float[B], with gradients where they are enabled.
 
         Args:
             batch: B sequences, padded on either side, on the scorer's device; `action_mask` has no effect.
-        """
-        ...
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft`.
-
-        Args:
-            folder: a folder that does not exist yet or is empty.
-        """
-        ...
-
-    def load_pretrained(self, folder: Path) -> None:
-        """Load the weights in place, and raise `version`.
-
-        Args:
-            folder: a folder that `save_pretrained` wrote.
-        """
-        ...
-
-    def export(self, folder: Path) -> None:
-        """Write the model so that `transformers` alone loads it, with the same scores.
-
-        Args:
-            folder: a folder that does not exist yet or is empty.
         """
         ...
 

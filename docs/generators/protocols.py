@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -62,7 +62,7 @@ def methods(protocol: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 def _page(name: str, protocol: type, examples: Path) -> str:
     home = protocol.__module__.replace(".", "/") + ".py"
     lines = [f"# {name}", "", f"Generated from `{home}` by `make docs`; [all protocols](index.md).", ""]
-    lines += [read(protocol, name).text, "", *_attributes(protocol)]
+    lines += [read(protocol, name).text, "", *_bases(protocol), *_attributes(protocol)]
     for method, function in methods(protocol):
         where = f"{name}.{method}"
         docstring = read_function(function, where)
@@ -80,6 +80,12 @@ def _page(name: str, protocol: type, examples: Path) -> str:
         lines += [f"## {beside}", "", described.text, "", "| field | meaning |", "|---|---|"]
         lines += [f"| `{field}` | {meaning} |" for field, meaning in described.attributes.items()] + [""]
     return "\n".join([*lines, *example(name, examples)])
+
+
+def _bases(protocol: type) -> list[str]:
+    """Return sentences with links to the protocols that `protocol` extends."""
+    names = [base.__name__ for base in protocol.__bases__ if base not in (Protocol, object)]
+    return [f"It also has everything that a [`{name}`]({name}.md) has.\n" for name in names]
 
 
 def _attributes(protocol: type) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,14 +19,14 @@ from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore.models.heads import TrunkValue
 from rlcore.models.kind import kind_of
-from rlcore.models.peft.adapters import Adapters, find_adapters
-from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
+from rlcore.models.learner import ModelLearner
+from rlcore.models.peft.adapters import Adapters
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
 
 
-class ModelPolicy:
+class ModelPolicy(ModelLearner[ActorCritic]):
     """A language model, its heads and its reference model (`rlcore.protocols.QPolicy`).
 
     Args:
@@ -57,39 +56,22 @@ class ModelPolicy:
         sampling_dtype: str | None = None,
         decoding: str = "auto",
     ) -> None:
-        self.module, self.tokenizer, self.reference = module, tokenizer, reference
-        self.max_length, self.max_prompt_length = max_length, max_prompt_length
-        self.version = 0
+        super().__init__(module, tokenizer, max_length=max_length)
+        self.reference, self.max_prompt_length = reference, max_prompt_length
         self.outputs_begin_text = outputs_begin_text
         self._low_precision = (
             None if sampling_dtype is None else LowPrecisionCopy(module.model, getattr(torch, sampling_dtype))
         )
         self.decoding = decoding
         self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.layout.decoder
-        self._forward: Callable[..., Any] = module
-        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
         self.num_q_heads = 0 if module.q_heads is None else len(module.q_heads.heads)
 
-    @property
-    def model(self) -> PreTrainedModel:
-        """Return the language model, without the heads."""
-        return self.module.model
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the parameters."""
-        return self.model.device
-
     def to(self, device: torch.device) -> None:
         """Move the model, its heads and its reference to `device`."""
-        self.module.to(device)
+        super().to(device)
         if isinstance(self.reference, PreTrainedModel):
             self.reference.to(device)  # type: ignore[arg-type]
-
-    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Score through `forward` instead of the module, and run all passes inside the context `autocast()` returns."""
-        self._forward, self._autocast = forward, autocast
 
     def use_decoder(self, wrap: Callable[[MakeDecoder], MakeDecoder]) -> None:
         """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""
@@ -191,46 +173,10 @@ class ModelPolicy:
         self.module.q_heads.sync(rate)
         self.version += 1
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Write model, tokenizer and heads; for a model with an adapter only the adapter, in the format of `peft`."""
-        save_policy(folder, self.module, self.tokenizer)
-
-    def load_pretrained(self, folder: Path) -> None:
-        """Load the weights of model and heads from a folder that `save_pretrained` wrote.
-
-        Raises:
-            CheckpointError: the folder cannot be read, or contains another model or other heads.
-        """
-        load_policy(folder, self.module)
-        self.version += 1
-
-    def export(self, folder: Path) -> None:
-        """Write the policy as a model that `transformers` loads without any other package."""
-        export_policy(folder, self.module, self.tokenizer)
-
     @property
     def export_class(self) -> str:
         """Return the name of the class of `transformers` that loads what `export` writes."""
         return str(kind_of(self.model.config).loader.__name__)
-
-    @property
-    def saves_part(self) -> bool:
-        """Return whether `save_pretrained` writes only an adapter, without its base model."""
-        return find_adapters(self.model) is not None
-
-    def save_start(self, folder: Path) -> None:
-        """Write the base model before training, from which the policy can be rebuilt if the model has no name.
-
-        Raises:
-            ModelError: the adapter has changed weights of the base model.
-        """
-        save_start(folder, self.module, self.tokenizer)
-
-    def note_start(self, folder: Path) -> None:
-        """Set `folder` as the base model in the adapter's configuration, if no base model is set there."""
-        adapters = find_adapters(self.model)
-        if adapters is not None and not adapters.config.base_model_name_or_path:
-            adapters.config.base_model_name_or_path = str(folder.resolve())
 
 
 def _without_values(heads: ReadHeads) -> ReadHeads:

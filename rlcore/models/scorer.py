@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any
-
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,11 +9,10 @@ from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.classifier import SUFFIX, SequenceClassifier, has_head, is_classifier, load_classifier
 from rlcore.models.freezing import vocabulary_size
+from rlcore.models.learner import ModelLearner
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.padding_token import settle_padding
-from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.policy_parts import check_vocabulary, prepare
-from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
 from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.activations import checkpoint_activations, fuse_activations, has_fused_activations
 from rlcore.models.tokenizers import load_tokenizer
@@ -27,7 +20,7 @@ from rlcore.profiling import note_scored
 from rlcore.types import Trajectories
 
 
-class ModelScorer:
+class ModelScorer(ModelLearner[SequenceClassifier]):
     """A sequence classifier with one label (`rlcore.protocols.SequenceScorer`).
 
     Args:
@@ -42,71 +35,12 @@ class ModelScorer:
 
     export_class = "AutoModelForSequenceClassification"
 
-    def __init__(self, module: SequenceClassifier, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> None:
-        self.module, self.tokenizer, self.max_length, self.version = module, tokenizer, max_length, 0
-        self._forward: Callable[..., Any] = module
-        self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """Return the model of `transformers`."""
-        return self.module.model
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device of the parameters."""
-        return self.model.device
-
-    def to(self, device: torch.device) -> None:
-        """Move the model to `device`."""
-        self.module.to(device)
-
-    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Score through `forward` instead of the module, inside the context that `autocast()` returns."""
-        self._forward, self._autocast = forward, autocast
-
-    def training_step(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing: nothing is cached within a step."""
-        return nullcontext()
-
     def score(self, batch: Trajectories) -> Tensor:
         """Return the score of each sequence, float[B], with gradients if they are enabled."""
         note_scored(batch.mask)
         with self._autocast():
             scores: Tensor = self._forward(batch.tokens, batch.mask)
         return scores.float()
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write model and tokenizer; for a model with an adapter only the adapter, which holds the head."""
-        save_policy(folder, self.module, self.tokenizer)
-
-    def load_pretrained(self, folder: Path) -> None:
-        """Load the weights from a folder that `save_pretrained` wrote.
-
-        Raises:
-            CheckpointError: the folder cannot be read, or contains another model.
-        """
-        load_policy(folder, self.module)
-        self.version += 1
-
-    def export(self, folder: Path) -> None:
-        """Write a model that plain `transformers` loads; an adapter is merged, and also saved in `adapter/`."""
-        export_policy(folder, self.module, self.tokenizer)
-
-    @property
-    def saves_part(self) -> bool:
-        """Return whether `save_pretrained` writes only an adapter, without its base model."""
-        return find_adapters(self.model) is not None
-
-    def save_start(self, folder: Path) -> None:
-        """Write the base model before training, from which the scorer can be rebuilt if the model has no name."""
-        save_start(folder, self.module, self.tokenizer)
-
-    def note_start(self, folder: Path) -> None:
-        """Set `folder` as the base model in the adapter's configuration, if no base model is set there."""
-        adapters = find_adapters(self.model)
-        if adapters is not None and not adapters.config.base_model_name_or_path:
-            adapters.config.base_model_name_or_path = str(folder.resolve())
 
 
 def build_sequence_scorer(

@@ -18,7 +18,7 @@ from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed
-from rlcore.protocols import Policy, SequenceScorer
+from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
 from rlcore.types import Trajectories
@@ -49,7 +49,7 @@ class Updater:
 
     def __init__(
         self,
-        policy: Policy | SequenceScorer,
+        policy: Learner,
         config: OptimizerConfig,
         ranks: Ranks,
         *,

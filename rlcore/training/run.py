@@ -19,7 +19,7 @@ from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
 from rlcore.profiling import count_tokens, note_sampled, timed
-from rlcore.protocols import Policy, RolloutStore, Sampler, SequenceScorer
+from rlcore.protocols import Learner, Policy, RolloutStore, Sampler, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.settings import OptimizerConfig, SamplingConfig
@@ -151,9 +151,7 @@ class Run(RunData):
             by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
             self.total_steps = by_epochs if steps is None else min(steps, by_epochs)
 
-    def updater(
-        self, policy: Policy | SequenceScorer, config: OptimizerConfig, *, updates_per_step: int = 1
-    ) -> Updater:
+    def updater(self, policy: Learner, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
         """Return an updater of `policy`, with the optimizer that `config` names.
 
         Args:

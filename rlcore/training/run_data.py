@@ -15,7 +15,7 @@ from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.sources import load_reference
 from rlcore.errors import ConfigError
-from rlcore.protocols import Policy, PromptPipeline, SamplePipeline, SequenceScorer
+from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
@@ -58,7 +58,7 @@ class RunData:
         return self.policy
 
     @property
-    def learner(self) -> Policy | SequenceScorer:
+    def learner(self) -> Learner:
         """Return the scorer of the run, or else its policy."""
         return self.built_policy if self.scorer is None else self.scorer
 

@@ -17,11 +17,11 @@ from rlcore.components import Component
 from rlcore.config import evolve
 from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
+from rlcore.models.learner import ModelLearner
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
-from rlcore.models.scorer import ModelScorer
 from rlcore.plugins.choice import Choice
-from rlcore.protocols import Policy, SequenceScorer
+from rlcore.protocols import Learner, Policy, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.training.inputs import Inputs
 from rlcore.training.resume import save_beside
@@ -111,15 +111,15 @@ class ModelMaker:
             return model
         return start if isinstance(model, (PretrainedConfig, PreTrainedModel)) else model
 
-    def _keep(self, built: Policy | SequenceScorer, *, is_needed: bool) -> None:
+    def _keep(self, built: Learner, *, is_needed: bool) -> None:
         """Save the starting model if resuming needs it and no name refers to it."""
-        is_needed = is_needed or (isinstance(built, (ModelPolicy, ModelScorer)) and built.saves_part)
+        is_needed = is_needed or (isinstance(built, ModelLearner) and built.saves_part)
         if not is_needed or not isinstance(self.inputs.model, (PretrainedConfig, PreTrainedModel)):
             return
         kept = RunDir(self.place.path).start
 
         def save(folder: Path) -> None:
-            (built.save_start if isinstance(built, (ModelPolicy, ModelScorer)) else built.save_pretrained)(folder)
+            (built.save_start if isinstance(built, ModelLearner) else built.save_pretrained)(folder)
             write_manifest(folder, step=0, score=None, further={})
 
         def keep() -> None:
@@ -127,7 +127,7 @@ class ModelMaker:
                 save_beside(save, kept)
 
         self.ranks.on_main(keep)
-        if isinstance(built, (ModelPolicy, ModelScorer)):
+        if isinstance(built, ModelLearner):
             built.note_start(kept)
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
 from rlcore.models.model_options import Seq2SeqLMConfig
-from rlcore.protocols import Policy, SequenceScorer
+from rlcore.protocols import Learner, Policy
 from rlcore.testing.law import Subject, require
 from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
@@ -87,7 +87,7 @@ def score(policy: Policy, batch: Trajectories, **options: Any) -> PolicyOutputs:
 
 
 @torch.no_grad()
-def perturb(policy: Policy | SequenceScorer) -> None:
+def perturb(policy: Learner) -> None:
     """Add noise to all trainable parameters, as training would change them, and raise the policy's version."""
     generator = torch.Generator().manual_seed(9)
     for parameter in policy.module.parameters():
@@ -97,7 +97,7 @@ def perturb(policy: Policy | SequenceScorer) -> None:
 
 
 @contextmanager
-def saved(policy: Policy | SequenceScorer) -> Iterator[Path]:
+def saved(policy: Learner) -> Iterator[Path]:
     """Save a policy in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as parent:
         folder = Path(parent) / "model"
