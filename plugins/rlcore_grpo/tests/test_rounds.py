@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from grpo_making import SIZE, make
+
+from rlcore.errors import RewardError
+from rlcore.testing.small import make_gpt2
+
+
+def constant(value: Any) -> Callable[..., list[Any]]:
+    return lambda outputs: [value] * len(outputs)
+
+
+def test_equal_rewards_teach_nothing_and_are_told_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make(tmp_path, reward_fn=constant(0.95))
+    before = copy.deepcopy(trainer.policy().module.state_dict())
+    steps = trainer.steps()
+    metrics = [next(steps) for _ in range(2)]
+    assert [each["group/zero_spread_fraction"] for each in metrics] == [1.0, 1.0]
+    assert [each["policy/skipped"] for each in metrics] == [1.0, 1.0]
+    assert all(math.isfinite(value) for each in metrics for value in each.values())
+    assert all(torch.equal(value, before[name]) for name, value in trainer.policy().module.state_dict().items())
+    assert capsys.readouterr().err.count("no group of a round has two different scores") == 1
+
+
+def test_refilling_samples_other_prompts_until_the_round_is_full(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def first_call_is_useless(outputs: list[str]) -> list[float]:
+        calls.append(len(outputs))
+        return [0.5 if len(calls) == 1 and i >= SIZE else i / 7 for i in range(len(outputs))]
+
+    trainer = make(tmp_path, reward_fn=first_call_is_useless, zero_spread="refill")
+    metrics = trainer.rollout()
+    batch = trainer.store.take()
+    assert calls == [12, 8]
+    assert (metrics["group/refill_rounds"], metrics["group/dropped"]) == (1, 2)
+    assert len(batch) == 12
+    assert bool((batch["advantages"] != 0).view(-1, SIZE).any(1).all())
+    assert trainer.rounds.order.position == 5  # three prompts, then two others
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_refilling_ends_where_the_data_are_too_easy_or_too_hard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reward: float
+) -> None:
+    trainer = make(tmp_path, reward_fn=constant(reward), zero_spread="refill", refill_batches=2)
+    metrics = next(trainer.steps())
+    assert (metrics["group/refill_rounds"], metrics["group/dropped"], metrics["policy/skipped"]) == (2, 9, 0)
+    assert "prompts are too easy or too hard" in capsys.readouterr().err
+
+
+def test_unscored_responses_shift_no_baseline_and_have_no_loss(tmp_path: Path) -> None:
+    def some(outputs: list[str]) -> list[float | None]:
+        return [None if i % SIZE == 1 else float(i * i) for i in range(len(outputs))]
+
+    trainer = make(tmp_path, reward_fn=some, scale="none")
+    metrics = trainer.rollout()
+    batch = trainer.store.take()
+    assert metrics["reward/unscored"] == 3
+    assert batch["counts"].tolist() == [True, False, True, True] * 3
+    # Group 0: 0, 4 and 9, mean 13 / 3. Group 1: 16, 36 and 49, mean 101 / 3.
+    assert batch["advantages"][:8].tolist() == pytest.approx(
+        [-13 / 3, 0, -1 / 3, 14 / 3, -53 / 3, 0, 7 / 3, 46 / 3], abs=1e-5
+    )
+
+
+def test_rewards_that_apply_nowhere_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match="gave None for 12 of 12 responses"):
+        make(tmp_path, reward_fn=constant(None)).rollout()
+
+
+def test_rounds_in_which_nothing_counts_make_no_step(tmp_path: Path) -> None:
+    trainer = make(tmp_path, mask_truncated=True, gen={"min_new_tokens": 6})
+    metrics = next(trainer.steps())
+    assert (metrics["response/truncated_fraction"], metrics["policy/skipped"]) == (1, 1)
+    assert trainer.updater.num_updates == 0
+
+
+def test_a_prompt_that_occurs_twice_in_a_round_has_two_groups(tmp_path: Path) -> None:
+    def by_place(outputs: list[str]) -> list[float]:
+        return [float(i) for i in range(len(outputs))]
+
+    trainer = make(tmp_path, prompts=["ab"], rollouts=8, reward_fn=by_place, scale="none")
+    trainer.rollout()
+    assert trainer.store.take()["advantages"].tolist() == [-1.5, -0.5, 0.5, 1.5] * 2
+
+
+def test_each_round_takes_the_next_prompts(tmp_path: Path) -> None:
+    trainer = make(tmp_path, prompts=["a", "b", "c", "d", "e", "f"])
+    steps, seen = trainer.steps(), list[int]()
+    for _ in range(2):
+        next(steps)
+        seen.append(trainer.rounds.order.position)
+    assert seen == [3, 6]
+
+
+def test_large_rewards_that_differ_little_are_told_apart(tmp_path: Path) -> None:
+    """A score in float32 has 24 bits: 1e8 and 1e8 + 1 are the same number there."""
+    trainer = make(tmp_path, reward_fn=lambda outputs: [1e8 + i % 2 for i in range(len(outputs))], scale="none")
+    trainer.rollout()
+    assert trainer.store.take()["advantages"].tolist() == [-0.5, 0.5] * 6
+
+
+def test_the_kl_in_the_reward_is_subtracted_before_the_baseline(tmp_path: Path) -> None:
+    trainer = make(tmp_path, preset="rloo", kl_coef=0.3)
+    with torch.no_grad():
+        for parameter in trainer.policy().module.parameters():
+            parameter.mul_(1.3)
+    metrics = trainer.rollout()
+    batch, policy = trainer.store.take(), trainer.policy()
+    gap = (policy.score(batch).logprobs - policy.reference_score(batch).logprobs) * batch.action_mask
+    kl = gap.sum(1).detach().double()
+    assert metrics["kl/mean"] == pytest.approx(float(kl.mean()), rel=1e-4)
+    total = (batch["scores"].double() - 0.3 * kl).view(-1, SIZE)
+    expected = total - (total.sum(1, keepdim=True) - total) / (SIZE - 1)
+    assert float(kl.abs().max()) > 0.1
+    assert torch.allclose(batch["advantages"].double(), expected.flatten(), atol=1e-4)
+
+
+def test_old_log_probs_are_those_before_the_first_step(tmp_path: Path) -> None:
+    """Ratios are 1 in the first optimizer step of a round, and not in the next."""
+    trainer, ratios = make(tmp_path, make_gpt2(), iterations=2), list[float]()
+    compute = trainer.loss
+
+    def watched(part: Any) -> Any:
+        losses, metrics = compute(part)
+        ratios.append(float((metrics["policy/ratio_mean"].detach() - 1).abs()[part.action_mask].max()))
+        return losses, metrics
+
+    trainer.loss = watched
+    next(trainer.steps())
+    assert len(ratios) == 2
+    assert ratios[0] < 1e-5
+    assert ratios[1] > 1e-3
+
+
+def test_a_sampler_with_old_weights_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sampler that keeps the first weights looks like any other: its log-probs are what gives it away."""
+    trainer = make(tmp_path, optimizer={"lr": 3e-2})
+    sample, first = trainer.run.sampler, copy.deepcopy(trainer.policy())
+    first.use_forward(first.module, autocast=nullcontext)
+    trainer.run.sampler = lambda _, *given, **options: sample(first, *given, **options)
+    steps = trainer.steps()
+    gaps = [next(steps)["is/logprob_gap"] for _ in range(2)]
+    said = capsys.readouterr().err
+    assert gaps[0] < 1e-5
+    assert gaps[1] > 1e-3
+    assert said.count("the sampler's log-probs are not those of the policy that learns") == 1
