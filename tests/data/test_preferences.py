@@ -49,11 +49,13 @@ def test_prompt_and_answers_are_joined_and_only_answers_are_chosen(char_tokenize
     ],
 )
 def test_an_implicit_prompt_ends_between_words(one, other, prompt):
+    """`extract_prompt` of TRL 1.16 splits inside words, and some strings one character too early or too late."""
     assert split_implicit(one, other) == (prompt, one[len(prompt) :], other[len(prompt) :])
     assert split_implicit(other, one) == (prompt, other[len(prompt) :], one[len(prompt) :])
 
 
 def test_a_token_that_spans_the_boundary_belongs_to_both_answers(byte_tokenizer):
+    """TRL #1153, #1679 and #2054 count tokens of the prompt alone, which merge with those of the answer."""
     (pair,) = build([{"prompt": "the ", "chosen": "cat", "rejected": "."}], byte_tokenizer, append_eos=False)
     whole = byte_tokenizer("the cat")["input_ids"]
     alone = byte_tokenizer("the ")["input_ids"]
@@ -65,6 +67,7 @@ def test_a_token_that_spans_the_boundary_belongs_to_both_answers(byte_tokenizer)
 
 
 def test_bos_is_written_once(llama_tokenizer):
+    """axolotl #1616 writes BOS before prompt and answer."""
     for prompt in ("the cat", "<s>the cat"):
         (pair,) = build([{"prompt": prompt, "chosen": " the dog", "rejected": " why"}], llama_tokenizer)
         for sample in (pair.chosen, pair.rejected):
@@ -129,12 +132,14 @@ WRONG = {
 
 @pytest.mark.parametrize(("row", "message"), WRONG.values(), ids=WRONG)
 def test_a_wrong_row_is_named(row, message, chat_tokenizer, char_tokenizer):
+    """`is_conversational` of TRL 1.16 looks at an arbitrary key: mixed rows change meaning between processes."""
     tokenizer = chat_tokenizer if "mixed" in message or "messages" in message else char_tokenizer
     with pytest.raises(DataError, match=message):
         build([{"prompt": "a", "chosen": "b", "rejected": "c"}, row], tokenizer, max_length=10)
 
 
 def test_prompts_are_cut_on_the_left_and_answers_on_the_right(char_tokenizer):
+    """TRL #2209 cuts the wrong tokens of a pair."""
     row = {"prompt": "abcd", "chosen": "efgh", "rejected": "i"}
     (pair,) = build([row], char_tokenizer, max_prompt_tokens=2, max_sample_tokens=4)
     assert pair.chosen == Sample((2, 3, 4, 5), (False, False, True, True), ended=False)

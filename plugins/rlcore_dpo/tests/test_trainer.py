@@ -129,6 +129,7 @@ def losses_of(folder: Path, *, peft: bool = False, **options: Any) -> list[float
 
 @pytest.mark.parametrize("peft", [False, True])
 def test_precomputed_log_probs_equal_those_of_every_step(tmp_path: Path, peft: bool) -> None:
+    """In TRL #5542 and #7083 they differ, or belong to other rows after a shuffle."""
     once, always = (losses_of(tmp_path / str(p), precompute_ref=p, peft=peft) for p in (True, False))
     assert once == pytest.approx(always, abs=1e-5)
     assert once[-1] < once[0] - 0.01
@@ -167,6 +168,7 @@ def test_the_table_is_the_same_bit_for_bit_on_two_ranks(tmp_path: Path, monkeypa
 
 
 def test_precomputing_uses_no_dropout_and_no_random_numbers(tmp_path: Path) -> None:
+    """TRL #2423 precomputes with dropout, and changes the order of the data."""
     model = make_gpt2()
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
@@ -248,6 +250,7 @@ def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_no_answer_is_matched_with_its_own_prompt(tmp_path: Path, size: int) -> None:
+    """TRL #1911 matches the answers of odd batches with themselves."""
     trainer = make(tmp_path, make_gpt2(), LABELLED, loss="kto")
     rows = trainer.rows[:size]
     mixed = rotated(stack_labelled(rows))
@@ -261,6 +264,7 @@ def test_no_answer_is_matched_with_its_own_prompt(tmp_path: Path, size: int) -> 
 def test_the_gradient_of_kto_is_that_of_the_equation_in_any_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TRL #2153: z is the mean over all micro-batches of an optimizer step."""
     model = make_llama()
     reference, plain = copy.deepcopy(model), perturbed(model)
     trainer = make(tmp_path, model, LABELLED, loss="kto", desirable_weight=1.5, undesirable_weight=0.5)
@@ -288,6 +292,7 @@ def test_the_gradient_of_kto_is_that_of_the_equation_in_any_split(
 
 
 def test_kto_unpairs_preferences_and_shuffles_and_never_steps_on_one_answer(tmp_path: Path) -> None:
+    """LLaMA-Factory #4045 never shuffles for KTO; TRL #1380 is NaN without a mismatched answer."""
     trainer = make(tmp_path, make_gpt2(), ROWS[:3], loss="kto", batch_size=5)
     assert [row.label for row in trainer.rows] == [True, False] * 3
     drawn = [trainer._next() for _ in range(4)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +19,26 @@ OPTIONS = {
     "reward": {"batch_size": 4, "optimizer": {"lr": 1e-2}},
     "reward_model": {"path": str(FOLDER), "batch_size": 4, "device": "cpu"},
 }
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lora": {"config": {"model": {"peft": {"type": "lora", "r": 2}}}},
+    "bf16": {"config": {"run": {"mixed_precision": "bf16"}}},
+}
+HARDEST = {  # in bfloat16, the batches of two processes round differently
+    "resume_is_exact": ("lora", "bf16"), "two_processes_equal_one": ("lora",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("law", conformance("rlcore-reward", options=OPTIONS))
 def test_law(law: Case) -> None:
     law()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "law"), [
+    (variant, law) for law, variants in HARDEST.items() for variant in variants
+])  # fmt: skip
+def test_laws_hold_in_other_runs(variant: str, law: str) -> None:
+    given = {"options": OPTIONS, **VARIANTS[variant]}
+    cases = [each.values[0] for each in conformance("rlcore-reward", **given)]
+    (case,) = (each for each in cases if each.law.name == law and "trainer-" in each.id)
+    case()

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GPT2ForSequenceClassification,
+    PreTrainedTokenizerFast,
 )
 
 import rlcore
@@ -20,7 +22,7 @@ from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import build_sequence_scorer
 from rlcore.rewards import Rewards
 from rlcore.settings import DataConfig
-from rlcore.testing.small import EOS, LETTERS, PROMPTS, make_gpt2, make_llama, make_tokenizer
+from rlcore.testing.small import EOS, LETTERS, PAD, PROMPTS, make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt
 from rlcore_reward.config import RewardModelConfig
 from rlcore_reward.reward_model import RewardModel
@@ -44,12 +46,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ids(text: str) -> list[int]:
-    return [EOS if each == "|" else LETTERS.index(each) for each in text]
+    return [{"|": EOS, "#": PAD}[each] if each in "|#" else LETTERS.index(each) for each in text]
 
 
 @torch.no_grad()
 def plain(folder: Path, text: str) -> float:
-    """Return the score of a text, in which | is EOS, in plain transformers."""
+    """Return the score of a text, in which | is EOS and # the padding token, in plain transformers."""
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     return float(model(torch.tensor([ids(text)])).logits[0, 0])
 
@@ -78,6 +80,29 @@ def test_conversations_are_rendered_with_the_reward_models_own_template(folder: 
     prompts = [Prompt("hi!", (), messages=CHAT)] * 2
     seen = score({"fn": "reward_model", "path": str(folder)}, prompts, ["yes", "yes"], [True, False])
     assert seen == pytest.approx([plain(folder, "u hi|a yes|"), plain(folder, "u hi|a yes")], abs=1e-5)
+
+
+def test_a_padding_token_within_a_conversation_is_not_its_end(folder: Path) -> None:
+    """TRL #6952: `get_reward` reads the score before the first padding token, which a template may write in a turn."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}a</s>"
+    reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))
+    row = reward.encode("", [*CHAT, {"role": "assistant", "content": "yes"}], is_ended=True)
+    assert row == ids("hi#yes#a|")
+    assert reward.score([row, ids("z" * 12)])[0] == pytest.approx(plain(folder, "hi#yes#a|"), abs=1e-5)
+    assert plain(folder, "hi") != pytest.approx(plain(folder, "hi#yes#a|"), abs=1e-3)
+
+
+@pytest.mark.parametrize("messages", [None, [*CHAT, {"role": "assistant", "content": "yes"}]], ids=["text", "chat"])
+def test_bos_is_written_once(folder: Path, messages: Any) -> None:
+    """GRM #6: the template writes BOS, and the tokenizer once more; a plain text has only the tokenizer's."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = TemplateProcessing(single="? $A", special_tokens=[("?", LETTERS.index("?"))])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="?", eos_token="</s>", pad_token="<pad>")
+    tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    reward = RewardModel(RewardModelConfig(path=str(folder), tokenizer=tokenizer))
+    assert reward.encode("hiyes", messages, is_ended=True) == ids("?hiyes|")
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, OTHER], ids=["ends its turns", "ends nothing"])

@@ -110,13 +110,15 @@ def _losses(tiny: Tiny) -> list[dict[str, float]]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Read all weights that a policy saved in `folder`, or in its subfolder `model`.
+    """Read all weights that a policy saved in `folder`, or in its subfolder `model`: of one with an adapter, those.
 
     Raises:
         LawBroken: there are no *.safetensors.
     """
     saved = folder / "model" if (folder / "model").is_dir() else folder
     files = sorted(saved.glob("*.safetensors"))
+    if adapter := sorted(saved.glob("adapter/*.safetensors")):  # beside the model with the adapter merged into it
+        files = [*adapter, *(file for file in files if not file.stem.startswith("model"))]
     if not files:
         raise LawBroken(f"expected the policy's save_pretrained to write *.safetensors; it wrote {_names(saved)}")
     return {f"{file.stem}.{name}": weight for file in files for name, weight in load_file(file).items()}
