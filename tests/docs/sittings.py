@@ -2,6 +2,7 @@
 
 A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists what the fence needs:
     gpt2          a tiny model with random weights in the folder ./gpt2, so that no model is downloaded
+    model=NAME    the same model in the folder ./NAME, such as ./Qwen/Qwen3-0.6B
     one-step      trainers stop after one step where no budget is given
     file=NAME     the fence is the content of that file
     edit=NAME     the fence is a function that replaces the function of the same name in that file
@@ -87,6 +88,8 @@ class Sitting:
             name, _, value = need.partition("=")
             if name in {"file", "edit", "plugin", "raises", "said"}:
                 given[name] = value
+            elif name == "model":
+                make_gpt2(self, value)
             else:
                 SETUPS[name](self)
         if "said" in given:
@@ -224,8 +227,8 @@ def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def make_gpt2(sitting: Sitting) -> None:
-    """Save a model with one token per byte to ./gpt2."""
+def make_gpt2(sitting: Sitting, name: str = "gpt2") -> None:
+    """Save a model with one token per byte to the folder `name`."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
     backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -235,17 +238,18 @@ def make_gpt2(sitting: Sitting) -> None:
     torch.manual_seed(0)
     sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 257, "n_positions": 128}
     config = GPT2Config(**sizes, bos_token_id=256, eos_token_id=256)
-    GPT2LMHeadModel(config).save_pretrained(sitting.cwd / "gpt2")
-    tokenizer.save_pretrained(sitting.cwd / "gpt2")
+    GPT2LMHeadModel(config).save_pretrained(sitting.cwd / name)
+    tokenizer.save_pretrained(sitting.cwd / name)
 
 
 def limit_to_one_step(sitting: Sitting) -> None:
+    from rlcore_grpo.trainer import GRPOTrainer
     from rlcore_ppo.trainer import PPOTrainer
     from rlcore_reinforce.trainer import ReinforceTrainer
     from rlcore_rft.trainer import RFTTrainer
     from rlcore_sft.trainer import SFTTrainer
 
-    for trainer in (PPOTrainer, ReinforceTrainer, RFTTrainer, SFTTrainer):
+    for trainer in (GRPOTrainer, PPOTrainer, ReinforceTrainer, RFTTrainer, SFTTrainer):
         sitting.monkeypatch.setattr(trainer, "default_budget", {"steps": 1})
 
 
