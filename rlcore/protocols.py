@@ -118,7 +118,7 @@ class PromptPipeline(Protocol):
         Args:
             source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
             tokenizer: the policy's tokenizer.
-            data: the section `data` of the configuration: columns, limits, special tokens.
+            data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens, prompt and continuation together; 0 if unbounded.
             what: name of the option that holds the source, for error messages.
 
@@ -147,7 +147,7 @@ class SamplePipeline(Protocol):
         Args:
             source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
             tokenizer: the policy's tokenizer.
-            data: the section `data` of the configuration: columns, limits, special tokens.
+            data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens; 0 if unbounded.
             what: name of the option that holds the source, for error messages.
 

@@ -21,6 +21,7 @@ from rlcore.data.tokens import (
     opening_tokens,
     rendered_opening,
     special_ids,
+    truncated,
 )
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -190,16 +191,9 @@ def _end(
 
 
 def _join(start: list[int], answer: list[int], count: int, limit: int, max_length: int, where: str) -> Sample:
-    tokens, size = [*start, *answer], len(start) + len(answer)
-    mask = [k >= len(start) and k < len(start) + count and k > 0 for k in range(size)]
-    if limit:
-        tokens, mask = tokens[:limit], mask[:limit]
-    if max_length and len(tokens) > max_length:
-        raise DataError(
-            f"{where}: has {len(tokens)} tokens, more than the model's context of {max_length}; shorten it, or set "
-            f"data.max_sample_tokens to at most {max_length} to truncate answers on the right"
-        )
-    return Sample(tokens=tuple(tokens), action_mask=tuple(mask), ended=len(tokens) == size)
+    tokens = truncated([*start, *answer], limit=limit, max_length=max_length, where=where)
+    mask = tuple(k >= len(start) and k < len(start) + count and k > 0 for k in range(len(tokens)))
+    return Sample(tokens=tuple(tokens), action_mask=mask, ended=len(tokens) == len(start) + len(answer))
 
 
 def number_rows(rows: Sequence[Any], what: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

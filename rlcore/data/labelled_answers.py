@@ -9,7 +9,7 @@ from rlcore.data.answers import Exchange, number_rows, read_content, template_va
 from rlcore.data.preferences import read_preference
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import encode as encode_texts
-from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens
+from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, truncated
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import LabelledSample, Pair, Sample, SteppedSample
@@ -34,12 +34,7 @@ def build_unpaired(
     completion are strings, or lists of {role, content} messages. A row with `chosen` and `rejected` gives a pair, as in
     `rlcore.data.preferences.build_preferences`: its answers are a desirable and an undesirable one.
 
-    Args:
-        source: any source of `load_source`.
-        tokenizer: the policy's tokenizer.
-        data: the options; its own sources are not read.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        what: the option that holds the rows, for errors.
+    The arguments are those of `rlcore.protocols.SamplePipeline`.
 
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
@@ -90,12 +85,7 @@ def build_stepwise(
     A row is a mapping with `prompt` (or `data.prompt_column`), a string, `completions`, a list of strings, and
     `labels`, one true or false for each. Each step is followed by a line break, whose last token has the label.
 
-    Args:
-        source: any source of `load_source`.
-        tokenizer: the policy's tokenizer.
-        data: the options; its own sources are not read.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        what: the option that holds the rows, for errors.
+    The arguments are those of `rlcore.protocols.SamplePipeline`.
 
     Raises:
         DataError: a row is invalid, or no step of it is left once truncated; the message names the first such row.
@@ -150,13 +140,8 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
 
 def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:
     size = len(ids)
-    if limit:
-        ids, marks = ids[:limit], marks[:limit]
-    if max_length and len(ids) > max_length:
-        raise DataError(
-            f"{where}: has {len(ids)} tokens, more than the model's context of {max_length}; shorten it, or set "
-            f"data.max_sample_tokens to at most {max_length}"
-        )
+    ids = truncated(ids, limit=limit, max_length=max_length, where=where)
+    marks = marks[: len(ids)]
     if all(mark == UNLABELLED for mark in marks):
         raise DataError(f"{where}: no step ends within data.max_sample_tokens = {limit}; raise it, or remove the row")
     chosen = tuple(k > 0 and k >= start for k in range(len(ids)))

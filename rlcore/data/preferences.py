@@ -39,12 +39,7 @@ def build_preferences(
 
     An answer that is empty, or that `data.max_sample_tokens` cuts off, has no chosen token; `usable_pairs` drops it.
 
-    Args:
-        source: any source of `load_source`.
-        tokenizer: the policy's tokenizer.
-        data: the options; its own sources are not read.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        what: the option that holds the rows, for errors.
+    The arguments are those of `rlcore.protocols.SamplePipeline`.
 
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.

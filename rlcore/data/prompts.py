@@ -32,12 +32,7 @@ def build_prompts(
     to `data.max_prompt_tokens`, at `data.truncation_side`, BOS stays and the text is decoded from the remaining tokens,
     so that reward functions and the model receive the same text.
 
-    Args:
-        source: any source of `load_source`.
-        tokenizer: the policy's tokenizer.
-        data: the options; its own sources are not read.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        what: the option that holds the prompts, for errors.
+    The arguments are those of `rlcore.protocols.PromptPipeline`.
 
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.

@@ -18,6 +18,7 @@ from rlcore.data.tokens import (
     opening_tokens,
     rendered_opening,
     special_ids,
+    truncated,
 )
 from rlcore.errors import DataError
 from rlcore.profiling import timed
@@ -77,12 +78,7 @@ def build_samples(
     With `data.append_eos` every output ends with EOS, also within a dialogue, so that the policy learns to end its
     turn. A chat template ends turns itself; EOS is appended only if the last turn does not end with a special token.
 
-    Args:
-        source: any source of `load_source`.
-        tokenizer: the policy's tokenizer.
-        data: the options; its own sources are not read.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        what: the option that holds the samples, for errors.
+    The arguments are those of `rlcore.protocols.SamplePipeline`.
 
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
@@ -234,13 +230,8 @@ def _end_rendered(
 
 def _fit(tokens: list[int], mask: list[bool], limit: int, max_length: int, where: str) -> Sample:
     size = len(tokens)
-    if limit:
-        tokens, mask = tokens[:limit], mask[:limit]
-    if max_length and len(tokens) > max_length:
-        raise DataError(
-            f"{where}: has {len(tokens)} tokens, more than the model's context of {max_length}; shorten it, or set "
-            f"data.max_sample_tokens to at most {max_length} to truncate samples on the right"
-        )
+    tokens = truncated(tokens, limit=limit, max_length=max_length, where=where)
+    mask = mask[: len(tokens)]
     if not any(mask):
         cut = f" once truncated to data.max_sample_tokens = {limit}" if len(tokens) < size else ""
         raise DataError(

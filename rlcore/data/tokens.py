@@ -196,6 +196,27 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special:
     return len(ids) if is_text else end
 
 
+def truncated(tokens: list[int], *, limit: int, max_length: int, where: str) -> list[int]:
+    """Return the first `limit` tokens of a sample, or all if `limit` is 0.
+
+    Args:
+        tokens: the sample.
+        limit: `data.max_sample_tokens`.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        where: the row, for errors.
+
+    Raises:
+        DataError: more than `max_length` tokens are left.
+    """
+    kept = tokens[:limit] if limit else tokens
+    if max_length and len(kept) > max_length:
+        raise DataError(
+            f"{where}: has {len(kept)} tokens, more than the model's context of {max_length}; shorten it, or set "
+            f"data.max_sample_tokens to at most {max_length} to truncate samples on the right"
+        )
+    return kept
+
+
 def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids that a tokenizer adds before a text, and those that it adds after it."""
     for probe in _encodable(tokenizer, _PROBES):

@@ -70,6 +70,14 @@ def test_a_wrong_row_is_named(pipeline, row, message, char_tokenizer):
         build(pipeline, [row], char_tokenizer)
 
 
+def test_steps_longer_than_the_context_are_refused_or_cut(char_tokenizer):
+    row = {"prompt": "ab", "completions": ["c", "de"], "labels": [True, False]}
+    with pytest.raises(DataError, match=r"samples\[0\]: has 7 tokens, .*context of 6;.*max_sample_tokens to at most 6"):
+        build(build_stepwise, [row], char_tokenizer, max_length=6)
+    (cut,) = build(build_stepwise, [row], char_tokenizer, max_length=6, max_sample_tokens=5)
+    assert (len(cut.sample.tokens), len(cut.labels), cut.sample.ended) == (5, 5, False)
+
+
 def test_a_row_without_a_whole_step_is_refused(char_tokenizer):
     row = {"prompt": "a", "completions": ["bcd"], "labels": [True]}
     with pytest.raises(DataError, match=r"no step ends within data.max_sample_tokens = 2"):
