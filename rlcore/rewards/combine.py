@@ -10,7 +10,8 @@ import attrs
 
 from rlcore.errors import RewardError
 from rlcore.profiling import timed
-from rlcore.rewards.calls import Call, CallInputs, UserFunction
+from rlcore.rewards.call_inputs import CallInputs, UserFunction
+from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve
 from rlcore.rewards.values import LARGEST_REWARD, read_metrics, read_rewards

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rlcore.components import describe_error
-from rlcore.rewards.calls import CallInputs, UserFunction
+from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.safe_text import shorten
 
 LARGEST_REWARD = torch.finfo(torch.float32).max

@@ -140,7 +140,7 @@ def _function(subject: Subject) -> Any:
 
 
 def _rewards(subject: Subject, *others: Any, function: Any = None) -> Any:
-    from rlcore.rewards.calls import UserFunction
+    from rlcore.rewards.call_inputs import UserFunction
     from rlcore.rewards.combine import Rewards
 
     named = [
