@@ -10,7 +10,6 @@ import torch
 
 from rlcore import ops
 from rlcore.errors import ConfigError
-from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Order, Run, Scored, gather_round, put_through, rollout_health
 from rlcore.types import Metrics, Trajectories, grouped
@@ -32,7 +31,6 @@ class Rounds:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
         self.order = Order(len(run.prompts), run.config.run.seed)
-        self._warned = set[str]()
         gen = run.config.gen
         if config.is_correction != "off" and (gen.top_k or gen.top_p < 1):
             raise ConfigError(
@@ -56,7 +54,7 @@ class Rounds:
         metrics["group/reward_std_mean"] = float(groups.deviation.mean())
         if config.zero_spread == "keep":
             if not groups.has_spread.any():
-                self._warn("no group of a round has two different scores, so it teaches nothing")
+                self.run.warn_once("grpo", "no group of a round has two different scores, so it teaches nothing")
             return batch, metrics | {"group/dropped": 0.0}
         kept, dropped, refills = [batch.rows(_rows(groups, size))], int((~groups.has_spread).sum()), 0
         missing = self.num_prompts - int(groups.has_spread.sum())
@@ -69,9 +67,10 @@ class Rounds:
         if config.zero_spread == "refill":
             metrics["group/refill_rounds"] = float(refills)
             if missing:
-                self._warn(
+                self.run.warn_once(
+                    "grpo",
                     "a round stays smaller than trainer.rollouts: too few groups have two different scores within "
-                    "trainer.refill_batches; the prompts are too easy or too hard"
+                    "trainer.refill_batches; the prompts are too easy or too hard",
                 )
         return Trajectories.concat(kept), metrics | {"group/dropped": float(dropped)}
 
@@ -164,12 +163,6 @@ class Rounds:
         kl = ops.kl_estimate(part["old_logprobs"], reference, estimator=estimator)
         kl = kl.masked_fill(~part.action_mask, 0.0).sum(1)
         return part.with_columns(ref_logprobs=reference, kl=kl)
-
-    def _warn(self, message: str) -> None:
-        """Log a warning the first time."""
-        if message not in self._warned:
-            self._warned.add(message)
-            get_logger("grpo").warning(message, step=self.run.step + 1)
 
 
 def _rows(groups: Groups, size: int) -> torch.Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, minibatches, warn_of_bias
 from rlcore.types import Metrics, Trajectories, grouped
@@ -109,9 +108,8 @@ class GRPOTrainer:
         minibatch = self._with_gradient(minibatch)
         if not bool(minibatch.action_mask.any()):
             self.updater.skip()
-            get_logger("grpo").warning(
-                "an optimizer step is left out: no response has an advantage and a token that counts",
-                step=self.run.step + 1,
+            self.run.warn_once(
+                "grpo", "an optimizer step is left out: no response has an advantage and a token that counts"
             )
             return
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, minibatches
 from rlcore.types import Metrics, Trajectories
@@ -85,10 +84,10 @@ class RFTTrainer:
         passed = scores.double() >= limits[prompts]
         chosen = distinct(responses.rows(passed))
         if not len(chosen):
-            get_logger("rft").warning(
-                "nothing to imitate, so this step learns nothing: all scores are equal, or within 0.001 of each other; "
-                "give a reward that tells responses apart",
-                lowest=float(scores.min()), highest=float(scores.max()), round=self.num_rounds,
+            self.run.warn_once(
+                "rft", "nothing to imitate, so a step learns nothing: all scores are equal, or within 0.001 of each "
+                "other; give a reward that tells responses apart",
+                lowest=float(scores.min()), highest=float(scores.max()),
             )  # fmt: skip
         kept = int(counts[passed].sum())
         return chosen, {

@@ -15,6 +15,7 @@ import torch
 
 from rlcore.components import Dropped
 from rlcore.loggers import Loggers
+from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
@@ -51,7 +52,7 @@ class Run(RunData):
         metrics: the last value of every metric so far.
         evaluations: the trainer's own evaluations.
         closing: closes samplers and rewards at the end of the run.
-        warned: warnings that are logged once in a run and have been.
+        warned: the warnings that `warn_once` has logged.
     """
 
     dir: Path
@@ -92,6 +93,18 @@ class Run(RunData):
     def take_unreported(self) -> Sequence[Dropped]:
         """Return those of `dropped` that no closing summary has listed yet, and count them as listed."""
         return self.observers.fence.take_unreported()
+
+    def warn_once(self, logger: str, event: str, **fields: Any) -> None:
+        """Log a warning with the number of the step in progress, unless this run has logged it already.
+
+        Args:
+            logger: the logger's name, such as that of the trainer.
+            event: the message; the same for every occurrence, so that figures belong into `fields`.
+            fields: further fields of the log line.
+        """
+        if event not in self.warned:
+            self.warned.add(event)
+            get_logger(logger).warning(event, step=self.step + 1, **fields)
 
     @cached_property
     def generator(self) -> torch.Generator:

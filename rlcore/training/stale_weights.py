@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rlcore import ops
-from rlcore.logging import get_logger
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Trajectories
 
@@ -41,9 +38,9 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
     if "ref_logprobs" in batch:
         total = float(ops.masked_sum(batch["logprobs"] - batch["ref_logprobs"], chosen))
         if total < IMPROBABLE and total < PER_SAMPLE * len(batch):
-            _warn(
-                run, "the mean KL to the reference is far below 0, which samples of the policy that learns do not "
-                "give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
+            run.warn_once(
+                "sampling", "the mean KL to the reference is far below 0, which samples of the policy that learns do "
+                "not give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
             )  # fmt: skip
     return metrics
 
@@ -51,13 +48,7 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
 def check_logprob_gap(run: Run, gap: float) -> None:
     """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
     if not gap <= (GAP if run.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
-        _warn(
-            run, "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
+        run.warn_once(
+            "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
             "weights (policy.version), or another temperature?", mean_gap=gap,
         )  # fmt: skip
-
-
-def _warn(run: Run, event: str, **fields: Any) -> None:
-    if event not in run.warned:
-        run.warned.add(event)
-        get_logger("sampling").warning(event, step=run.step + 1, **fields)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
 import pytest
 import torch
 
-from rlcore.training import rollout_health
+from rlcore.training import Run, rollout_health
 from rlcore.types import Trajectories
 
 
 def make_run(*, is_full_precision: bool = True) -> Any:
-    return types.SimpleNamespace(step=4, warned=set(), is_full_precision=is_full_precision)
+    run = types.SimpleNamespace(step=4, warned=set(), is_full_precision=is_full_precision)
+    run.warn_once = functools.partial(Run.warn_once, run)
+    return run
 
 
 def make_batch(*, gap: float = 0.0, kl: float = 0.0, rows: int = 10) -> Trajectories:
