@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -80,8 +80,7 @@ class Rounds:
         indices = self.order.take(num_prompts)
         rows = run.ranks.share(num_prompts * size, group=size)
         begun = time.perf_counter()
-        with torch.no_grad():  # for reward functions that are models
-            batch, scored = run.rollout([run.prompts[indices[row // size]] for row in rows], group=size)
+        batch, scored = run.rollout([run.prompts[indices[row // size]] for row in rows], group=size)
         batch = self._scored(batch)
         table = self._table(rows, scored)
         batch, metrics = gather_round(run, batch, scored, group=size)
@@ -146,10 +145,10 @@ class Rounds:
             batch = batch.with_columns(is_weights=weights)
         return batch
 
-    def _put_through(self, batch: Trajectories, change: object) -> Trajectories:
+    def _put_through(self, batch: Trajectories, change: Callable[[Trajectories], Trajectories]) -> Trajectories:
         config = self.config
         size = config.micro_batch_size or (0 if config.micro_batch_tokens else config.rollouts // config.minibatches)
-        return put_through(batch, change, size, tokens=config.micro_batch_tokens)  # type: ignore[arg-type]
+        return put_through(batch, change, size, tokens=config.micro_batch_tokens)
 
     def _rescored(self, part: Trajectories) -> Trajectories:
         is_wanted = self.config.top_entropy < 1
