@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Conversation, is_conversation, render_conversation, render_prompt
+from rlcore.data.chat import Chat, Conversation, is_conversation, render_conversation, render_prompt
 from rlcore.data.tokens import (
+    count_common,
     encode,
     end_of_turn,
     eos_id,
@@ -140,7 +141,7 @@ def tokenise_answers(
         if data.outputs_begin_text and not is_chat:
             start, answers = prompt, wholes
         else:
-            shared = min(_count_common(prompt, whole) for whole in wholes)
+            shared = min(count_common(prompt, whole) for whole in wholes)
             start, answers = prompt[:shared], [whole[shared:] for whole in wholes]
         start = _cut(missing_opening(start or answers[0], opening) + start, tokenizer, data, each.where)
         made = []
@@ -156,15 +157,10 @@ def _render(each: Exchange, tokenizer: PreTrainedTokenizerBase, *, alone: bool) 
     if not each.is_chat:
         return [str(each.prompt), *(str(text) if alone else f"{each.prompt}{text}" for text in each.answers)]
     prompt: list[Any] = list(each.prompt)
-    head = render_prompt(tokenizer, prompt, each.where, template=each.template) if prompt else ""
+    head = render_prompt(tokenizer, Chat(each.where, prompt, template=each.template)) if prompt else ""
     wholes = [[*prompt, *answer] for answer in each.answers]
-    return [head, *(render_conversation(tokenizer, one, each.where, template=each.template) for one in wholes)]
-
-
-def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
-    if other[: len(one)] == one:  # as for most rows; in C
-        return len(one)
-    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    chats = [Chat(each.where, whole, template=each.template) for whole in wholes]
+    return [head, *(render_conversation(tokenizer, chat) for chat in chats)]
 
 
 def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:

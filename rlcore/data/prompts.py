@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import is_conversation, render_prompt
+from rlcore.data.chat import Chat, is_conversation, render_prompt
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.errors import DataError
@@ -46,7 +46,7 @@ def build_prompts(
     rendered = []
     for i, content in enumerate(contents):
         rendered.append(not isinstance(content, str))
-        texts.append(content if isinstance(content, str) else render_prompt(tokenizer, content, f"{what}[{i}]"))
+        texts.append(content if isinstance(content, str) else render_prompt(tokenizer, Chat(f"{what}[{i}]", content)))
     if data.add_bos is False and tokenizer.bos_token:
         bos = str(tokenizer.bos_token)
         texts = [text.removeprefix(bos) if is_chat else text for text, is_chat in zip(texts, rendered, strict=True)]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import is_conversation, marked_turns, split_turns
+from rlcore.data.chat import Chat, is_conversation
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import (
     encode,
     encode_continuations,
-    end_of_turn,
     eos_id,
     missing_opening,
     opening_tokens,
@@ -20,6 +19,7 @@ from rlcore.data.tokens import (
     special_ids,
     truncated,
 )
+from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.profiling import timed
 from rlcore.safe_text import shorten
@@ -46,19 +46,18 @@ def stack_samples(samples: Sequence[Sample]) -> Trajectories:
 
 @attrs.frozen
 class _Draft:
-    """A parsed row: pieces of text, or tokens if the chat template marks the assistant's text."""
+    """A parsed row: pieces of text, or a conversation."""
 
-    texts: tuple[str, ...]
-    chosen: tuple[bool, ...]
-    rendered: bool = False
-    marked: tuple[list[int], list[bool]] | None = None
+    texts: tuple[str, ...] = ()
+    chosen: tuple[bool, ...] = ()
+    chat: Chat | None = None
 
     def beginnings(self, *, outputs: bool) -> set[int]:
         """Return which pieces are tokenised as beginnings of a text.
 
-        These are the first piece and, with `outputs`, the first output of a row without a chat template.
+        These are the first piece and, with `outputs`, the first output.
         """
-        return {0, self.chosen.index(True)} if outputs and not self.rendered and True in self.chosen else {0}
+        return {0, self.chosen.index(True)} if outputs and True in self.chosen else {0}
 
 
 def build_samples(
@@ -86,7 +85,7 @@ def build_samples(
     rows = load_source(source, what)
     if not rows:
         raise DataError(f"{what} is empty; at least one sample is needed")
-    drafts = [_read(row, tokenizer, data, f"{what}[{i}]") for i, row in enumerate(rows)]
+    drafts = [_read(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
     eos = eos_id(tokenizer, data.append_eos)
     samples = []
     for i, (tokens, mask) in enumerate(_tokenise(tokenizer, drafts, data, eos, what)):
@@ -95,13 +94,13 @@ def build_samples(
     return samples
 
 
-def _read(row: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> _Draft:
+def _read(row: Any, data: DataConfig, where: str) -> _Draft:
     if isinstance(row, str):
         return _Draft(texts=(str(row),), chosen=(True,))
     if is_conversation(row):
-        return _read_conversation(row, tokenizer, where)
+        return _Draft(chat=Chat(where, row))
     if isinstance(row, Mapping):
-        return _read_mapping(row, tokenizer, data.prompt_column, where)
+        return _read_mapping(row, data.prompt_column, where)
     if isinstance(row, (list, tuple)):
         return _read_turns(row, where)
     raise DataError(f"{where}: is {shorten(row)} ({type(row).__name__}); {FORMS}")
@@ -122,20 +121,20 @@ def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
     return _Draft(texts=tuple(map(str, turns)), chosen=(False, True) * (len(turns) // 2))
 
 
-def _read_mapping(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, prompt_column: str, where: str) -> _Draft:
+def _read_mapping(row: Mapping[str, Any], prompt_column: str, where: str) -> _Draft:
     outputs = [key for key in OUTPUT_KEYS if row.get(key) is not None]
     if row.get(prompt_column) is not None and len(outputs) == 1:
         prompt, output = row[prompt_column], row[outputs[0]]
         if isinstance(prompt, str) and isinstance(output, str):
             return _read_turns((prompt, output), where)
         if is_conversation(prompt) and is_conversation(output):
-            return _read_conversation([*prompt, *output], tokenizer, where, first=len(prompt))
+            return _Draft(chat=Chat(where, [*prompt, *output], first=len(prompt)))
         raise DataError(
             f"{where}: '{prompt_column}' is a {type(prompt).__name__} and '{outputs[0]}' a {type(output).__name__}; "
             "both must be strings, or both lists of {role, content} messages"
         )
     if is_conversation(row.get("messages")):
-        return _read_conversation(row["messages"], tokenizer, where)
+        return _Draft(chat=Chat(where, row["messages"]))
     alone = not outputs and (prompt_column == "text" or row.get(prompt_column) is None)
     if isinstance(row.get("text"), str) and alone:
         return _Draft(texts=(str(row["text"]),), chosen=(True,))
@@ -145,21 +144,10 @@ def _read_mapping(row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, pr
     )
 
 
-def _read_conversation(
-    messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, where: str, *, first: int = 0
-) -> _Draft:
-    marked = marked_turns(tokenizer, messages, where, first=first)
-    if marked is not None:
-        return _Draft(texts=(), chosen=(), rendered=True, marked=marked)
-    texts, chosen = zip(*split_turns(tokenizer, messages, where, first=first), strict=True)
-    return _Draft(texts=texts, chosen=chosen, rendered=True)
-
-
 def _tokenise(
     tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], data: DataConfig, eos: int | None, what: str
 ) -> list[tuple[list[int], list[bool]]]:
     plain = opening_tokens(tokenizer, data.add_bos)
-    chat = rendered_opening(tokenizer, data.add_bos) if any(draft.rendered for draft in drafts) else ()
     begins = [draft.beginnings(outputs=bool(data.outputs_begin_text)) for draft in drafts]
     marked = [
         (k in begins[i], f"{what}[{i}]", text) for i, draft in enumerate(drafts) for k, text in enumerate(draft.texts)
@@ -167,18 +155,29 @@ def _tokenise(
     first, other = ([pair for is_first, *pair in marked if is_first is wanted] for wanted in (True, False))
     firsts = iter(encode(tokenizer, [text for _, text in first], lambda i: first[i][0]))
     others = iter(encode_continuations(tokenizer, [text for _, text in other], lambda i: other[i][0]))
-    special = special_ids(tokenizer)
+    chats = iter(_tokenise_chats(tokenizer, [draft.chat for draft in drafts if draft.chat is not None], data, eos))
     built = []
     for i, draft in enumerate(drafts):
         pieces = [next(firsts if k in begins[i] else others) for k in range(len(draft.texts))]
-        if draft.rendered:
-            tokens, mask = draft.marked or _join_rendered(tokenizer, draft, pieces, special)
-            built.append(_end_rendered(*_open(tokens, mask, chat), special, eos))
+        if draft.chat is not None:
+            built.append(next(chats))
         elif len(pieces) == 1:
             built.append(_join_text(pieces[0], plain, eos))
         else:
             built.append(_join_turns(draft, pieces, plain, eos, f"{what}[{i}]"))
     return built
+
+
+def _tokenise_chats(
+    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat], data: DataConfig, eos: int | None
+) -> Iterator[tuple[list[int], list[bool]]]:
+    opening = rendered_opening(tokenizer, data.add_bos) if chats else ()
+    special = special_ids(tokenizer) if chats else frozenset()
+    for ids, chosen in tokenise_chats(tokenizer, chats):
+        tokens, mask = _open(ids, chosen, opening)
+        if eos is not None and mask[-1:] == [True] and tokens[-1] not in special:
+            tokens, mask = [*tokens, eos], [*mask, True]
+        yield tokens, mask
 
 
 def _open(tokens: list[int], mask: list[bool], opening: tuple[int, ...]) -> tuple[list[int], list[bool]]:
@@ -206,26 +205,6 @@ def _join_turns(
         tokens += ids
         mask += [chosen] * len(ids)
     return tokens, mask
-
-
-def _join_rendered(
-    tokenizer: PreTrainedTokenizerBase, draft: _Draft, pieces: list[list[int]], special: frozenset[int]
-) -> tuple[list[int], list[bool]]:
-    tokens: list[int] = []
-    mask: list[bool] = []
-    for ids, chosen in zip(pieces, draft.chosen, strict=True):
-        end = end_of_turn(tokenizer, ids, special)
-        tokens += ids
-        mask += [chosen and k < end for k in range(len(ids))]
-    return tokens, mask
-
-
-def _end_rendered(
-    tokens: list[int], mask: list[bool], special: frozenset[int], eos: int | None
-) -> tuple[list[int], list[bool]]:
-    if eos is None or not mask or not mask[-1] or tokens[-1] in special:
-        return tokens, mask
-    return [*tokens, eos], [*mask, True]
 
 
 def _fit(tokens: list[int], mask: list[bool], limit: int, max_length: int, where: str) -> Sample:

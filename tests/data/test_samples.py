@@ -140,18 +140,16 @@ def test_eos_ends_a_conversation_whose_template_writes_no_end(chat_tokenizer):
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     (sample,) = build([TALK], chat_tokenizer)
-    assert chosen(sample, chat_tokenizer) == ["because\n", "the dog .\n<|eos|>"]
+    assert chosen(sample, chat_tokenizer) == [" because\n", " the dog .\n<|eos|>"]  # each begins with one token
     (without,) = build([TALK], chat_tokenizer, append_eos=False)
     assert without.tokens == sample.tokens[:-1]
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused(chat_tokenizer):
+def test_a_template_without_the_assistants_turns_is_refused(chat_tokenizer):
     chat_tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    with pytest.raises(
-        DataError, match=r"samples\[0\]: the chat template renders the turns up to message 1 differently"
-    ):
+    with pytest.raises(DataError, match=r"samples\[0\]: the chat template does not render .* message 1; change"):
         build([TALK], chat_tokenizer)
 
 
