@@ -112,7 +112,9 @@ def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception in one line."""
     try:
         lines = str(error).strip().splitlines()
-    except (Exception, SystemExit):  # noqa: BLE001  # even `str` of a third-party exception may raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  # even `str` of a third-party exception may raise
         lines = []
     text = f"{type(error).__name__}: {hide_logins(lines[0])}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

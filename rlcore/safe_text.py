@@ -77,7 +77,7 @@ def shorten(value: object, longest: int = 80) -> str:
     """
     try:
         text = hide_logins(repr(value))
-    except Exception:  # noqa: BLE001  a user's class may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001  a user's class may raise anything
         text = f"<{type(value).__name__} that cannot be printed>"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 

@@ -24,6 +24,8 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    import traceback
+
     from rlcore import logging
     from rlcore.config import load_yaml, merge, parse_overrides
 
@@ -46,7 +48,16 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
         if run is None or (isinstance(run, Mapping) and not run.get("profile")):
             values = merge(values, {"run": {"profile": True}})
     where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
+    from rlcore.components import describe_error
+    from rlcore.errors import PluginError
     from rlcore.training.api import train_from_config
 
-    train_from_config(values, where)
+    try:
+        train_from_config(values, where)
+    except SystemExit as error:  # its code would be this command's, and 0 look like a run that has finished
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise PluginError(
+            f"{frame.filename}:{frame.lineno} raised {describe_error(error)}, which ends no run; raise another "
+            "exception to report a failure"
+        ) from error
     return 0

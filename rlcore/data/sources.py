@@ -6,10 +6,12 @@ The source is never modified, and rows are returned unchanged.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rlcore.components import describe_error
@@ -63,7 +65,8 @@ def load_reference(reference: str, what: str) -> Any:
     afterwards it is removed again.
 
     Raises:
-        DataError: there is no such module or attribute, or the import failed or changed the defaults of torch.
+        DataError: there is no such module or attribute, the import failed or changed the defaults of torch, or reading
+            the attribute raised.
     """
     from rlcore.data.torch_defaults import same_defaults  # here, because torch takes seconds to import
 
@@ -88,9 +91,13 @@ def load_reference(reference: str, what: str) -> Any:
     for part in attribute.split("."):
         try:
             target = getattr(target, part)
+        except KeyboardInterrupt:
+            raise
         except AttributeError:
-            file = getattr(target, "__file__", None) or module_name
-            raise DataError(f"{what} = {reference!r}: {file} has no '{part}', only {_public(target)}") from None
+            file = inspect.getattr_static(target, "__file__", None) or module_name
+            raise DataError(f"{what} = {reference!r}: {file} has no '{part}'{_public(target)}") from None
+        except BaseException as error:  # as above: a module's `__getattr__` is the user's code
+            raise DataError(f"{what} = {reference!r}: reading '{part}' raised {describe_error(error)}") from error
     return target
 
 
@@ -237,4 +244,6 @@ def _some(names: Iterable[Any]) -> str:
 
 
 def _public(target: object) -> str:
-    return _some(name for name in vars(target) if not name.startswith("_"))
+    if not isinstance(target, ModuleType | type):
+        return ""
+    return ", only " + _some(name for name in vars(target) if not name.startswith("_"))

@@ -179,6 +179,16 @@ def test_profile_beside_what_contradicts_it_is_wrong_usage(
     assert capsys.readouterr().err.splitlines()[-1] == f"rlcore train: error: argument --profile: {complaint}"
 
 
+def test_a_run_that_calls_sys_exit_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text("trainer: {name: ppo}\n")
+    monkeypatch.setattr("rlcore.training.api.train_from_config", lambda *_: sys.exit(0))
+    assert main(["train", str(tmp_path / "run.yaml")]) == 1
+    found = capsys.readouterr().err
+    assert re.search(r"PluginError: .*test_cli\.py:\d+ raised SystemExit: 0, which ends no run", found)
+
+
 @pytest.mark.parametrize(
     ("file", "words", "run"),
     [

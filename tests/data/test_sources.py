@@ -23,6 +23,11 @@ def rows():
 
 def unprintable(): raise Mute
 
+class Silent(Exception):
+    def __str__(self): raise SystemExit(0)
+
+def silent(): raise Silent
+
 def leaving():
     yield "a"
     raise SystemExit(0)
@@ -116,6 +121,10 @@ def test_a_function_may_name_a_file(tmp_path):
         ("broken_rows:rows", r"the function raised ZeroDivisionError: division by zero"),
         ("leaving_rows:rows", r"'leaving_rows:rows': importing 'leaving_rows' failed, SystemExit: 0"),
         ("broken_rows:leave", r"'broken_rows:leave': the function raised SystemExit: 0"),
+        ("foreign_rows:rows", r"'foreign_rows:rows': importing 'foreign_rows' failed, Foreign: no\. Searched"),
+        ("exiting_rows:rows", r"'exiting_rows:rows': reading 'rows' raised SystemExit: 0"),
+        ("broken_rows:leave.x", r"'broken_rows:leave\.x': broken_rows has no 'x'$"),
+        ("raising_rows:silent", r"the function raised Silent$"),
         ("odd.yaml", r"unknown file type '\.yaml'; known are \.jsonl, \.json, \.csv, \.parquet, \.txt"),
         ("bad.jsonl", r"prompts: bad\.jsonl, line 2: cannot be read as JSON: .* The text begins '\{oops"),
         ("latin.txt", r"prompts: latin\.txt, line 1: is not UTF-8 text"),
@@ -138,6 +147,8 @@ def test_a_function_may_name_a_file(tmp_path):
 )
 def test_sources_that_cannot_be_read_are_named(tmp_path, source, message):
     (tmp_path / "broken_rows.py").write_text("def rows():\n    return 1 / 0\ndef leave():\n    raise SystemExit(0)\n")
+    (tmp_path / "exiting_rows.py").write_text("import sys\ndef __getattr__(name): sys.exit(0)\n")
+    (tmp_path / "foreign_rows.py").write_text("class Foreign(BaseException): pass\nraise Foreign('no')\n")
     (tmp_path / "leaving_rows.py").write_text("import sys\nsys.exit(0)\n")
     (tmp_path / "odd.yaml").write_text("a: 1")
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{oops\n')

@@ -36,6 +36,9 @@ def short(outputs): return [1.0]
 def nan(outputs): return [float("nan")] * len(outputs)
 def text(outputs): return ["good"] * len(outputs)
 def leaves(outputs): raise SystemExit(0)
+class Silent(Exception):
+    def __str__(self): raise SystemExit(0)
+def silent(outputs): raise Silent
 def late(outputs):
     late.calls = getattr(late, "calls", 0) + 1
     if late.calls == 3: raise ValueError("out of luck")
@@ -61,6 +64,8 @@ def here(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in {"ppo.yaml": PPO, "sft.yaml": SFT, "bad_rewards.py": REWARDS}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "exiting.py").write_text("import sys\ndef __getattr__(name): sys.exit(0)\n")
+    (tmp_path / "foreign.py").write_text("class Foreign(BaseException): pass\nraise Foreign('no')\n")
     (tmp_path / "broken.yaml").write_text("trainer: {name: ppo\nmodel: [")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n{"prompt": "bc"}\n')
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "a" * 80}))
@@ -122,6 +127,8 @@ NOT_BEGUN = [
     ("ppo data.reward_fn=bad_rewards:nothing", "DataError", ["'bad_rewards:nothing'", "has no 'nothing'", "'count'"]),
     ("ppo data.reward_fn=no_such_module:f", "DataError", ["no_such_module", "Searched: the installed modules and"]),
     ("ppo data.reward_fn=leaving:f", "DataError", ["'leaving:f'", "failed, SystemExit: 0"]),
+    ("ppo data.reward_fn=exiting:f", "DataError", ["'exiting:f': reading 'f' raised SystemExit: 0"]),
+    ("ppo data.reward_fn=foreign:f", "DataError", ["'foreign:f'", "failed, Foreign: no"]),
     ("ppo data.prompts=long.jsonl", "DataError", ["prompts[0]: has 80 tokens", "context of 64", "max_prompt_tokens"]),
     ("ppo data.prompts=empty.jsonl", "DataError", ["prompts is empty"]),
     ("ppo data.prompts=[]", "DataError", ["prompts is empty"]),
@@ -181,6 +188,7 @@ def test_what_cannot_begin_is_said_and_leaves_no_run(
         ("nan", ["returned nan for sample 0", "finite"]),
         ("text", ["'good'", "not a number"]),
         ("leaves", ["raised SystemExit: 0", "bad_rewards.py"]),
+        ("silent", ["raised Silent at ", "bad_rewards.py"]),
     ],
 )
 def test_a_reward_that_cannot_be_used_names_the_batch(
