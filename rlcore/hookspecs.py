@@ -168,10 +168,10 @@ def register_commands(register: Register) -> None:
 def on_run_start(run: RunView) -> None:
     """Called once before the first step, after the model is built and any checkpoint is restored.
 
-    Observers read their arguments and must not change them. They are called on every rank in an unspecified order, so
-    check `run.ranks.is_main` before writing files. Return values are ignored. If an observer raises, the error is
-    logged once and no hook of that plugin is called again in the run; with `RLCORE_STRICT_PLUGINS` set, the run ends
-    with a `PluginError`.
+    Observers read their arguments and must not change them; `run.request_stop` ends the run. They are called on every
+    rank in an unspecified order, so check `run.ranks.is_main` before writing files. Return values are ignored. If an
+    observer raises, the error is logged once and no hook of that plugin is called again in the run; with
+    `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`.
 
     Args:
         run: the run, with `run.config`, `run.dir` and `run.step` (greater than 0 after a resume).

@@ -240,7 +240,7 @@ class RolloutStore(Protocol):
 
 
 class RunView(Protocol):
-    """A run, as loggers and observers see it; read-only."""
+    """A run, as loggers and observers see it; read-only, except that observers may end it with `request_stop`."""
 
     @property
     def dir(self) -> Path:
@@ -280,6 +280,14 @@ class RunView(Protocol):
     @property
     def dropped(self) -> Sequence[Dropped]:
         """The observers, loggers and wrappers that raised and are disabled for the rest of the run."""
+        ...
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step, with a checkpoint and the trained model.
+
+        Args:
+            reason: logged at the end; a later request keeps the first reason.
+        """
         ...
 
     def take_unreported(self) -> Sequence[Dropped]:

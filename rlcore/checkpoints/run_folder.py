@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,17 @@ class RunDir:
         """Return the folder of the last policy."""
         return self.path / "model"
 
-    def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str]) -> None:
+    def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str], objects: Sequence[str] = ()) -> None:
         """Write the resolved configuration as a file that `rlcore train` accepts.
 
         Args:
             config: all options; values that YAML cannot represent are replaced by a description.
             plugins: distribution → version; written as comments, because they are not options.
+            objects: observers and loggers that a program passed, likewise.
         """
         lines = [f"{MARK}, written by rlcore {plugins.get('rlcore', '(unknown version)')}; it marks this folder as one"]
         lines += [f"# plugin {dist} {version}" for dist, version in sorted(plugins.items()) if dist != "rlcore"]
+        lines += [f"# passed from Python, and to be passed again: {name}" for name in objects]
         plain = to_plain(config, nonfinite=lambda number: number)
         body = dump_yaml(plain)
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])

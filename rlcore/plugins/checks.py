@@ -86,7 +86,7 @@ def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
         implemented += 1
         hook = options.get("specname") or name
         if hook in known:
-            _check_arguments(getattr(plugin, name), hook, getattr(hooks.hook, hook).spec.argnames)
+            check_arguments(getattr(plugin, name), hook, getattr(hooks.hook, hook).spec.argnames)
         elif not options.get("optionalhook"):
             near = difflib.get_close_matches(hook, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"the hooks are {', '.join(known)}"
@@ -95,7 +95,7 @@ def check_hooks(plugin: Any, hooks: pluggy.PluginManager) -> None:
         raise Refused(State.BROKEN, "it implements no hook; its entry point must name a module that does")
 
 
-def _check_arguments(implementation: Any, hook: str, known: Collection[str]) -> None:
+def check_arguments(implementation: Any, hook: str, known: Collection[str]) -> None:
     """Refuse arguments that the hook does not have; pluggy's own error does not list the valid ones."""
     takes = f"it takes {', '.join(known)}"
     for name, parameter in inspect.signature(implementation).parameters.items():

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from rlcore.plugins.fence import Fence, one_by_one
+from rlcore.plugins.observer_objects import HOOKS, find_hook
 from rlcore.plugins.registry import registries
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
     from rlcore.types import Trajectories
-
-HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint", "on_run_end")
 
 
 class Observers:
@@ -29,6 +29,7 @@ class Observers:
         hooks: hooks of the plugins; those of this process if omitted.
         fence: records which observers were disabled.
         idle: dists whose observers are not called, because the run does not use them.
+        own: observers that the user passed as objects, by the name that messages use; called after the plugins.
 
     Raises:
         PluginError: from every method, if RLCORE_STRICT_PLUGINS is set and an observer raises.
@@ -40,6 +41,7 @@ class Observers:
         *,
         fence: Fence | None = None,
         idle: Collection[str] = (),
+        own: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         hooks = registries().discovery.hooks if hooks is None else hooks
         self.fence = fence or Fence()
@@ -48,11 +50,14 @@ class Observers:
             hook: [each for each in one_by_one(hooks, hook)[::-1] if each[0].partition(":")[0] not in idle]
             for hook in HOOKS
         }
+        for hook, calls in self._observers.items():
+            calls += [(name, call) for name, each in own.items() if (call := find_hook(each, hook)) is not None]
+        self._own = frozenset(own)
 
     @property
     def plugins(self) -> set[str]:
         """The plugins that implement an observer hook, as `dist:entry-point`."""
-        return {plugin for observers in self._observers.values() for plugin, _ in observers}
+        return {plugin for observers in self._observers.values() for plugin, _ in observers} - self._own
 
     def on_run_start(self, run: RunView) -> None:
         """Call the hook when the run begins."""

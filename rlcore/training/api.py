@@ -24,6 +24,7 @@ from rlcore.training.build import Assembly, assemble
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.loop import fit
+from rlcore.training.passed_objects import observers_by_name, split_loggers
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 
@@ -98,6 +99,7 @@ def train(
     sampler: str | Mapping[str, Any] | None = None,
     store: str | Mapping[str, Any] | None = None,
     plugins: Any = None,
+    observers: Sequence[Any] | None = None,
 ) -> Result:
     """Fine-tune a language model.
 
@@ -125,10 +127,12 @@ def train(
         eval: mapping or `EvalConfig`, likewise.
         checkpoint: mapping or `CheckpointConfig`, likewise.
         run: mapping or `RunConfig`, likewise.
-        loggers: names, or mappings with `name` and options.
+        loggers: names, mappings with `name` and options, or objects with the methods of `rlcore.protocols.Logger`.
         sampler: name of the sampler, or a mapping with `name` and options.
         store: name of the rollout store, or a mapping with `name` and options.
         plugins: mapping or `PluginsConfig` that overrides that section of `config`.
+        observers: objects with any of the methods `on_run_start`, `on_rollout`, `on_step`, `on_evaluate`,
+            `on_checkpoint` and `on_run_end` (`rlcore.hookspecs`), or callbacks of `transformers`.
 
     Raises:
         RLCoreError: an argument cannot be used; the message names the argument and the reason.
@@ -138,6 +142,7 @@ def train(
     base, where = _base(config)
     base = merge(base, {name: unstructure(given) for name, given in sections.items() if given is not None})
     base = merge(base, {"trainer": _section_of(trainer, base, where), "model": _named(model, "path")})
+    loggers, own_loggers = split_loggers(loggers)
     plain = {"loggers": loggers, "sampler": sampler, "store": store}
     base = merge(base, {name: given for name, given in plain.items() if given is not None})
     if stop_sequences is not None:
@@ -149,7 +154,8 @@ def train(
         "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
         "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
     }  # fmt: skip
-    return _train(base, where, given=given, tokenizer=tokenizer)
+    objects = {"observers": observers_by_name(observers), "loggers": own_loggers}
+    return _train(base, where, given=given, tokenizer=tokenizer, **objects)
 
 
 def train_from_config(values: Mapping[str, Any], where: str) -> Result:
@@ -157,7 +163,9 @@ def train_from_config(values: Mapping[str, Any], where: str) -> Result:
     return _train(values, where, given={}, tokenizer=None)
 
 
-def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any) -> Result:
+def _train(
+    values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any, **objects: Any
+) -> Result:
     check_environment()
     problems = Problems()
     settings = _structure(values, where, problems)
@@ -165,6 +173,7 @@ def _train(values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], t
         model=settings.model.get("path"),
         tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
         **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
+        **objects,
     )
     # Within the block, this process and those it starts see the plugins that the run selects.
     with configured(settings.plugins.disable, settings.plugins.only):

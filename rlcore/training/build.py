@@ -84,7 +84,8 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, problems: Problems) -> Assembly:
     inputs = attrs.evolve(inputs, model=unwrap(inputs.model))
-    observers = Observers(idle=idle_providers({"run.profile": settings.run.profile}, where))
+    idle = idle_providers({"run.profile": settings.run.profile}, where)
+    observers = Observers(idle=idle, own=inputs.observers)
     wrapping = Wrapping(fence=observers.fence, config=settings)
     chosen, optimizers = _check(settings, inputs, where, wrapping, problems)
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
@@ -92,7 +93,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
     with ExitStack() as stack, ExitStack() as unfinished:
-        place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name))
+        place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name, inputs.objects))
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
         unfinished.callback(run.closing.close)
@@ -106,7 +107,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         saver = Saver(run, plugins, ranks.on_main(lambda: _identity(run, chosen, place, plugins)))
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
-        ranks.on_main(lambda: _open_loggers(run, chosen, is_resumed=place.checkpoint is not None))
+        ranks.on_main(lambda: _open_loggers(run, chosen, inputs, is_resumed=place.checkpoint is not None))
         unfinished.pop_all()  # from here on the loop closes what the run holds
         return Assembly(trainer, run, saver, place.lock, stack.pop_all())
 
@@ -141,11 +142,13 @@ def _identity(run: Run, chosen: Chosen, place: Claim, plugins: dict[str, str]) -
     return check_identity(identify(run, chosen), place.checkpoint, accept=accept, plugins=plugins)
 
 
-def _open_loggers(run: Run, chosen: Chosen, *, is_resumed: bool) -> None:
+def _open_loggers(run: Run, chosen: Chosen, inputs: Inputs, *, is_resumed: bool) -> None:
     RunDir(run.dir).rewind(run.step if is_resumed else None)
     for choice in chosen.loggers:
         logger = choice.wrap(choice.component.target()(choice.options, run))
         run.loggers.add(logger, choice.component.qualified)
+    for name, logger in inputs.loggers.items():
+        run.loggers.add(logger, name)
     run.loggers.add(run.rollouts, "rlcore:rollouts")
 
 

@@ -22,7 +22,7 @@ DATA_INPUTS = (
 
 @attrs.define(kw_only=True)
 class Inputs:
-    """The user's arguments, None for each that was not given."""
+    """The user's arguments, None for each that was not given; observers and loggers by their names in messages."""
 
     model: Any = None
     tokenizer: Any = None
@@ -34,12 +34,18 @@ class Inputs:
     eval_samples: Any = None
     metric_fn: Callable[..., Any] | str | None = None
     logit_mask: Any = None
+    observers: Mapping[str, Any] = attrs.field(factory=dict)
+    loggers: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def given(self) -> list[str]:
-        """Names of the inputs that were given, other than the model and its tokenizer."""
-        names = [field.name for field in attrs.fields(type(self)) if field.name not in ("model", "tokenizer")]
-        return [name for name in names if getattr(self, name) is not None]
+        """Names of the inputs of data that were given: not the model, tokenizer, observers and loggers."""
+        return [name for name in DATA_INPUTS if getattr(self, name) is not None]
+
+    @property
+    def objects(self) -> list[str]:
+        """Names of the observers and loggers that were passed as objects."""
+        return [*self.observers, *self.loggers]
 
     def require(self, trainer: str, needs: tuple[str, ...], *, other: Callable[[], str | None] = lambda: None) -> None:
         """Check that a trainer has all the inputs it needs, and that none is a description of an object.

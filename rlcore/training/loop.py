@@ -43,11 +43,11 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
             _evaluate(trainer, run, saver)
         steps = check_steps(_name(run), trainer.steps())
         over = _is_over(run)
-        while not (over or (stopped := run.ranks.any(stop.requested))):
+        while not (over or (stopped := run.ranks.any(stop.requested or bool(run.stop_reason)))):
             begin_step(run.step)
             stop.step = run.step + 1
             with background("driver"):
-                over = not _step(steps, run, saver) or _is_over(run)
+                over = not _step(trainer, steps, run, saver) or _is_over(run)
             begun()
             evaluated = _due(run, config.eval.every)
             if evaluated:
@@ -63,11 +63,14 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
         saver.final(trainer)
         run.metrics |= _peak_memory(run)
         if not over and stopped:
-            log.info("stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir))
+            log.info(
+                "stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir),
+                **({"reason": run.stop_reason} if run.stop_reason else {}),
+            )  # fmt: skip
     return run.metrics
 
 
-def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
+def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     """Advance the trainer to its next yield, with the random generators as they were at its last one.
 
     Returns:
@@ -91,7 +94,8 @@ def _step(steps: Iterator[Metrics], run: Run, saver: Saver) -> bool:
     run.loggers.metrics(run.step, metrics)
     with phase("log"):
         run.rollouts.write(run.step)
-    run.observers.on_step(run, metrics)
+    with _saving(trainer, run, saver):
+        run.observers.on_step(run, metrics)
     broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
     if broken:
         raise Diverged(
@@ -151,7 +155,7 @@ def _is_over(run: Run) -> bool:
 def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
     """Evaluate; if that fails, as a user's metric function may, write a checkpoint before the run ends."""
     begun = time.perf_counter()
-    try:
+    with _saving(trainer, run, saver):
         with run.rollouts.paused(), phase("evaluate"):
             metrics, rows = evaluate(run)
         if not metrics:  # there is nothing to evaluate on
@@ -162,6 +166,13 @@ def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
         run.loggers.completions(run.step, rows)
         run.observers.on_evaluate(run, metrics)
         saver.note_evaluation(metrics)
+
+
+@contextmanager
+def _saving(trainer: Trainer, run: Run, saver: Saver) -> Iterator[None]:
+    """If an error of the block ends the run between two steps, write a checkpoint before."""
+    try:
+        yield
     except RLCoreError:
         # With several processes, those that did not fail would not take part in the checkpoint.
         if run.ranks.world == 1 and saver.saved_at != run.step:

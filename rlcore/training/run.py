@@ -53,6 +53,7 @@ class Run(RunData):
         evaluations: the trainer's own evaluations.
         closing: closes samplers and rewards at the end of the run.
         warned: the warnings that `warn_once` has logged.
+        stop_reason: why the run is to end after the current step; empty if it is not.
     """
 
     dir: Path
@@ -73,6 +74,11 @@ class Run(RunData):
     evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
     closing: ExitStack = attrs.field(factory=ExitStack)
     warned: set[str] = attrs.field(factory=set)
+    stop_reason: str = ""
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the current step, with a checkpoint and the trained model, as a signal does."""
+        self.stop_reason = self.stop_reason or reason
 
     def close_at_end(self, built: Any, plugin: str) -> None:
         """Call `built.close()`, if there is such a method, at the end of the run; an error in it is logged."""

@@ -61,6 +61,9 @@ class RunStub:
         """Return no dropped components."""
         return []
 
+    def request_stop(self, reason: str) -> None:
+        """Do nothing: there is no run to end."""
+
     def __getattr__(self, name: str) -> Any:
         self.undeclared.append(name)
         raise AttributeError(f"loggers may use the attributes of rlcore.protocols.RunView; it has no '{name}'")
