@@ -217,6 +217,14 @@ class DataConfig:
         "default: the trainer's, else `samples`",
     )
     prompt_column: str = option("prompt", "column of the prompts")
+    system_prompt: str | None = option(
+        None, "system prompt that is put in front of conversations that have none; default: none"
+    )
+    chat_template_options: Mapping[str, Any] = option(
+        {},
+        "variables of the chat template, such as `tools` and `enable_thinking`; a row's columns `tools` and "
+        "`chat_template_kwargs` take precedence",
+    )
     max_prompt_tokens: int = option(
         0,
         "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error",

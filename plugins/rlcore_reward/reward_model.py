@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlcore.data.chat import Chat, apply_template, template_variables
 from rlcore.errors import ConfigError, ModelError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import ModelScorer, load_sequence_scorer
@@ -21,9 +22,9 @@ Message = Mapping[str, Any]
 class RewardModel:
     """A reward function that scores text with a reward model, its own tokenizer and its own chat template.
 
-    A conversation is rendered with the reward model's chat template; a plain text is the prompt with the output. EOS is
-    added where the policy ended its answer with it. The model is loaded at once, and again at the first call after
-    `close`.
+    A conversation is rendered with the reward model's chat template and, if the prompts have it, the column `tools`; a
+    plain text is the prompt with the output. EOS is added where the policy ended its answer with it. The model is
+    loaded at once, and again at the first call after `close`.
 
     Args:
         config: the options.
@@ -51,16 +52,17 @@ class RewardModel:
         messages: Sequence[Sequence[Message] | None],
         output_tokens: Sequence[Sequence[int]] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        tools: Sequence[Any] | None = None,
     ) -> list[float | None]:
         """Return the score of each output, or None for one that is too long for the model."""
         ended = [False] * len(outputs) if output_tokens is None else has_ended(output_tokens, tokenizer)
         rows = [
-            self.encode(prompt + output, conversation, is_ended)
-            for prompt, output, conversation, is_ended in zip(prompts, outputs, messages, ended, strict=True)
+            self.encode(prompts[i] + outputs[i], messages[i], ended[i], tools=tools[i] if tools else None)
+            for i in range(len(outputs))
         ]
         return self.score(rows)
 
-    def encode(self, text: str, messages: Sequence[Message] | None, is_ended: bool) -> list[int]:
+    def encode(self, text: str, messages: Sequence[Message] | None, is_ended: bool, *, tools: Any = None) -> list[int]:
         """Return the reward model's tokens of a plain text, or of a conversation where there is one."""
         own = self.scorer.tokenizer
         if messages is not None:
@@ -71,8 +73,9 @@ class RewardModel:
                 )
             # The template must not close an answer that was truncated.
             options: dict[str, Any] = {} if is_ended else {"continue_final_message": True}
-            rendered = own.apply_chat_template([dict(each) for each in messages], tokenize=False, **options)
-            ids = list(own(str(rendered), add_special_tokens=False).input_ids)
+            chat = Chat("reward_model", messages, template=template_variables({"tools": tools}, "prompts"))
+            rendered = apply_template(own, chat, **options)
+            ids = list(own(rendered, add_special_tokens=False).input_ids)
             is_closed = bool({*own.all_special_ids} & {*ids[-3:]})
             return [*ids, own.eos_token_id] if is_ended and not is_closed and own.eos_token_id is not None else ids
         ids = list(own(text).input_ids)

@@ -6,17 +6,15 @@ token sequences first differ from the prompt's: a token that spans the end of th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Chat, Conversation, is_conversation, render_conversation, render_prompt
+from rlcore.data.chat import Conversation, is_conversation, make_chat
 from rlcore.data.tokens import (
     count_common,
     encode,
-    end_of_turn,
     eos_id,
     missing_opening,
     opening_tokens,
@@ -24,6 +22,7 @@ from rlcore.data.tokens import (
     special_ids,
     truncated,
 )
+from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Sample
@@ -56,23 +55,6 @@ class Exchange:
     def is_chat(self) -> bool:
         """Return whether this is a conversation."""
         return not isinstance(self.answers[0], str)
-
-
-def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the variables of the chat template that a row sets: `tools`, also as JSON, and `chat_template_kwargs`.
-
-    Raises:
-        DataError: one has another form.
-    """
-    tools, further = row.get("tools"), row.get("chat_template_kwargs")
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except ValueError as error:
-            raise DataError(f"{where}: 'tools' is {shorten(tools)}, which is no JSON ({error})") from error
-    if not isinstance(tools, list | tuple | None) or not isinstance(further, Mapping | None):
-        raise DataError(f"{where}: 'tools' must be a list of JSON schemas, and 'chat_template_kwargs' a mapping")
-    return {**({"tools": list(tools)} if tools else {}), **(further or {})}
 
 
 def read_content(row: Mapping[str, Any], key: str, where: str) -> Content:
@@ -129,38 +111,66 @@ def tokenise_answers(
         DataError: a row cannot be rendered, or is longer than `max_length`.
     """
     check_forms(exchanges)
-    texts = [_render(each, tokenizer, alone=bool(data.outputs_begin_text)) for each in exchanges]
-    flat = [(each.where, text) for each, group in zip(exchanges, texts, strict=True) for text in group]
-    ids = iter(encode(tokenizer, [text for _, text in flat], lambda i: flat[i][0]))
     is_chat = bool(exchanges) and exchanges[0].is_chat
     opening = rendered_opening(tokenizer, data.add_bos) if is_chat else opening_tokens(tokenizer, data.add_bos)
-    eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
+    parts = (_tokenise_chats if is_chat else _tokenise_texts)(exchanges, tokenizer, data)
     samples = []
-    for each, group in zip(exchanges, texts, strict=True):
-        prompt, *wholes = [next(ids) for _ in group]
-        if data.outputs_begin_text and not is_chat:
-            start, answers = prompt, wholes
-        else:
-            shared = min(count_common(prompt, whole) for whole in wholes)
-            start, answers = prompt[:shared], [whole[shared:] for whole in wholes]
-        start = _cut(missing_opening(start or answers[0], opening) + start, tokenizer, data, each.where)
-        made = []
-        for answer, text in zip(answers, each.answers, strict=True):
-            ended, count = _end(tokenizer, answer, text, special, eos)
-            made.append(_join(start, ended, count, data.max_sample_tokens, max_length, each.where))
-        samples.append(tuple(made))
+    for each, (prompt, answers) in zip(exchanges, parts, strict=True):
+        start = _cut(missing_opening(prompt or answers[0][0], opening) + prompt, tokenizer, data, each.where)
+        samples.append(
+            tuple(_join(start, *answer, data.max_sample_tokens, max_length, each.where) for answer in answers)
+        )
     return samples
 
 
-def _render(each: Exchange, tokenizer: PreTrainedTokenizerBase, *, alone: bool) -> list[str]:
-    """Return the text of the prompt, and for each answer that of prompt and answer (or of the answer `alone`)."""
-    if not each.is_chat:
-        return [str(each.prompt), *(str(text) if alone else f"{each.prompt}{text}" for text in each.answers)]
-    prompt: list[Any] = list(each.prompt)
-    head = render_prompt(tokenizer, Chat(each.where, prompt, template=each.template)) if prompt else ""
-    wholes = [[*prompt, *answer] for answer in each.answers]
-    chats = [Chat(each.where, whole, template=each.template) for whole in wholes]
-    return [head, *(render_conversation(tokenizer, chat) for chat in chats)]
+_Parts = tuple[list[int], list[tuple[list[int], int]]]
+"""The tokens of a prompt, and those of each answer with the number of them that are chosen."""
+
+
+def _tokenise_texts(
+    exchanges: Sequence[Exchange], tokenizer: PreTrainedTokenizerBase, data: DataConfig
+) -> Iterator[_Parts]:
+    alone, eos = bool(data.outputs_begin_text), eos_id(tokenizer, data.append_eos)
+    texts = [
+        [each.prompt, *(answer if alone else f"{each.prompt}{answer}" for answer in each.answers)] for each in exchanges
+    ]
+    flat = [(each.where, str(text)) for each, group in zip(exchanges, texts, strict=True) for text in group]
+    ids = iter(encode(tokenizer, [text for _, text in flat], lambda i: flat[i][0]))
+    for each, group in zip(exchanges, texts, strict=True):
+        prompt, *wholes = [next(ids) for _ in group]
+        shared = min(count_common(prompt, whole) for whole in wholes)
+        start, answers = (prompt, wholes) if alone else (prompt[:shared], [whole[shared:] for whole in wholes])
+        ended = [
+            [*answer, eos] if eos is not None and text and answer[-1:] != [eos] else answer
+            for answer, text in zip(answers, each.answers, strict=True)
+        ]
+        yield start, [(answer, len(answer)) for answer in ended]
+
+
+def _tokenise_chats(
+    exchanges: Sequence[Exchange], tokenizer: PreTrainedTokenizerBase, data: DataConfig
+) -> Iterator[_Parts]:
+    chats = [
+        make_chat(each.where, [*each.prompt, *answer], data, first=len(each.prompt), template=each.template)
+        for each in exchanges
+        for answer in each.answers
+    ]
+    rows = iter(tokenise_chats(tokenizer, chats))
+    eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
+    for each in exchanges:
+        wholes, masks = zip(*(next(rows) for _ in each.answers), strict=True)
+        shared = min(*(_first(mask) for mask in masks), *(count_common(wholes[0], whole) for whole in wholes))
+        answers = []
+        for whole, mask in zip(wholes, masks, strict=True):
+            answer, count = whole[shared:], len(mask) - _first(mask[::-1]) - shared
+            if eos is not None and count == len(answer) and answer[-1] not in special:
+                answer, count = [*answer, eos], count + 1
+            answers.append((answer, count))
+        yield wholes[0][:shared], answers
+
+
+def _first(mask: list[bool]) -> int:
+    return mask.index(True) if True in mask else len(mask)
 
 
 def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
@@ -172,18 +182,6 @@ def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig
         raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
     size = limit - len(opening)
     return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
-
-
-def _end(
-    tokenizer: PreTrainedTokenizerBase, ids: list[int], text: Content, special: frozenset[int], eos: int | None
-) -> tuple[list[int], int]:
-    """Return the tokens of an answer with EOS where it is missing, and how many of them are chosen."""
-    if isinstance(text, str):
-        return ([*ids, eos], len(ids) + 1) if eos is not None and text and ids[-1:] != [eos] else (ids, len(ids))
-    end = end_of_turn(tokenizer, ids, special)
-    if eos is None or not ids or end < len(ids) or ids[-1] in special:
-        return ids, end
-    return [*ids, eos], len(ids) + 1
 
 
 def _join(start: list[int], answer: list[int], count: int, limit: int, max_length: int, where: str) -> Sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,15 @@ import attrs
 
 from rlcore.components import describe_error
 from rlcore.errors import DataError
+from rlcore.safe_text import shorten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from rlcore.settings import DataConfig
+
 Conversation = Sequence[Mapping[str, Any]]
+SYSTEM_ROLES = ("system", "developer")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -36,12 +41,51 @@ class Chat:
         messages: the conversation.
         first: index of the first message whose assistant turns are chosen.
         template: further variables of the chat template, such as `tools`.
+        system_prompt: the system prompt, if `data.system_prompt` put it in front.
     """
 
     where: str
     messages: Conversation
     first: int = 0
     template: Mapping[str, Any] = NOTHING
+    system_prompt: str = ""
+
+
+def make_chat(
+    where: str, messages: Conversation, data: DataConfig, *, first: int = 0, template: Mapping[str, Any] = NOTHING
+) -> Chat:
+    """Return a conversation with the options of the section `data`: its system prompt and its template's variables.
+
+    `data.system_prompt` is put in front if no message has the role `system` or `developer`; the variables of a row,
+    `template`, take precedence over `data.chat_template_options`.
+    """
+    options = template_variables({"chat_template_kwargs": data.chat_template_options}, "data.chat_template_options")
+    system = data.system_prompt
+    if not system or any(message["role"] in SYSTEM_ROLES for message in messages):
+        return Chat(where, messages, first, {**options, **template})
+    messages = [{"role": "system", "content": system}, *messages]
+    return Chat(where, messages, first and first + 1, {**options, **template}, system)
+
+
+def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the variables of the chat template that a row sets: `tools`, also as JSON, and `chat_template_kwargs`.
+
+    Raises:
+        DataError: one has another form.
+    """
+    further = row.get("chat_template_kwargs")
+    if not isinstance(further, Mapping | None):
+        raise DataError(f"{where}: 'chat_template_kwargs' is {shorten(further)}; it must be a mapping")
+    variables = without_none(further or {})
+    tools = row.get("tools") or variables.pop("tools", None)
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise DataError(f"{where}: 'tools' is {shorten(tools)}, which is no JSON ({error})") from error
+    if not isinstance(tools, list | tuple | None):
+        raise DataError(f"{where}: 'tools' is {shorten(tools)}; it must be a list of JSON schemas, or one as JSON")
+    return {**variables, **({"tools": list(tools)} if tools else {})}
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
@@ -51,13 +95,22 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
         DataError: the tokenizer has no chat template, or the template raises an error.
     """
     if chat.messages[-1]["role"] == "assistant":
-        return str(apply_template(tokenizer, chat, continue_final_message=True))
-    return str(apply_template(tokenizer, chat, add_generation_prompt=True))
+        return _checked(chat, apply_template(tokenizer, chat, continue_final_message=True))
+    return _checked(chat, apply_template(tokenizer, chat, add_generation_prompt=True))
 
 
 def render_conversation(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
     """Render a whole conversation, without the header of a further turn; errors are those of `render_prompt`."""
-    return str(apply_template(tokenizer, chat))
+    return _checked(chat, apply_template(tokenizer, chat))
+
+
+def _checked(chat: Chat, text: str) -> str:
+    if chat.system_prompt.strip() not in text:
+        raise DataError(
+            f"{chat.where}: the chat template does not render data.system_prompt; it has no system role, so write the "
+            "instructions into the first message of the user"
+        )
+    return text
 
 
 def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: bool = False, **how: Any) -> Any:
@@ -74,12 +127,22 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: 
         raise DataError(
             f"{chat.where}: the chat template raised {describe_error(error)}. "
             f"Its messages have the roles {[message['role'] for message in messages]}"
+            + ("; the first is data.system_prompt" if chat.system_prompt else "")
         ) from error
 
 
 def without_none(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message without the keys that `datasets` fills with None where other rows have them."""
-    return {key: value for key, value in message.items() if value is not None}
+    """Return a message without the keys that `datasets` fills with None where other rows have them.
+
+    The same holds for the parts of its content and for its tool calls, but not for their arguments.
+    """
+    kept = {key: value for key, value in message.items() if value is not None}
+    for key in ("content", "tool_calls"):
+        if isinstance(kept.get(key), (list, tuple)):
+            kept[key] = [without_none(part) if isinstance(part, Mapping) else part for part in kept[key]]
+    if isinstance(kept.get("function"), Mapping):
+        kept["function"] = without_none(kept["function"])
+    return kept
 
 
 def template_of(tokenizer: PreTrainedTokenizerBase, where: str) -> str:

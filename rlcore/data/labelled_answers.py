@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.answers import Exchange, number_rows, read_content, template_variables, tokenise_answers
+from rlcore.data.answers import Exchange, number_rows, read_content, tokenise_answers
+from rlcore.data.chat import template_variables
 from rlcore.data.preferences import read_preference
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import encode as encode_texts

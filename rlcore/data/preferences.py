@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlcore.data.answers import Content, Exchange, number_rows, read_content, template_variables, tokenise_answers
-from rlcore.data.chat import without_none
+from rlcore.data.answers import Content, Exchange, number_rows, read_content, tokenise_answers
+from rlcore.data.chat import template_variables, without_none
 from rlcore.data.samples import stack_samples
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import Chat, is_conversation, render_prompt
+from rlcore.data.chat import Chat, is_conversation, make_chat, render_prompt, template_variables
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.errors import DataError
@@ -40,13 +40,10 @@ def build_prompts(
     rows = load_source(source, what)
     if not rows:
         raise DataError(f"{what} is empty; at least one prompt is needed")
-    contents = [_content(row, data.prompt_column, f"{what}[{i}]") for i, row in enumerate(rows)]
+    contents = [_content(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
     columns = _columns(rows, data.prompt_column, what)
-    texts: list[str] = []
-    rendered = []
-    for i, content in enumerate(contents):
-        rendered.append(not isinstance(content, str))
-        texts.append(content if isinstance(content, str) else render_prompt(tokenizer, Chat(f"{what}[{i}]", content)))
+    rendered = [isinstance(content, Chat) for content in contents]
+    texts = [render_prompt(tokenizer, content) if isinstance(content, Chat) else content for content in contents]
     if data.add_bos is False and tokenizer.bos_token:
         bos = str(tokenizer.bos_token)
         texts = [text.removeprefix(bos) if is_chat else text for text, is_chat in zip(texts, rendered, strict=True)]
@@ -54,24 +51,25 @@ def build_prompts(
     tokens, texts = _cut(tokenizer, tokens, texts, data, what)
     _check_lengths(tokens, max_length, what)
     return [
-        Prompt(text=text, tokens=tuple(ids), columns=extra, messages=None if isinstance(content, str) else content)
+        Prompt(text, tuple(ids), extra, content.messages if isinstance(content, Chat) else None)
         for text, ids, extra, content in zip(texts, tokens, columns, contents, strict=True)
     ]
 
 
-def _content(row: Any, column: str, where: str) -> Any:
-    value = row
+def _content(row: Any, data: DataConfig, where: str) -> str | Chat:
+    value, column, variables = row, data.prompt_column, {}
     if isinstance(row, Mapping):
         if column not in row:
             raise DataError(
                 f"{where}: has no key '{column}' (keys: {', '.join(map(repr, row)) or 'none'}); "
                 "name the prompt's key with data.prompt_column"
             )
+        variables = template_variables(row, where)
         value, where = row[column], f"{where}[{column!r}]"
     if isinstance(value, str):
         return str(value)
     if is_conversation(value):
-        return value
+        return make_chat(where, value, data, template=variables)
     raise DataError(
         f"{where}: is {shorten(value, 60)} ({type(value).__name__}); a prompt is a string, a list of {{role, content}} "
         f"messages, or a mapping with either under '{column}'"

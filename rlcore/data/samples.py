@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Chat, is_conversation
+from rlcore.data.chat import Chat, is_conversation, make_chat, template_variables
 from rlcore.data.sources import load_source
 from rlcore.data.tokens import (
     encode,
@@ -98,9 +98,9 @@ def _read(row: Any, data: DataConfig, where: str) -> _Draft:
     if isinstance(row, str):
         return _Draft(texts=(str(row),), chosen=(True,))
     if is_conversation(row):
-        return _Draft(chat=Chat(where, row))
+        return _Draft(chat=make_chat(where, row, data))
     if isinstance(row, Mapping):
-        return _read_mapping(row, data.prompt_column, where)
+        return _read_mapping(row, data, where)
     if isinstance(row, (list, tuple)):
         return _read_turns(row, where)
     raise DataError(f"{where}: is {shorten(row)} ({type(row).__name__}); {FORMS}")
@@ -121,20 +121,22 @@ def _read_turns(turns: Sequence[Any], where: str) -> _Draft:
     return _Draft(texts=tuple(map(str, turns)), chosen=(False, True) * (len(turns) // 2))
 
 
-def _read_mapping(row: Mapping[str, Any], prompt_column: str, where: str) -> _Draft:
+def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draft:
+    prompt_column = data.prompt_column
     outputs = [key for key in OUTPUT_KEYS if row.get(key) is not None]
     if row.get(prompt_column) is not None and len(outputs) == 1:
         prompt, output = row[prompt_column], row[outputs[0]]
         if isinstance(prompt, str) and isinstance(output, str):
             return _read_turns((prompt, output), where)
         if is_conversation(prompt) and is_conversation(output):
-            return _Draft(chat=Chat(where, [*prompt, *output], first=len(prompt)))
+            variables = template_variables(row, where)
+            return _Draft(chat=make_chat(where, [*prompt, *output], data, first=len(prompt), template=variables))
         raise DataError(
             f"{where}: '{prompt_column}' is a {type(prompt).__name__} and '{outputs[0]}' a {type(output).__name__}; "
             "both must be strings, or both lists of {role, content} messages"
         )
     if is_conversation(row.get("messages")):
-        return _Draft(chat=Chat(where, row["messages"]))
+        return _Draft(chat=make_chat(where, row["messages"], data, template=template_variables(row, where)))
     alone = not outputs and (prompt_column == "text" or row.get(prompt_column) is None)
     if isinstance(row.get("text"), str) and alone:
         return _Draft(texts=(str(row["text"]),), chosen=(True,))

@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from rlcore.data.preferences import build_preferences
 from rlcore.data.prompts import build_prompts
 from rlcore.data.samples import build_samples
 from rlcore.errors import DataError
@@ -138,6 +139,69 @@ def test_a_conversation_is_rendered_up_to_the_assistants_turn(chat_tokenizer):
 def test_a_conversation_that_ends_with_the_assistant_is_continued(chat_tokenizer):
     chat = [*CHATS[0], {"role": "assistant", "content": "because"}]
     assert build([chat], chat_tokenizer)[0].text == "<|user|>why ?<|end|>\n<|assistant|>because"
+
+
+MOODY = "{% if tools %}{{ tools | tojson }}{% endif %}{{ mood or 'calm' }}: "
+SYSTEM = {"role": "system", "content": "go on"}
+
+
+def test_a_template_receives_the_options_and_those_of_a_row_first(chat_tokenizer):
+    chat_tokenizer.chat_template = MOODY + chat_tokenizer.chat_template
+    rows = [
+        {"prompt": CHATS[0]},
+        {"prompt": CHATS[0], "chat_template_kwargs": {"mood": "sad", "other": None}, "tools": []},
+        {"prompt": CHATS[0], "tools": '[{"b": 2}]'},
+    ]
+    heads = [prompt.text.partition("<|user|>")[0] for prompt in build(rows, chat_tokenizer)]
+    assert heads == ["calm: ", "sad: ", '[{"b": 2}]calm: ']
+    options = {"mood": "glad", "tools": [{"a": 1}]}
+    heads = [p.text.partition("<|user|>")[0] for p in build(rows, chat_tokenizer, chat_template_options=options)]
+    assert heads == ['[{"a": 1}]glad: ', '[{"a": 1}]sad: ', '[{"b": 2}]glad: ']
+
+
+def test_the_system_prompt_is_put_in_front_of_conversations_without_one(chat_tokenizer):
+    (added,) = build([CHATS[0]], chat_tokenizer, system_prompt="go on")
+    assert added == build([[SYSTEM, *CHATS[0]]], chat_tokenizer)[0]
+    assert build([[SYSTEM, *CHATS[0]]], chat_tokenizer, system_prompt="else")[0] == added
+    assert build(["why ?"], chat_tokenizer, system_prompt="go on") == build(["why ?"], chat_tokenizer)
+
+
+def test_the_system_prompt_and_options_are_the_same_in_every_pipeline(chat_tokenizer):
+    chat_tokenizer.chat_template = MOODY + chat_tokenizer.chat_template
+    data = DataConfig(system_prompt="go on", chat_template_options={"mood": "glad"})
+    row, answer = {"prompt": CHATS[0], "tools": [{"a": 1}]}, [{"role": "assistant", "content": "because"}]
+    (prompt,) = build_prompts([row], chat_tokenizer, data, max_length=0)
+    (sample,) = build_samples([{**row, "completion": answer}], chat_tokenizer, data, max_length=0)
+    (whole,) = build_samples(
+        [{"messages": [*CHATS[0], *answer], "tools": row["tools"]}], chat_tokenizer, data, max_length=0
+    )
+    rejected = [{"role": "assistant", "content": "the cat"}]
+    (pair,) = build_preferences([{**row, "chosen": answer, "rejected": rejected}], chat_tokenizer, data, max_length=0)
+    assert prompt.text.startswith('[{"a": 1}]glad: <|system|>go on')
+    assert sample == whole == pair.chosen
+    assert sample.tokens[: sample.action_mask.index(True)] == prompt.tokens
+
+
+def test_a_template_without_a_system_role_refuses_the_system_prompt(chat_tokenizer):
+    plain = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+    strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + plain
+    for template, message in ((plain, "does not render data.system_prompt"), (strict, "first is data.system_prompt")):
+        chat_tokenizer.chat_template = template
+        with pytest.raises(DataError, match=rf"prompts\[0\]: the chat template .*{message}"):
+            build([CHATS[0]], chat_tokenizer, system_prompt="go on")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tools": "[{"}, r"'tools' is '\[\{', which is no JSON"),
+        ({"tools": 3}, r"'tools' is 3; it must be a list of JSON schemas"),
+        ({"chat_template_kwargs": [1]}, r"'chat_template_kwargs' is \[1\]; it must be a mapping"),
+    ],
+)
+def test_wrong_variables_of_a_template_are_named(chat_tokenizer, row, message):
+    with pytest.raises(DataError, match=r"prompts\[0\]: " + message):
+        build([{"prompt": CHATS[0], **row}], chat_tokenizer)
 
 
 def test_bos_in_a_template_is_neither_doubled_nor_missed(chat_tokenizer):

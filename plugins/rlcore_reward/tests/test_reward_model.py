@@ -93,6 +93,15 @@ def test_a_padding_token_within_a_conversation_is_not_its_end(folder: Path) -> N
     assert plain(folder, "hi") != pytest.approx(plain(folder, "hi#yes#a|"), abs=1e-3)
 
 
+def test_the_column_tools_reaches_the_reward_models_template(folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for t in tools or [] %}{{ t.name }}{% endfor %}" + TEMPLATE
+    tokenizer.save_pretrained(folder)
+    reward = RewardModel(RewardModelConfig(path=str(folder)))
+    answer = [*CHAT, {"role": "assistant", "content": "yes", "name": None}]
+    assert reward.encode("", answer, is_ended=True, tools='[{"name": "ab"}]') == ids("abu hi|a yes|")
+
+
 @pytest.mark.parametrize("messages", [None, [*CHAT, {"role": "assistant", "content": "yes"}]], ids=["text", "chat"])
 def test_bos_is_written_once(folder: Path, messages: Any) -> None:
     """GRM #6: the template writes BOS, and the tokenizer once more; a plain text has only the tokenizer's."""
