@@ -238,12 +238,14 @@ class Pair:
         rejected: the same prompt, with the same tokens, and the other answer.
         margin: by how much the score of the chosen answer should exceed the other's, at least 0; None if unknown.
         is_tie: whether neither answer is better.
+        ref_logprobs: log-probs of both answers under a reference model; None if unknown.
     """
 
     chosen: Sample
     rejected: Sample
     margin: float | None = None
     is_tie: bool = False
+    ref_logprobs: tuple[float, float] | None = None
 
 
 @attrs.frozen

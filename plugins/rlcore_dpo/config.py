@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 import attrs
 
@@ -10,6 +11,12 @@ from rlcore.config import Workload, config, default_workload, evolve, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
+LossName = Literal[
+    "sigmoid", "robust", "hinge", "ipo", "exo", "apo_zero", "apo_down", "nca", "bco", "sppo", "discopop", "cpo",
+    "simpo", "orpo", "kto",
+]  # fmt: skip
+SFT = "sft"
+"""Name of the negative log-likelihood of chosen answers in a sum of losses."""
 SMOOTHED = ("sigmoid", "robust", "exo")
 """Losses with an assumed share of wrong labels."""
 WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
@@ -21,9 +28,10 @@ IMITATING = ("cpo", "orpo")
 class DPOConfig(BatchOptions):
     """Learn from pairs of a chosen and a rejected answer, or from answers with a verdict (`kto`)."""
 
-    loss: Literal["sigmoid", "robust", "hinge", "ipo", "exo", "apo_zero", "apo_down", "cpo", "simpo", "orpo", "kto"] = (
-        option("sigmoid", "what is minimised for each pair", source="arXiv:2305.18290")
-    )
+    loss: LossName | Mapping[str, float] = option(
+        "sigmoid", "what is minimised for each pair: a loss, or a sum of losses with their weights, such as "
+        "`{sigmoid: 1, sft: 0.1}`", source="arXiv:2305.18290",
+    )  # fmt: skip
     beta: float | None = option(
         None, "weight of the log-ratios in the loss; of orpo, weight of the odds; default: 2 for simpo, else 0.1", gt=0,
         lt=float("inf"),
@@ -54,6 +62,10 @@ class DPOConfig(BatchOptions):
         None, "compute the reference's log-probs once, before the first step, instead of in every step; needs no "
         "second copy of the weights; default: true, except for kto",
     )  # fmt: skip
+    cache_ref: bool = option(
+        True, "keep precomputed log-probs in `.ref_logprobs` beside the run's folder, for later runs with the same "
+        "rows and weights",
+    )  # fmt: skip
     batch_size: int = option(32, "pairs (of kto: answers) of one optimizer step, on all ranks together", ge=1)
     dropout: bool = option(False, "dropout as in the model's configuration")
     optimizer: OptimizerConfig = option(
@@ -67,29 +79,67 @@ def resolve(config: DPOConfig) -> DPOConfig:
     Raises:
         ConfigError: two options contradict each other; the message names the one to change.
     """
-    loss = config.loss
-    if config.label_smoothing and loss not in SMOOTHED:
+    losses = weights_of(config)
+    if config.label_smoothing and not {*losses} & {*SMOOTHED}:
         raise ConfigError(
-            f"trainer.label_smoothing = {config.label_smoothing}: loss '{loss}' has none; it belongs to "
+            f"trainer.label_smoothing = {config.label_smoothing}: loss '{next(iter(losses))}' has none; it belongs to "
             f"{', '.join(SMOOTHED)}"
         )
-    smoothing = config.label_smoothing if config.label_smoothing is not None else 1e-3 * (loss == "exo")
-    if loss == "exo" and smoothing == 0:
+    if "exo" in losses and config.label_smoothing == 0:
         raise ConfigError("trainer.label_smoothing = 0: loss 'exo' takes its logarithm; it must be above 0")
-    if loss == "kto":
+    if "kto" in losses:
         _check_kto(config)
     compares = compares_with_reference(config)
     if config.ref_model is not None and not compares:
-        reason = "reference_free is set" if config.reference_free else f"loss '{loss}' has no reference"
+        reason = "reference_free is set" if config.reference_free else f"loss '{next(iter(losses))}' has no reference"
         raise ConfigError(f"trainer.ref_model = {config.ref_model!r}: {reason}; leave it out")
-    precompute = config.precompute_ref if config.precompute_ref is not None else loss != "kto"
-    return evolve(
-        config,
-        beta=config.beta or (2.0 if loss == "simpo" else 0.1),
-        label_smoothing=smoothing,
-        sft_coef=config.sft_coef if config.sft_coef is not None else float(loss in IMITATING),
-        precompute_ref=compares and precompute,
-    )
+    precompute = config.precompute_ref if config.precompute_ref is not None else "kto" not in losses
+    return evolve(config, sft_coef=_sft_coef(config), precompute_ref=compares and precompute)
+
+
+def weights_of(config: DPOConfig) -> dict[str, float]:
+    """Return the weight of each loss of pairs that is minimised.
+
+    Raises:
+        ConfigError: a loss is unknown or cannot be part of a sum, or a weight is not positive.
+    """
+    if isinstance(config.loss, str):
+        return {config.loss: 1.0}
+    known = [name for name in get_args(LossName) if name != "kto"]
+    for name, weight in config.loss.items():
+        if name not in (*known, SFT):
+            reason = "learns from single answers, and is part of no sum" if name == "kto" else "is no loss of pairs"
+            raise ConfigError(f"trainer.loss.{name}: {reason}; the losses are {', '.join(known)} and {SFT}")
+        if not 0 < weight < float("inf"):
+            raise ConfigError(f"trainer.loss.{name} = {weight}: a weight is a finite number above 0")
+    if not (found := {name: weight for name, weight in config.loss.items() if name != SFT}):
+        raise ConfigError(
+            f"trainer.loss = {dict(config.loss)}: has no loss of pairs; add one of {', '.join(known)}, or use the "
+            "trainer 'sft'"
+        )
+    return found
+
+
+def _sft_coef(config: DPOConfig) -> float:
+    """Return the weight of the likelihood: as given, or in cpo and orpo as much as in their papers."""
+    inside = None if isinstance(config.loss, str) else config.loss.get(SFT)
+    if inside is not None and config.sft_coef is not None:
+        raise ConfigError(
+            f"trainer.sft_coef = {config.sft_coef}: trainer.loss has the term '{SFT}' already; set one of them"
+        )
+    if config.sft_coef is not None:
+        return config.sft_coef
+    return inside if inside is not None else sum(w for name, w in weights_of(config).items() if name in IMITATING)
+
+
+def beta_of(config: DPOConfig, loss: str) -> float:
+    """Return beta of a loss, by default 2 for simpo, else 0.1."""
+    return config.beta or (2.0 if loss == "simpo" else 0.1)
+
+
+def smoothing_of(config: DPOConfig, loss: str) -> float:
+    """Return the assumed share of wrong labels of a loss, by default 0.001 for exo, else 0."""
+    return config.label_smoothing if config.label_smoothing is not None else 1e-3 * (loss == "exo")
 
 
 def _check_kto(config: DPOConfig) -> None:
@@ -111,7 +161,7 @@ def _check_kto(config: DPOConfig) -> None:
 
 def compares_with_reference(config: DPOConfig) -> bool:
     """Return whether the loss contains log-probs of a reference."""
-    return config.loss not in WITHOUT_REFERENCE and not config.reference_free
+    return not config.reference_free and not {*weights_of(config)} <= {*WITHOUT_REFERENCE}
 
 
 def sample_pipeline(config: DPOConfig) -> str:

@@ -14,7 +14,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, micro_batches, stack_samples
 from rlcore.types import LabelledSample, Pair, Sample, Trajectories
-from rlcore_dpo.config import DPOConfig
+from rlcore_dpo.config import DPOConfig, beta_of
 from rlcore_dpo.loss import kto_loss, mismatch
 from rlcore_dpo.reference import Reference, summed
 
@@ -112,7 +112,7 @@ class KTOObjective:
     def loss(self, part: Trajectories, *, kl: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each answer, float[B], and its metrics."""
         config, labels = self.config, part["labels"]
-        beta = float(config.beta or 0)
+        beta = beta_of(config, "kto")
         ratios = self._ratios(part)
         total = kto_loss(
             ratios, labels, kl, beta=beta, desirable=config.desirable_weight, undesirable=config.undesirable_weight

@@ -88,6 +88,44 @@ def orpo_loss(chosen: Tensor, rejected: Tensor, *, beta: float) -> Tensor:
     return -beta * F.logsigmoid(log_odds(chosen) - log_odds(rejected))
 
 
+def nca_loss(chosen: Tensor, rejected: Tensor, *, beta: float) -> Tensor:
+    """Return -log sigmoid(beta chosen) - (log sigmoid(-beta chosen) + log sigmoid(-beta rejected)) / 2.
+
+    It keeps the likelihood of chosen answers from falling with that of rejected ones. Chen et al. 2024,
+    arXiv:2402.05369, the NCA loss for pairs.
+    """
+    both = F.logsigmoid(-beta * chosen) + F.logsigmoid(-beta * rejected)
+    return -F.logsigmoid(beta * chosen) - both / 2
+
+
+def bco_loss(chosen: Tensor, rejected: Tensor, *, beta: float) -> Tensor:
+    """Return -log sigmoid(beta chosen) - log sigmoid(-beta rejected): a classifier of single answers.
+
+    Jung et al. 2024, arXiv:2404.04656, without the reward shift delta, a running mean of the rewards.
+    """
+    return -F.logsigmoid(beta * chosen) - F.logsigmoid(-beta * rejected)
+
+
+def sppo_loss(chosen: Tensor, rejected: Tensor, *, beta: float) -> Tensor:
+    """Return (chosen - 1 / (2 beta))^2 + (rejected + 1 / (2 beta))^2: a step of self-play with certain labels.
+
+    Wu et al. 2024, arXiv:2405.00675, eq. 4.7, where 1 / beta is called eta, with win probabilities of 1 and 0.
+    """
+    goal = 1 / (2 * beta)
+    return (chosen - goal) ** 2 + (rejected + goal) ** 2
+
+
+def discopop_loss(chosen: Tensor, rejected: Tensor, *, beta: float, tau: float = 0.05) -> Tensor:
+    """Return (1 - g) (-log sigmoid(x)) + g exp(-x), x = beta (chosen - rejected), g = sigmoid(x / tau).
+
+    A logistic loss where the rejected answer is likelier, else an exponential one; neither convex nor monotonic. Lu et
+    al. 2024, arXiv:2406.08414, the log-ratio modulated loss.
+    """
+    x = beta * (chosen - rejected)
+    logistic = -F.logsigmoid(x) * torch.sigmoid(-x / tau)
+    return logistic + torch.exp(F.logsigmoid(x / tau) - x)  # the product overflows where x is far below 0
+
+
 def kto_loss(
     ratios: Tensor, labels: Tensor, kl: Tensor, *, beta: float, desirable: float = 1.0, undesirable: float = 1.0
 ) -> Tensor:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor
 
 from rlcore.errors import DataError
@@ -14,31 +15,53 @@ from rlcore.protocols import Policy
 from rlcore.training import stack_pairs, usable_pairs
 from rlcore.types import Pair, Trajectories
 from rlcore_dpo import loss as losses
-from rlcore_dpo.config import DPOConfig
+from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
 from rlcore_dpo.reference import Reference, summed
 
 ROUNDING = 1e-6
 """Relative error of the log-prob of an answer: at step 0 the policy equals its reference up to this."""
-PairLoss = Callable[[Tensor, Tensor], Tensor]
+MEAN = ("simpo", "orpo")
+"""Losses of means over the tokens of an answer; `ipo` is another one by default."""
 
 
-def pair_loss(config: DPOConfig) -> PairLoss:
-    """Return the function of `loss.py` that the options name, with its options."""
-    smoothed = {"label_smoothing": config.label_smoothing}
-    table: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
-        "sigmoid": (losses.sigmoid_loss, smoothed),
-        "robust": (losses.robust_loss, smoothed),
-        "hinge": (losses.hinge_loss, {}),
-        "ipo": (losses.ipo_loss, {}),
-        "exo": (losses.exo_loss, smoothed),
-        "apo_zero": (losses.apo_zero_loss, {}),
-        "apo_down": (losses.apo_down_loss, {}),
-        "cpo": (losses.sigmoid_loss, {}),
-        "simpo": (losses.simpo_loss, {"gamma": config.gamma}),
-        "orpo": (losses.orpo_loss, {}),
-    }
-    function, options = table[config.loss]
-    return partial(function, beta=config.beta, **options)
+@attrs.frozen
+class Term:
+    """A loss of pairs in a sum.
+
+    Attributes:
+        name: of the loss.
+        weight: in the sum.
+        beta: of the loss.
+        function: returns the loss of each pair, float[P], of two float[P].
+        takes_means: whether these are means over the tokens of an answer, instead of sums.
+        compares: whether they are log-ratios to the reference, instead of log-probs.
+    """
+
+    name: str
+    weight: float
+    beta: float
+    function: Callable[..., Tensor]
+    takes_means: bool
+    compares: bool
+
+
+def terms_of(config: DPOConfig) -> list[Term]:
+    """Return the losses that the options name, with their options."""
+    return [_term(config, name, weight) for name, weight in weights_of(config).items()]
+
+
+def _term(config: DPOConfig, name: str, weight: float) -> Term:
+    function: Callable[..., Tensor] = getattr(losses, f"{'sigmoid' if name == 'cpo' else name}_loss")
+    beta, options = beta_of(config, name), {}
+    if name in SMOOTHED:
+        options["label_smoothing"] = smoothing_of(config, name)
+    if name == "simpo":
+        options["gamma"] = config.gamma
+    return Term(
+        name, weight, beta, partial(function, beta=beta, **options),
+        takes_means=name in MEAN or (name == "ipo" and config.average == "mean"),
+        compares=name not in WITHOUT_REFERENCE and not config.reference_free,
+    )  # fmt: skip
 
 
 def read_pairs(rows: Sequence[Any], what: str) -> list[Pair]:
@@ -70,8 +93,7 @@ class PairObjective:
 
     def __init__(self, config: DPOConfig, policy: Policy, reference: Reference) -> None:
         self.config, self.policy, self.reference = config, policy, reference
-        self.pair_loss = pair_loss(config)
-        self.takes_means = config.loss in ("simpo", "orpo") or (config.loss == "ipo" and config.average == "mean")
+        self.terms = terms_of(config)
 
     def loss_of(self, batch: Trajectories) -> Callable[[Trajectories], tuple[Tensor, dict[str, Tensor]]]:
         """Return the loss function of the parts of a batch, the pairs of an optimizer step on all ranks."""
@@ -86,34 +108,52 @@ class PairObjective:
             part: 2 P rows, chosen and rejected answers in turn.
             sft_weight: factor of the negative log-likelihood of each chosen answer.
         """
-        config = self.config
-        is_full = config.nll == "full" and bool(config.sft_coef)
+        is_full = self.config.nll == "full" and bool(self.config.sft_coef)
         logprobs = self.policy.score(with_prompts(part) if is_full else part).logprobs
         sums = summed(logprobs, part.action_mask)
         ratios = sums - self.reference.logprobs(part) if self.reference.is_used else sums
-        scores = ratios / part.num_actions.clamp(min=1) if self.takes_means else ratios
-        chosen, rejected = scores[::2], scores[1::2]
-        preference = self.pair_loss(chosen, rejected)
-        total, metrics = preference, {}
-        if config.sft_coef:
+        preference, metrics = self._preference(part, sums, ratios)
+        total = preference
+        if self.config.sft_coef:
             likelihood = (summed(logprobs, with_prompts(part).action_mask) if is_full else sums)[::2]
             total = preference - sft_weight * likelihood
-            metrics = {"loss/preference": preference, "loss/sft": total - preference}
-        beta, won = float(config.beta or 0), chosen - rejected > self._rounding(part, sums)
+            metrics |= {"loss/preference": preference, "loss/sft": total - preference}
         return total, {
-            "loss/total": total, **metrics, "rewards/chosen": beta * chosen, "rewards/rejected": beta * rejected,
-            "rewards/accuracies": won.float(), "rewards/margins": beta * (chosen - rejected),
+            "loss/total": total, **metrics, **self._rewards(part, sums, ratios),
             "logps/chosen": sums[::2], "logps/rejected": sums[1::2],
         }  # fmt: skip
 
-    def _rounding(self, part: Trajectories, sums: Tensor) -> Tensor:
-        """Return up to which difference two scores are equal: float[P]. Equal answers are no wins."""
+    def _preference(self, part: Trajectories, sums: Tensor, ratios: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted sum of the losses, float[P], and where there are several, each with its weight."""
+        found = {}
+        for term in self.terms:
+            scores = _scores(term, part, sums, ratios)
+            found[f"loss/{term.name}"] = term.weight * term.function(scores[::2], scores[1::2])
+        total = torch.stack(list(found.values())).sum(0)
+        return total, found if len(found) > 1 else {}
+
+    def _rewards(self, part: Trajectories, sums: Tensor, ratios: Tensor) -> dict[str, Tensor]:
+        """Return the metrics of the answers, as the first loss compares them."""
+        term = self.terms[0]
+        scores = _scores(term, part, sums, ratios)
+        chosen, rejected = scores[::2], scores[1::2]
+        # Up to rounding, two scores are equal. Equal answers are no wins.
         sizes = sums.detach().abs() + 1
-        sizes = ROUNDING * (sizes / part.num_actions.clamp(min=1) if self.takes_means else sizes)
-        return sizes[::2] + sizes[1::2]
+        rounding = ROUNDING * (sizes / part.num_actions.clamp(min=1) if term.takes_means else sizes)
+        won = chosen - rejected > rounding[::2] + rounding[1::2]
+        return {
+            "rewards/chosen": term.beta * chosen, "rewards/rejected": term.beta * rejected,
+            "rewards/accuracies": won.float(), "rewards/margins": term.beta * (chosen - rejected),
+        }  # fmt: skip
 
     def _imitated(self, batch: Trajectories) -> Tensor:
         return (with_prompts(batch) if self.config.nll == "full" else batch).num_actions
+
+
+def _scores(term: Term, part: Trajectories, sums: Tensor, ratios: Tensor) -> Tensor:
+    """Return what a loss compares: float[2 P]."""
+    scores = ratios if term.compares else sums
+    return scores / part.num_actions.clamp(min=1) if term.takes_means else scores
 
 
 def with_prompts(batch: Trajectories) -> Trajectories:

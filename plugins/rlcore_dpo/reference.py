@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.errors import CheckpointError
+from rlcore.errors import CheckpointError, ConfigError, DataError
+from rlcore.logging import get_logger
 from rlcore.protocols import Policy
 from rlcore.training import Run, eval_mode, stack_samples
-from rlcore.types import PolicyOutputs, Sample, Trajectories, sequences_of
+from rlcore.types import Pair, PolicyOutputs, Sample, Trajectories, sequences_of
 from rlcore_dpo.config import DPOConfig, compares_with_reference
+from rlcore_dpo.reference_cache import FOLDER, ReferenceCache
 
+Scores = Callable[[Trajectories], PolicyOutputs]
 COLUMN = "ref_logprobs"
 """Column of a batch with the reference's log-prob of each answer: float[B]."""
 
@@ -41,7 +44,8 @@ class Reference:
         self.config, self.run, self.policy, self.rows = config, run, policy, rows
         self.tables: list[Tensor] | None = None
         self.is_used = compares_with_reference(config)
-        in_steps = self.is_used and not config.precompute_ref
+        self.is_precomputed = self.is_used and (_has_ref_logprobs(rows[0], config) or bool(config.precompute_ref))
+        in_steps = self.is_used and not self.is_precomputed
         self.other = run.build_frozen(config.ref_model) if in_steps and config.ref_model is not None else None
 
     def attach(self, batch: Trajectories, table: int, indices: Sequence[int]) -> Trajectories:
@@ -52,7 +56,7 @@ class Reference:
             table: 0 for rows that are trained on, 1 for held-out rows.
             indices: the rows.
         """
-        if not self.config.precompute_ref:
+        if not self.is_precomputed:
             return batch
         self.precompute()
         assert self.tables is not None  # noqa: S101  for the type checker
@@ -65,50 +69,85 @@ class Reference:
         return self._scored(part, self._reference)
 
     def precompute(self) -> None:
-        """Fill the tables, unless they are: in chunks that depend neither on the shuffle nor on the number of ranks.
+        """Fill the tables, unless they are: from the rows, the cache, or else with the reference.
 
         Raises:
             CheckpointError: the policy has changed, so that it is no longer the reference.
         """
         if self.tables is not None:
             return
+        tables = [_given(rows) for rows in self.rows]
+        if any(table is None for table in tables):
+            score, module = self._scorer()
+            passes = f"{self._rows_of_pass()} {self.config.micro_batch_tokens} {self.run.ranks.mixed_precision}"
+            cache = ReferenceCache(self.run.dir.parent / FOLDER, module, passes) if self.config.cache_ref else None
+            with eval_mode(module), torch.no_grad():
+                for i, rows in enumerate(self.rows):
+                    tables[i] = self._found(rows, score, cache) if tables[i] is None else tables[i]
+        self.tables = [table for table in tables if table is not None]
+
+    def _scorer(self) -> tuple[Scores, torch.nn.Module]:
+        """Return the function that computes the reference's outputs, and its module."""
         named = self.config.ref_model
-        other = None if named is None else self.run.build_frozen(named)
-        score: Callable[[Trajectories], PolicyOutputs]
-        if other is not None:
-            score = other.score
-        elif is_built_with_reference(self.config, self.run):
-            score = self.policy.reference_score
-        elif self.run.step:
+        if named is not None:
+            other = self.run.build_frozen(named)
+            return other.score, other.module
+        if is_built_with_reference(self.config, self.run):
+            return self.policy.reference_score, self.policy.module
+        if self.run.step:
             raise CheckpointError(
                 "the checkpoint has no reference log-probs, and the policy has changed since the start: resume with "
                 "trainer.precompute_ref=false, as the run was begun"
             )
-        else:  # before the first step, the policy is its own reference
-            score = self.policy.score
-        module = (other or self.policy).module
-        with eval_mode(module), torch.no_grad():
-            self.tables = [self._table(rows, score) for rows in self.rows]
+        return self.policy.score, self.policy.module  # before the first step, the policy is its own reference
 
-    def _table(self, rows: Sequence[Any], score: Callable[[Trajectories], PolicyOutputs]) -> Tensor:
-        """Return the log-probs of the sequences of rows: float[rows, 2]; each rank computes a share of the chunks."""
+    def _found(self, rows: Sequence[Any], score: Scores, cache: ReferenceCache | None) -> Tensor:
+        """Return the log-probs of the sequences of rows, from the cache if it has them: float[rows, 2].
+
+        Those from the cache are used if the first pass over the rows, computed again, gives the same numbers.
+        """
+        if cache is None:
+            return self._table(rows, score)
+        ranks = self.run.ranks
+        kept: Tensor | None = ranks.on_main(lambda: cache.load(rows))
+        if kept is not None:
+            first = self._chunks(rows)[0]
+            again = self._pass(rows, first, score)
+            if ranks.on_main(lambda: torch.equal(torch.tensor(again).view(-1, 2), kept[first])):
+                get_logger("dpo").info("reference log-probs of an earlier run are used", rows=len(rows))
+                return kept
+        table = self._table(rows, score)
+        if ranks.is_main:
+            cache.save(rows, table)
+        return table
+
+    def _table(self, rows: Sequence[Any], score: Scores) -> Tensor:
+        """Return the log-probs of the sequences of rows: float[rows, 2]; each rank computes a share of the chunks.
+
+        These depend neither on the order of training nor on the number of ranks.
+        """
         ranks, table = self.run.ranks, torch.zeros(len(rows), 2)
         chunks = self._chunks(rows)
         # Ranks that have one chunk less compute the first one too: a wrapped module waits for all ranks in each pass.
         mine = [*ranks.share(len(chunks)), 0][: -(-len(chunks) // ranks.world)]
-        found: list[tuple[list[int], list[float]]] = []
-        for chunk in (chunks[number] for number in mine):
-            samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
-            found.append((chunk, self._scored(stack_samples(samples).to(ranks.device), score).tolist()))
+        found = [(chunks[number], self._pass(rows, chunks[number], score)) for number in mine]
         for chunk, values in ranks.gather(found):
             table[chunk] = torch.tensor(values).view(-1, 2)
         return table
+
+    def _pass(self, rows: Sequence[Any], chunk: Sequence[int], score: Scores) -> list[float]:
+        samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
+        return self._scored(stack_samples(samples).to(self.run.ranks.device), score).tolist()
+
+    def _rows_of_pass(self) -> int:
+        config = self.config
+        return max(config.micro_batch_size or 2 * config.batch_size, 2) // 2
 
     def _chunks(self, rows: Sequence[Any]) -> list[list[int]]:
         """Return the rows of each forward pass, sorted by length, as `micro_batches` bounds a pass."""
         config = self.config
         longest = [max(len(sample.tokens) for sample in sequences_of(row)) for row in rows]
-        most = max(config.micro_batch_size or 2 * config.batch_size, 2) // 2
+        most = self._rows_of_pass()
         chunks: list[list[int]] = []
         for i in sorted(range(len(rows)), key=lambda i: -longest[i]):
             last = chunks[-1] if chunks else []
@@ -122,7 +161,7 @@ class Reference:
         return self.policy.reference_score(part) if self.other is None else self.other.score(part)
 
     @torch.no_grad()
-    def _scored(self, part: Trajectories, score: Callable[[Trajectories], PolicyOutputs]) -> Tensor:
+    def _scored(self, part: Trajectories, score: Scores) -> Tensor:
         return summed(score(part).logprobs, part.action_mask)
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,6 +182,37 @@ class Reference:
                 f"rows, now there are {counts}: resume with the original data, or set trainer.precompute_ref=false"
             )
         self.tables = tables
+
+
+def _has_ref_logprobs(rows: Sequence[Any], config: DPOConfig) -> bool:
+    """Return whether the rows come with the log-probs of a reference, which are then used.
+
+    Raises:
+        ConfigError: `ref_model` names another reference.
+    """
+    if _given(rows) is None:
+        return False
+    if config.ref_model is not None:
+        raise ConfigError(
+            f"trainer.ref_model = {config.ref_model!r}: the rows have log-probs of a reference (ref_chosen_logps); "
+            "leave it out, or remove these columns"
+        )
+    return True
+
+
+def _given(rows: Sequence[Any]) -> Tensor | None:
+    """Return the log-probs of a reference that rows come with: float[rows, 2]; None if they have none.
+
+    Raises:
+        DataError: only some rows have them.
+    """
+    given = [row.ref_logprobs for row in rows if isinstance(row, Pair) and row.ref_logprobs is not None]
+    if 0 < len(given) < len(rows):
+        raise DataError(
+            f"{len(given)} of {len(rows)} rows have log-probs of a reference (ref_chosen_logps, ref_rejected_logps); "
+            "give them for all rows, or remove these columns"
+        )
+    return torch.tensor(given).view(-1, 2) if given or not rows else None
 
 
 def summed(logprobs: Tensor, action_mask: Tensor) -> Tensor:

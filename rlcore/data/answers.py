@@ -116,11 +116,30 @@ def tokenise_answers(
     parts = (_tokenise_chats if is_chat else _tokenise_texts)(exchanges, tokenizer, data)
     samples = []
     for each, (prompt, answers) in zip(exchanges, parts, strict=True):
-        start = _cut(missing_opening(prompt or answers[0][0], opening) + prompt, tokenizer, data, each.where)
-        samples.append(
-            tuple(_join(start, *answer, data.max_sample_tokens, max_length, each.where) for answer in answers)
-        )
+        start = missing_opening(prompt or answers[0][0], opening) + prompt
+        samples.append(join_answers(start, answers, tokenizer, data, max_length=max_length, where=each.where))
     return samples
+
+
+def join_answers(
+    prompt: list[int], answers: Sequence[tuple[list[int], int]], tokenizer: PreTrainedTokenizerBase, data: DataConfig,
+    *, max_length: int, where: str,
+) -> tuple[Sample, ...]:  # fmt: skip
+    """Return the prompt with each answer, truncated as `data` says.
+
+    Args:
+        prompt: token ids.
+        answers: the token ids of each answer, and how many of them are chosen; those after them close its turn.
+        tokenizer: the policy's tokenizer.
+        data: the options; its own sources are not read.
+        max_length: length of the model's context in tokens; 0 if it is unbounded.
+        where: the row, for errors.
+
+    Raises:
+        DataError: a sequence is longer than `max_length`.
+    """
+    start = _cut(prompt, tokenizer, data, where)
+    return tuple(_join(start, *answer, data.max_sample_tokens, max_length, where) for answer in answers)
 
 
 _Parts = tuple[list[int], list[tuple[list[int], int]]]

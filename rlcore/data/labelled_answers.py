@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.data.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore.data.chat import template_variables
-from rlcore.data.preferences import read_preference
+from rlcore.data.preferences import ANSWERS, read_preference
 from rlcore.data.sources import load_source
+from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.data.tokens import encode as encode_texts
 from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, truncated
 from rlcore.errors import DataError
@@ -33,7 +34,8 @@ def build_unpaired(
 
     A row is a mapping with `prompt` (or `data.prompt_column`), `completion` and `label`, true or false; prompt and
     completion are strings, or lists of {role, content} messages. A row with `chosen` and `rejected` gives a pair, as in
-    `rlcore.data.preferences.build_preferences`: its answers are a desirable and an undesirable one.
+    `rlcore.data.preferences.build_preferences`: its answers are a desirable and an undesirable one. Instead of texts,
+    all rows may have token ids, `prompt_ids` and `completion_ids`.
 
     The arguments are those of `rlcore.protocols.SamplePipeline`.
 
@@ -41,12 +43,15 @@ def build_unpaired(
         DataError: a row is invalid; the message names the first such row and the reason.
     """
     rows = list(number_rows(load_source(source, what), what))
-    exchanges = [_read_labelled(row, data.prompt_column, where) for where, row in rows]
-    labels = [_read_label(row, where) for where, row in rows]
-    sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
+    answers = next((parts for parts in (("completion",), ANSWERS) if are_token_ids(rows, parts)), None)
+    if answers is not None:
+        sequences = read_token_ids(rows, answers, tokenizer, data, max_length=max_length)
+    else:
+        exchanges = [_read_labelled(row, data.prompt_column, where) for where, row in rows]
+        sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
     return [
-        Pair(made[0], made[1]) if label is None else LabelledSample(made[0], label)
-        for made, label in zip(sequences, labels, strict=True)
+        Pair(made[0], made[1]) if len(made) == 2 else LabelledSample(made[0], _read_label(row, where))
+        for made, (where, row) in zip(sequences, rows, strict=True)
     ]
 
 
@@ -69,9 +74,7 @@ def _read_labelled(row: Mapping[str, Any], prompt_column: str, where: str) -> Ex
     return Exchange(where, prompt, (completion,), template_variables(row, where))
 
 
-def _read_label(row: Mapping[str, Any], where: str) -> bool | None:
-    if row.get("completion") is None:
-        return None
+def _read_label(row: Mapping[str, Any], where: str) -> bool:
     label = row.get("label")
     if isinstance(label, bool) or label in (0, 1):
         return bool(label)

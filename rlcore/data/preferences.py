@@ -13,6 +13,7 @@ from rlcore.data.answers import Content, Exchange, number_rows, read_content, to
 from rlcore.data.chat import template_variables, without_none
 from rlcore.data.samples import stack_samples
 from rlcore.data.sources import load_source
+from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
+ANSWERS = ("chosen", "rejected")
+REF_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 TIE = "tie"
 """Value of the column `label` of a row whose answers are equally good."""
 
@@ -35,7 +38,9 @@ def build_preferences(
     A row is a mapping with `chosen` and `rejected`, and usually `prompt` (or `data.prompt_column`): all strings, or all
     lists of {role, content} messages. Without a prompt, the answers contain it: it is what both begin with, in whole
     words or whole messages. A prompt that is a string beside answers that are whole conversations is read from these.
-    `margin` is a number of at least 0, and `label: tie` marks answers that are equally good.
+    `margin` is a number of at least 0, and `label: tie` marks answers that are equally good. Instead of texts, all rows
+    may have token ids, `prompt_ids`, `chosen_ids` and `rejected_ids` (`read_token_ids`). `ref_chosen_logps` and
+    `ref_rejected_logps` are the log-probs of the answers under a reference model.
 
     An answer that is empty, or that `data.max_sample_tokens` cuts off, has no chosen token; `usable_pairs` drops it.
 
@@ -45,13 +50,18 @@ def build_preferences(
         DataError: a row is invalid; the message names the first such row and the reason.
     """
     rows = list(number_rows(load_source(source, what), what))
-    exchanges = [read_preference(row, data.prompt_column, where) for where, row in rows]
-    margins = [_read_margin(row, where) for where, row in rows]
-    sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
+    if are_token_ids(rows, ANSWERS):
+        sequences = read_token_ids(rows, ANSWERS, tokenizer, data, max_length=max_length)
+    else:
+        exchanges = [read_preference(row, data.prompt_column, where) for where, row in rows]
+        sequences = tokenise_answers(exchanges, tokenizer, data, max_length=max_length)
     return [
-        Pair(chosen, rejected, margin, row.get("label") == TIE)
-        for (chosen, rejected), margin, (_, row) in zip(sequences, margins, rows, strict=True)
-    ]
+        Pair(
+            chosen, rejected, _read_margin(row, where), is_tie=row.get("label") == TIE,
+            ref_logprobs=_read_ref_logprobs(row, where),
+        )
+        for (chosen, rejected), (where, row) in zip(sequences, rows, strict=True)
+    ]  # fmt: skip
 
 
 build_preferences.example_rows = [  # type: ignore[attr-defined]  # read by the conformance kit
@@ -127,6 +137,18 @@ def _read_margin(row: Mapping[str, Any], where: str) -> float | None:
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < math.inf:
         raise DataError(f"{where}: 'margin' is {shorten(margin)}; it must be a finite number of at least 0")
     return float(margin)
+
+
+def _read_ref_logprobs(row: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+    values = [row.get(key) for key in REF_LOGPROBS]
+    if all(value is None for value in values):
+        return None
+    for key, value in zip(REF_LOGPROBS, values, strict=True):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(
+                f"{where}: '{key}' is {shorten(value)}; it must be the log-prob of the answer, a finite number"
+            )
+    return float(values[0]), float(values[1])  # type: ignore[arg-type]
 
 
 def stack_pairs(pairs: Sequence[Pair]) -> Trajectories:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from datasets import Dataset
 
@@ -94,6 +96,13 @@ def test_forms_of_a_conversation_give_the_same_pair(row, chat_tokenizer):
         assert list(sample.tokens) == whole
         assert sample.action_mask.index(True) == len(head)
         assert text_of(sample, chat_tokenizer)[1].startswith(answer["content"])
+
+
+def test_rows_stay_as_they_were(chat_tokenizer):
+    row = {**CHATS["keys filled with None"], "tools": [{"a": 1, "b": None}]}
+    before = copy.deepcopy(row)
+    build([row], chat_tokenizer)
+    assert row == before
 
 
 def test_a_template_receives_tools_and_further_variables(chat_tokenizer):

@@ -49,6 +49,21 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[float, flo
     "apo_down": (
         lambda c, r: loss.apo_down_loss(c, r, beta=0.3), lambda c, r: sigma(0.3 * c) + 1 - sigma(0.3 * (c - r)),
     ),
+    "nca": (
+        lambda c, r: loss.nca_loss(c, r, beta=0.3),
+        lambda c, r: -math.log(sigma(0.3 * c)) - 0.5 * math.log(sigma(-0.3 * c)) - 0.5 * math.log(sigma(-0.3 * r)),
+    ),
+    "bco": (
+        lambda c, r: loss.bco_loss(c, r, beta=0.3), lambda c, r: -math.log(sigma(0.3 * c) * (1 - sigma(0.3 * r))),
+    ),
+    "sppo": (
+        lambda c, r: loss.sppo_loss(c, r, beta=0.25), lambda c, r: (c - 2) ** 2 + (r + 2) ** 2,
+    ),
+    "discopop": (
+        lambda c, r: loss.discopop_loss(c, r, beta=0.3),
+        lambda c, r: math.exp(-0.3 * (c - r)) * sigma(6 * (c - r))
+        - math.log(sigma(0.3 * (c - r))) * (1 - sigma(6 * (c - r))),
+    ),
     "simpo": (
         lambda c, r: loss.simpo_loss(c, r, beta=2.0, gamma=0.5), lambda c, r: -math.log(sigma(2 * (c - r) - 0.5)),
     ),
@@ -82,6 +97,11 @@ def test_values_by_hand() -> None:
     assert loss.ipo_loss(5 * one, zero, beta=0.1).item() == 0
     assert loss.apo_zero_loss(zero, zero, beta=0.1).item() == 1
     assert loss.apo_down_loss(zero, zero, beta=0.1).item() == 1
+    assert loss.nca_loss(zero, zero, beta=0.1).item() == pytest.approx(2 * math.log(2))
+    assert loss.bco_loss(10 * one, zero, beta=0.1).item() == pytest.approx(0.313262 + 0.693147, abs=1e-5)
+    assert loss.sppo_loss(5 * one, 0 * one, beta=0.1).item() == pytest.approx(25)
+    # x = .1, g = sigmoid(2) = .880797: .119203 * .644397 + .880797 * exp(-.1)
+    assert loss.discopop_loss(one, zero, beta=0.1).item() == pytest.approx(0.0768141 + 0.7969785, abs=1e-5)
     # e = 1/2 in both distributions would be 0; here KL((.5, .5), (.9, .1)) = .5 log(.25 / .09)
     assert loss.exo_loss(zero, zero, beta=0.1, label_smoothing=0.1).item() == pytest.approx(0.5 * math.log(25 / 9))
 

@@ -1,0 +1,162 @@
+"""Losses of pairs in runs: gradients against plain transformers, options, resumption."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from dpo_making import LABELLED, ROWS, answer, gradients, logprobs_of, make, perturbed
+from transformers import GPT2LMHeadModel
+
+import rlcore
+from rlcore.config import structure
+from rlcore.errors import ConfigError, DataError
+from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore.types import Pair
+from rlcore_dpo.config import DPOConfig, beta_of, resolve, smoothing_of
+
+
+def expected_loss(name: str, plain: Any, reference: Any, pairs: list[Pair]) -> torch.Tensor:
+    losses, likelihood, tokens = [], torch.zeros(()), 0
+    for pair in pairs:
+        c, r = answer(plain, pair.chosen), answer(plain, pair.rejected)
+        rc, rr = (answer(reference, sample).detach() for sample in (pair.chosen, pair.rejected))
+        if name == "sum":
+            odd = -F.logsigmoid(0.1 * ((c.sum() - rc.sum()) - (r.sum() - rr.sum())))
+            losses.append(odd + 2 * -F.logsigmoid(2 * (c.mean() - r.mean()) - 0.5))
+        elif name == "sigmoid":
+            losses.append(-F.logsigmoid(0.1 * ((c.sum() - rc.sum()) - (r.sum() - rr.sum()))))
+        elif name == "ipo":
+            losses.append(((c.mean() - rc.mean()) - (r.mean() - rr.mean()) - 5) ** 2)
+        elif name == "simpo":
+            losses.append(-F.logsigmoid(2 * (c.mean() - r.mean()) - 0.5))
+        elif name == "cpo":
+            losses.append(-F.logsigmoid(0.1 * (c.sum() - r.sum())))
+        else:
+            odds = [mean - torch.log(-torch.expm1(mean)) for mean in (c.mean(), r.mean())]
+            losses.append(-0.1 * F.logsigmoid(odds[0] - odds[1]))
+        nll = -(logprobs_of(plain, pair.chosen) if name == "orpo full" else c)
+        likelihood, tokens = likelihood + nll.sum(), tokens + len(nll)
+    coef = {"sigmoid": 0.3, "sum": 0.3, "cpo": 1.0, "orpo": 1.0, "orpo full": 1.0}.get(name, 0.0)
+    return torch.stack(losses).mean() + coef * likelihood / tokens
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "ipo", "simpo", "cpo", "orpo", "orpo full", "sum"])
+def test_the_gradient_is_that_of_the_equation_in_any_split(tmp_path: Path, name: str) -> None:
+    model = make_llama()
+    reference, plain = copy.deepcopy(model), perturbed(model)
+    options = {"sft_coef": 0.3} if name == "sigmoid" else {"nll": "full"} if name == "orpo full" else {}
+    loss = {"sigmoid": 1, "simpo": 2, "sft": 0.3} if name == "sum" else name.removesuffix(" full")
+    trainer = make(tmp_path, model, loss=loss, **options)
+    if trainer.config.precompute_ref:
+        trainer.reference.precompute()
+    model.load_state_dict(plain.state_dict())
+    indices = [4, 0, 7, 2, 9, 1]
+    expected_loss(name, plain, reference, [trainer.rows[i] for i in indices]).backward()
+    for size in (0, 6, 4, 2):  # 1, 2, 3 and 6 micro-batches
+        found = gradients(trainer, trainer.batch(indices, table=0), size)
+        for key, parameter in plain.named_parameters():
+            assert parameter.grad is not None
+            assert torch.allclose(found[f"model.{key}"], parameter.grad, atol=2e-5, rtol=1e-3), key
+
+
+@pytest.mark.parametrize("sections", [{}, {"model": {"peft": {"type": "lora", "r": 2}}}], ids=["full", "lora"])
+def test_at_step_0_the_policy_is_its_reference(tmp_path: Path, sections: Any) -> None:
+    trainer = make(tmp_path, make_gpt2(), sections=sections, held_out=ROWS[:3])
+    for metrics in (trainer.validation(), next(trainer.steps())):
+        assert metrics["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
+        assert metrics["rewards/margins"] == pytest.approx(0, abs=1e-6)
+        assert metrics["rewards/accuracies"] == 0  # ties are no wins
+
+
+def test_pairs_stay_together_and_padding_is_not_read(tmp_path: Path) -> None:
+    trainer = make(tmp_path, make_gpt2(), micro_batch_tokens=12, loss="ipo")
+    batch = trainer.batch(range(6), table=0)
+    whole = trainer.objective.loss(batch, sft_weight=torch.zeros(()))[0]
+    garbage = torch.where(batch.mask, batch.tokens, 29)
+    spoilt = trainer.objective.loss(
+        type(batch)(garbage, batch.mask, batch.action_mask, batch.ended, batch.columns), sft_weight=torch.zeros(())
+    )[0]
+    assert torch.allclose(whole, spoilt, atol=1e-5)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"loss": "hinge", "label_smoothing": 0.1}, "trainer.label_smoothing = 0.1: loss 'hinge' has none"),
+    ({"loss": "exo", "label_smoothing": 0.0}, "loss 'exo' takes its logarithm; it must be above 0"),
+    ({"loss": "robust", "label_smoothing": 0.5}, r"label_smoothing = 0.5: must lie in \[0, 0.5\)"),
+    ({"loss": "simpo", "ref_model": "x"}, "trainer.ref_model = 'x': loss 'simpo' has no reference"),
+    ({"reference_free": True, "ref_model": "x"}, "reference_free is set"),
+    ({"loss": "kto", "batch_size": 1}, "trainer.batch_size = 1: loss 'kto' compares"),
+    ({"loss": "kto", "precompute_ref": True}, "trainer.precompute_ref = true: loss 'kto'"),
+    ({"loss": "kto", "reference_free": True}, "trainer.reference_free = true: loss 'kto'"),
+    ({"loss": "kto", "sft_coef": 1.0}, "trainer.sft_coef = 1.0: loss 'kto'"),
+    ({"loss": {"sigmoid": 1, "kto": 1}}, "trainer.loss.kto: learns from single answers, and is part of no sum"),
+    ({"loss": {"sigmod": 1}}, "trainer.loss.sigmod: is no loss of pairs; the losses are sigmoid, robust"),
+    ({"loss": {"hinge": 0}}, "trainer.loss.hinge = 0.0: a weight is a finite number above 0"),
+    ({"loss": {"sft": 1}}, "has no loss of pairs; add one of sigmoid, .* or use the trainer 'sft'"),
+    ({"loss": {"hinge": 1, "sft": 1}, "sft_coef": 2}, "trainer.sft_coef = 2.0: trainer.loss has the term 'sft'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(structure(DPOConfig, options, where="test"))
+
+
+def test_prompts_of_an_encoder_decoder_have_no_likelihood(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.nll = 'full': the prompts of an encoder-decoder"):
+        make(tmp_path, make_t5(), loss="orpo", nll="full")
+    assert next(make(tmp_path / "x", make_t5()).steps())["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_defaults_follow_the_loss() -> None:
+    simpo, orpo = (resolve(DPOConfig(loss=name)) for name in ("simpo", "orpo"))
+    assert (beta_of(simpo, "simpo"), simpo.sft_coef, simpo.precompute_ref) == (2.0, 0.0, False)
+    assert (beta_of(orpo, "orpo"), orpo.sft_coef) == (0.1, 1.0)
+    assert smoothing_of(DPOConfig(), "exo") == 1e-3
+
+
+def test_rows_of_another_form_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"LabelledSample objects; this loss learns from pairs"):
+        make(tmp_path, make_gpt2(), LABELLED, sections={"data": {"sample_pipeline": "unpaired"}})
+    with pytest.raises(DataError, match=r"Sample objects; loss 'kto' learns from labelled answers"):
+        make(tmp_path, make_gpt2(), [["a", "b"]], loss="kto", sections={"data": {"sample_pipeline": "samples"}})
+    with pytest.raises(DataError, match=r"samples\[0\]: has no key 'chosen'"):
+        make(tmp_path, make_gpt2(), LABELLED)
+
+
+@pytest.mark.parametrize("options", [{"loss": "kto"}, {"loss": "orpo"}, {"ref_model": "other", "loss": "ipo"}], ids=str)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, options: dict[str, Any]) -> None:
+    if "ref_model" in options:
+        perturbed(make_gpt2()).save_pretrained(tmp_path / "other")
+        options = {**options, "ref_model": str(tmp_path / "other")}
+
+    def train(name: str, steps: int, resume: str = "never") -> GPT2LMHeadModel:
+        run = {"root": str(tmp_path / "runs"), "name": name, "steps": steps, "resume": resume}
+        trainer = {"name": "dpo", "batch_size": 4, "optimizer": {"lr": 1e-2}, **options}
+        result = rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer, samples=ROWS, run=run, loggers=[]
+        )
+        return result.policy.module
+
+    whole = train("whole", 4)
+    train("parts", 2)
+    parts = train("parts", 4, "auto")
+    for (key, one), (_, other) in zip(whole.named_parameters(), parts.named_parameters(), strict=True):
+        assert torch.equal(one, other), key
+
+
+def test_bfloat16_and_held_out_pairs(tmp_path: Path) -> None:
+    result = rlcore.train(
+        make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "dpo", "batch_size": 4, "optimizer": {"lr": 1e-2}},
+        samples=ROWS, eval_samples=ROWS[:3], loggers=[],
+        run={"root": str(tmp_path), "steps": 12, "mixed_precision": "bf16"},
+    )  # fmt: skip
+    assert result.metrics["eval/loss/total"] < 0.6
+    assert result.metrics["eval/rewards/accuracies"] == 1
