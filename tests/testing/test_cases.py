@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import itertools
-import random
 import re
-import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from sites import Site
 
-from rlcore.testing import Case, ConformanceError, LawBroken, Subject, check_plugin, conformance, law
+from rlcore.testing import ConformanceError, LawBroken, check_plugin, conformance
 from rlcore.testing import cases as cases_module
 from rlcore.testing.cases import MODULES, cases
-from rlcore.testing.law import DIST, Law, laws_in
-from rlcore.testing.rig.isolate import time_limit
+from rlcore.testing.law import laws_in
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -266,73 +260,3 @@ def test_without_pytest_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "pytest", None)
     with pytest.raises(ConformanceError, match=r"pip install 'rlcore\[testing\]', or call check_plugin"):
         conformance("acme")
-
-
-def test_a_law_leaves_what_is_global_as_it_was() -> None:
-    @law(DIST)
-    def draws(subject: Subject) -> None:
-        """Seed and draw, as laws do."""
-        seed_all(1)
-        assert torch.get_default_dtype() == torch.float32
-        raise LawBroken("broken, too")
-
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        seed_all(5)
-        expected = draw_all()
-        seed_all(5)
-        with pytest.raises(LawBroken):
-            Case(draws, Subject("acme", ()))()
-        assert draw_all() == expected
-        assert torch.get_default_dtype() == torch.float64
-    finally:
-        torch.set_default_dtype(dtype)
-
-
-def seed_all(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  the global one is meant
-    torch.manual_seed(seed)
-
-
-def draw_all() -> tuple[float, float, float]:
-    return random.random(), np.random.random(), float(torch.rand(1))  # noqa: NPY002  the same
-
-
-def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
-    before = signal.getsignal(signal.SIGALRM)
-    message = r"not finished after 0\.2 s, while in .*: check that every loop yields or ends"
-    with pytest.raises(LawBroken, match=message), time_limit(0.2):
-        sum(1 for _ in itertools.repeat(None))
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-
-
-def test_the_alarm_of_another_is_left_alone() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 1000)
-    try:
-        with time_limit(0.01):
-            assert 990 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def test_a_law_receives_signals_that_its_process_ignores() -> None:
-    report = (
-        "import signal as s; print(s.getsignal(s.SIGINT) is s.default_int_handler, s.getsignal(s.SIGTERM) is s.SIG_DFL)"
-    )
-
-    def hold(_: Subject) -> None:
-        child = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
-        assert child.stdout == "True True\n"
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        Case(Law("law", DIST, hold, lambda _: True), Subject("acme", ()))()
-        assert all(signal.getsignal(number) is signal.SIG_IGN for number in before)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,7 +1,4 @@
-"""Architectures, each wrong in one thing, but for the last two, which say what models they take."""
-
-import math
-from contextlib import contextmanager, nullcontext
+"""Architectures that build, save or move policies wrongly, each in one thing, and two for one family of models."""
 
 import attrs
 import torch
@@ -11,7 +8,6 @@ from transformers import AutoConfig, MistralConfig, MistralForCausalLM, T5Config
 
 from rlcore.config import evolve
 from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import HEADS_FILE
@@ -123,13 +119,6 @@ class Versionless(Wrong):
         vars(self)["loads"] += 1
 
 
-class SyncsUnnoticed(Wrong):
-    def sync_targets(self, rate):
-        before = self.version
-        super().sync_targets(rate)
-        self.version = before
-
-
 class SavesStart(Wrong):
     """Save the model as it was built."""
 
@@ -178,83 +167,6 @@ class Unseeded(Wrong):
                 nn.init.normal_(parameter, generator=generator)
 
 
-class Shifted(Wrong):
-    """Say of each token how likely the one before it was."""
-
-    def score(self, batch, **wanted):
-        said = super().score(batch, **wanted)
-        return attrs.evolve(said, logprobs=said.logprobs.roll(1, 1) * batch.action_mask)
-
-
-class PaddingRead(Wrong):
-    """Read padding as if it were text."""
-
-    def score(self, batch, **wanted):
-        batch = attrs.evolve(batch, mask=torch.ones_like(batch.mask))
-        return super().score(batch, **wanted)
-
-
-class LogitsAlways(Wrong):
-    def score(self, batch, **wanted):
-        return super().score(batch, **wanted | {"logits": True})
-
-
-class EntropyInBits(Wrong):
-    def score(self, batch, **wanted):
-        said = super().score(batch, **wanted)
-        return attrs.evolve(said, entropy=said.entropy / math.log(2)) if wanted.get("entropy") else said
-
-
-class ValuesEverywhere(Wrong):
-    def score(self, batch, **wanted):
-        said = super().score(batch, **wanted)
-        return said if said.values is None else attrs.evolve(said, values=said.values + 1.0)
-
-
-class ValuesNever(Wrong):
-    @classmethod
-    def build(cls, spec, config, *, value_head=False, **wanted):
-        return super().build(spec, config, **wanted)
-
-
-class ValuesMoveLogprobs(Wrong):
-    @torch.no_grad()
-    def spoil(self):
-        if self.module.value is not None:
-            self.model.get_output_embeddings().weight.mul_(1.1)
-
-
-class Untempered(Wrong):
-    def score(self, batch, *, temperature=1.0, **wanted):
-        return super().score(batch, **wanted)
-
-
-class ReferenceUntempered(Wrong):
-    def reference_score(self, batch, *, temperature=1.0, **wanted):
-        return super().reference_score(batch, **wanted)
-
-
-class RowsByPlace(Wrong):
-    """Drop the sequences in which nothing was chosen, and write the others from the top."""
-
-    def score(self, batch, **wanted):
-        held = batch.action_mask.any(1)
-        said = super().score(batch.each(lambda array: array[held]), **wanted)
-        empty = said.logprobs.new_zeros(len(batch) - int(held.sum()), said.logprobs.shape[1])
-        return attrs.evolve(said, logprobs=torch.cat([said.logprobs, empty]))
-
-
-class Unused(Wrong):
-    def spoil(self):
-        self.module.idle = nn.Linear(2, 2)
-
-
-class Recording(Wrong):
-    def score(self, batch, **wanted):
-        with torch.enable_grad():
-            return super().score(batch, **wanted)
-
-
 class FreezesNothing(Wrong):
     @classmethod
     def build(cls, spec, config, **wanted):
@@ -264,76 +176,6 @@ class FreezesNothing(Wrong):
 class FreezesAll(Wrong):
     def spoil(self):
         self.module.requires_grad_(False)
-
-
-class OwnModule(Wrong):
-    def score(self, batch, **wanted):
-        given, self._forward = self._forward, self.module
-        said = super().score(batch, **wanted)
-        self._forward = given
-        return said
-
-
-class StaleInStep(Wrong):
-    """Keep a score for the whole step, although the parameters move."""
-
-    @contextmanager
-    def training_step(self):
-        self.__dict__["kept"] = []
-        yield
-        del self.__dict__["kept"]
-
-    def score(self, batch, **wanted):
-        kept = self.__dict__.get("kept")
-        if kept is None:
-            return super().score(batch, **wanted)
-        kept.append(super().score(batch, **wanted))
-        return kept[0]
-
-
-class OutsideAutocast(Wrong):
-    """Decode in full precision, whatever the run's is."""
-
-    def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        given, self._autocast = self._autocast, nullcontext
-        decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
-        self._autocast = given
-        return decoder
-
-
-class PaddingDecoded(Wrong):
-    """Fill up shorter prompts with a token that the decoder takes for real."""
-
-    def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        longest = max(map(len, prompts))
-        padded = [[7] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        return super().decoder(padded, max_new_tokens=max_new_tokens)
-
-
-class KeepsOthers(Wrong):
-    """Carry the caches of the first rows along, whichever are kept."""
-
-    class Decoder(CausalDecoder):
-        def keep(self, rows):
-            super().keep(torch.arange(len(rows)))
-
-    def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
-        decoder.__class__ = self.Decoder
-        return decoder
-
-
-class DecodesOtherValues(Wrong):
-    def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        decoder = super().decoder(prompts, max_new_tokens=max_new_tokens)
-        heads = decoder._heads
-        decoder._heads = lambda hidden: (heads(hidden)[0] + 1.0, None)
-        return decoder
-
-
-class Endless(Wrong):
-    def spoil(self):
-        self.eos_token_ids = (29,)
 
 
 class Boundless(Wrong):
@@ -355,62 +197,6 @@ class ReferenceLeft(Wrong):
 class ModuleLeft(Wrong):
     def to(self, device):
         self.model.to(device)
-
-
-class QHeadsNever(Wrong):
-    @classmethod
-    def build(cls, spec, config, *, q_heads=0, **wanted):
-        return super().build(spec, config, **wanted)
-
-
-class QEverywhere(Wrong):
-    def score(self, batch, **wanted):
-        said = super().score(batch, **wanted)
-        return said if said.q_values is None else attrs.evolve(said, q_values=said.q_values + 1.0)
-
-
-class TargetsAnew(Wrong):
-    """Begin the targets with weights of their own."""
-
-    @torch.no_grad()
-    def spoil(self):
-        if self.module.q_heads is not None:
-            for weight in self.module.q_heads.targets.parameters():
-                weight.mul_(1.1)
-
-
-class TargetsStale(Wrong):
-    def sync_targets(self, rate):
-        pass
-
-
-class TargetsAhead(Wrong):
-    """Move the whole way, whatever the rate."""
-
-    def sync_targets(self, rate):
-        super().sync_targets(1.0)
-
-
-class TargetsUnsaved(Wrong):
-    def save_pretrained(self, folder):
-        super().save_pretrained(folder)
-        if self.module.q_heads is not None:
-            heads = load_file(folder / HEADS_FILE)
-            save_file({name: weight + float("targets" in name) for name, weight in heads.items()}, folder / HEADS_FILE)
-
-
-class HighestAdvantage(Wrong):
-    def decoder(self, prompts, *, max_new_tokens, advantages=False):
-        decoder = super().decoder(prompts, max_new_tokens=max_new_tokens, advantages=advantages)
-        if advantages:
-            targets = self.module.q_heads.targets
-
-            def highest(hidden):
-                values = self.module.value.head(hidden)
-                return values, torch.stack([head(hidden) for head in targets]).amax(0) - values[:, None]
-
-            decoder._heads = highest
-        return decoder
 
 
 def build_mistral(spec, config, *, tokenizer=None, **wanted):
