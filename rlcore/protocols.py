@@ -116,7 +116,8 @@ class PromptPipeline(Protocol):
         """Tokenise a source; the result must be the same on every rank.
 
         Args:
-            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
+            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
+                `rlcore.data.rows.load_rows` also renames columns and converts known formats.
             tokenizer: the policy's tokenizer.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens, prompt and continuation together; 0 if unbounded.
@@ -145,7 +146,8 @@ class SamplePipeline(Protocol):
         """Tokenise a source and mark the tokens to train on; the result must be the same on every rank.
 
         Args:
-            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows.
+            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
+                `rlcore.data.rows.load_rows` also renames columns and converts known formats.
             tokenizer: the policy's tokenizer.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens; 0 if unbounded.

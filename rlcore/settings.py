@@ -217,6 +217,9 @@ class DataConfig:
         "default: the trainer's, else `samples`",
     )
     prompt_column: str = option("prompt", "column of the prompts")
+    columns: Mapping[str, str] = option(
+        {}, "columns to rename, our name: theirs, such as {prompt: question, output: answer}"
+    )
     system_prompt: str | None = option(
         None, "system prompt that is put in front of conversations that have none; default: none"
     )

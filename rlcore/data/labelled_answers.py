@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.data.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore.data.chat import template_variables
-from rlcore.data.preferences import ANSWERS, read_preference
-from rlcore.data.sources import load_source
+from rlcore.data.preferences import read_preference
+from rlcore.data.rows import ANSWERS, load_rows
 from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.data.tokens import encode as encode_texts
 from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, truncated
@@ -42,7 +42,7 @@ def build_unpaired(
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
     """
-    rows = list(number_rows(load_source(source, what), what))
+    rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
     answers = next((parts for parts in (("completion",), ANSWERS) if are_token_ids(rows, parts)), None)
     if answers is not None:
         sequences = read_token_ids(rows, answers, tokenizer, data, max_length=max_length)
@@ -94,7 +94,7 @@ def build_stepwise(
     Raises:
         DataError: a row is invalid, or no step of it is left once truncated; the message names the first such row.
     """
-    rows = list(number_rows(load_source(source, what), what))
+    rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
     read = [_read_steps(row, data.prompt_column, where) for where, row in rows]
     prompts = encode_texts(tokenizer, [prompt for prompt, _, _ in read], lambda i: rows[i][0])
     flat = [step for _, steps, _ in read for step in steps]

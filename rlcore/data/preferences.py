@@ -11,8 +11,8 @@ import torch
 
 from rlcore.data.answers import Content, Exchange, number_rows, read_content, tokenise_answers
 from rlcore.data.chat import template_variables, without_none
+from rlcore.data.rows import ANSWERS, load_rows
 from rlcore.data.samples import stack_samples
-from rlcore.data.sources import load_source
 from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
-ANSWERS = ("chosen", "rejected")
 REF_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
 TIE = "tie"
 """Value of the column `label` of a row whose answers are equally good."""
@@ -49,7 +48,7 @@ def build_preferences(
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
     """
-    rows = list(number_rows(load_source(source, what), what))
+    rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=ANSWERS), what))
     if are_token_ids(rows, ANSWERS):
         sequences = read_token_ids(rows, ANSWERS, tokenizer, data, max_length=max_length)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlcore.data.chat import Chat, is_conversation, make_chat, render_prompt, template_variables
-from rlcore.data.sources import load_source
+from rlcore.data.rows import load_rows
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -37,7 +37,7 @@ def build_prompts(
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
     """
-    rows = load_source(source, what)
+    rows = load_rows(source, tokenizer, data, what)
     if not rows:
         raise DataError(f"{what} is empty; at least one prompt is needed")
     contents = [_content(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]

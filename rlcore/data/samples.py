@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.data.chat import Chat, is_conversation, make_chat, template_variables
-from rlcore.data.sources import load_source
+from rlcore.data.rows import load_rows
 from rlcore.data.tokens import (
     encode,
     encode_continuations,
@@ -82,7 +82,7 @@ def build_samples(
     Raises:
         DataError: a row is invalid; the message names the first such row and the reason.
     """
-    rows = load_source(source, what)
+    rows = load_rows(source, tokenizer, data, what, answers=OUTPUT_KEYS)
     if not rows:
         raise DataError(f"{what} is empty; at least one sample is needed")
     drafts = [_read(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,15 +24,16 @@ from rlcore.safe_text import shorten
 
 FORMS = (
     "a list, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, 'module:function', "
-    "or a hub data set 'org/name[:split]'"
+    "or a hub data set 'org/name[[:subset]:split]'"
 )
 
 
 def load_source(source: Any, what: str = "prompts") -> list[Any]:
     """Load any source of rows into a list; the source is not modified.
 
-    A string (or path) is, in this order: an existing file or folder, a hub data set if it contains a slash (the split
-    defaults to `train`), or `module:function`, which is called without arguments and may return any other source.
+    A string (or path) is, in this order: an existing file or folder; a hub data set if it contains a slash (`org/name`,
+    `org/name:split` or `org/name:subset:split`; the split defaults to `train`); or `module:function`, which is called
+    without arguments and may return any other source.
 
     Args:
         source: a list, tuple or other finite iterable, a `datasets.Dataset`, a path, a reference, or a hub id.
@@ -110,14 +112,23 @@ def _load_named(name: str, what: str) -> list[Any]:
     if Path(name).suffix.lower() in _READERS:
         raise DataError(f"{what} = {shorten(name, 200)}: there is no such file: {Path(name).absolute()}")
     if "/" in name:
-        repository, _, split = name.partition(":")
-        return _guarded(lambda: _datasets().load_dataset(repository, split=split or "train"), name, what)
+        repository, subset, split = _parse_hub_name(name, what)
+        return _guarded(lambda: _datasets().load_dataset(repository, subset, split=split), name, what)
     if ":" in name:
         return _call_reference(name, what)
     raise DataError(
         f"{what} = {shorten(name)}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
         f"Pass a single text in a list: [{shorten(name)}]"
     )
+
+
+def _parse_hub_name(name: str, what: str) -> tuple[str, str | None, str]:
+    """Return the data set, its subset and its split: `org/name`, `org/name:split` or `org/name:subset:split`."""
+    repository, *parts = re.split(r":(?![^\[]*\])", name)  # a split may be sliced, as in train[:100]
+    if len(parts) > 2:
+        raise DataError(f"{what} = {name!r}: has {len(parts)} parts after the data set; write org/name:subset:split")
+    subset, split = (None, *parts) if len(parts) == 1 else parts or (None, "")
+    return repository, subset or None, split or "train"
 
 
 def _call_reference(name: str, what: str) -> list[Any]:
@@ -208,10 +219,10 @@ def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
         with _progress_bars():
             loaded = load()
     except (OSError, ValueError, RuntimeError, _datasets().exceptions.DatasetsError) as error:
-        reason = str(error).strip().splitlines() or [""]
+        reason = " ".join(str(error).strip().splitlines()[:2])  # the second lists the subsets, for example
         raise DataError(
-            f"{what} = {name!r}: the datasets library could not load it, {type(error).__name__}: {reason[0]}. "
-            f"Check the name, or load it yourself and pass the datasets.Dataset"
+            f"{what} = {name!r}: the datasets library could not load it, {type(error).__name__}: {reason}. "
+            f"Check the name (org/name:subset:split), or load it yourself and pass the datasets.Dataset"
         ) from error
     return load_source(loaded, what)
 

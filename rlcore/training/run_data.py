@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import evolve
 from rlcore.data.logit_masks import load_logit_mask
+from rlcore.data.rows import rename_columns
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
-from rlcore.data.sources import load_reference
+from rlcore.data.sources import load_reference, load_source
 from rlcore.errors import ConfigError
 from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards
@@ -106,7 +107,11 @@ class RunData:
     def sample_rewards(self) -> list[SampleReward]:
         """Return the reward of each token of each demonstration; none if the user gave no rewards."""
         samples = self.samples if self.inputs.samples is not None else []
-        return build_sample_rewards(self.inputs.rewards, samples) if self.inputs.rewards is not None else []
+        if self.inputs.rewards is None:
+            return []
+        columns = {name: theirs for name, theirs in self.data.columns.items() if name == "reward"}
+        rows = load_source(self.inputs.rewards, "rewards")
+        return build_sample_rewards(rename_columns(rows, columns, "rewards", needed=list(columns)), samples)
 
     def read_prompts(self, source: Any, what: str) -> list[Prompt]:
         """Tokenise prompts of any form for the policy; errors call them `what`."""

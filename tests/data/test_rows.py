@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+
+import datasets
+import pytest
+
+from rlcore.data.labelled_answers import build_unpaired
+from rlcore.data.preferences import build_preferences
+from rlcore.data.prompts import build_prompts
+from rlcore.data.samples import build_samples
+from rlcore.data.sources import load_source
+from rlcore.errors import DataError
+from rlcore.settings import DataConfig
+
+USER, ANSWER = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "because"}
+OTHER = {"role": "assistant", "content": "the cat"}
+SHAREGPT = [{"from": "human", "value": "why ?"}, {"from": "gpt", "value": "because"}]
+
+
+def build(make, source, tokenizer, **options):
+    return make(source, tokenizer, DataConfig(**options), max_length=0)
+
+
+def test_columns_are_renamed(char_tokenizer):
+    rows = [{"question": "a", "answer": "b", "prompt": "other"}]
+    names = {"prompt": "question", "output": "answer"}
+    assert build(build_samples, rows, char_tokenizer, columns=names) == build(
+        build_samples, [["a", "b"]], char_tokenizer
+    )
+    (prompt,) = build(build_prompts, rows, char_tokenizer, columns={"prompt": "question", "label": "nothing"})
+    assert (prompt.text, prompt.columns) == ("a", {"answer": "b"})
+    swapped = build(
+        build_samples,
+        [{"prompt": "b", "output": "a"}],
+        char_tokenizer,
+        columns={"prompt": "output", "output": "prompt"},
+    )
+    assert swapped == build(build_samples, [["a", "b"]], char_tokenizer)
+    pairs = build(
+        build_preferences, [{"good": "ab", "bad": "ac"}], char_tokenizer, columns={"chosen": "good", "rejected": "bad"}
+    )
+    assert pairs == build(build_preferences, [{"chosen": "ab", "rejected": "ac"}], char_tokenizer)
+
+
+def test_a_renamed_column_that_no_row_has_is_named(char_tokenizer):
+    with pytest.raises(
+        DataError,
+        match=r"samples: no row has the column 'answr', .* for 'output' \(columns: 'question', 'answer'\)",
+    ):
+        build(build_samples, [{"question": "a", "answer": "b"}], char_tokenizer, columns={"output": "answr"})
+
+
+def test_rows_of_sharegpt_are_conversations(chat_tokenizer):
+    expected = build(build_samples, [[USER, ANSWER]], chat_tokenizer)
+    for row in (SHAREGPT, {"conversations": SHAREGPT}, {"messages": SHAREGPT}, {"conversations": [USER, ANSWER]}):
+        assert build(build_samples, [row], chat_tokenizer) == expected
+    system = {"role": "system", "content": "go on"}
+    whole = build(build_samples, [[system, USER, ANSWER]], chat_tokenizer)
+    assert build(build_samples, [{"conversations": SHAREGPT, "system": "go on"}], chat_tokenizer) == whole
+    (prompt,) = build(build_prompts, [{"conversations": SHAREGPT, "id": 3}], chat_tokenizer)
+    assert prompt.messages == [USER]
+    assert prompt.columns["id"] == 3
+
+
+def test_preferences_of_sharegpt_and_alpaca_are_pairs(chat_tokenizer):
+    expected = build(build_preferences, [{"prompt": [USER], "chosen": [ANSWER], "rejected": [OTHER]}], chat_tokenizer)
+    answers = {"chosen": SHAREGPT[1], "rejected": {"from": "gpt", "value": "the cat"}}
+    assert build(build_preferences, [{"conversations": SHAREGPT[:1], **answers}], chat_tokenizer) == expected
+    texts = {"instruction": "why ?", "input": "", "chosen": "because", "rejected": "the cat"}
+    assert build(build_preferences, [texts], chat_tokenizer) == expected
+    (made,) = build(build_unpaired, [{"instruction": "why ?", "completion": "because", "label": True}], chat_tokenizer)
+    assert made.sample == expected[0].chosen
+
+
+def test_rows_of_alpaca_are_conversations_where_there_is_a_template(chat_tokenizer, byte_tokenizer):
+    row = {"instruction": "why ?", "input": "the dog", "output": "because"}
+    asked = {"role": "user", "content": "why ?\n\nthe dog"}
+    assert build(build_samples, [row], chat_tokenizer) == build(build_samples, [[asked, ANSWER]], chat_tokenizer)
+    (prompt,) = build(build_prompts, [row], chat_tokenizer)
+    assert (prompt.messages, prompt.columns["output"]) == ([asked], "because")
+    text = "### Instruction:\nwhy ?\n\n### Input:\nthe dog\n\n### Response:\n"
+    assert build(build_samples, [row], byte_tokenizer) == build(build_samples, [[text, "because"]], byte_tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([{"from": "human", "text": "a"}], r"samples\[0\]\[0\]: is .* a message of ShareGPT is {from, value}"),
+        ({"conversations": [SHAREGPT[0], {"from": "gpt", "value": None}]}, r"samples\[0\]\['conversations'\]\[1\]: is"),
+        (
+            {"conversations": [{"from": "narrator", "value": "a"}]},
+            r"\[0\]: 'from' is 'narrator'; known speakers are human",
+        ),
+        ({"conversations": "why ?"}, r"samples\[0\]\['conversations'\]: is 'why \?' \(str\); it must be a list"),
+        ({"conversations": SHAREGPT[:1]}, r"samples\[0\]: no message has the role 'assistant'"),
+    ],
+)
+def test_malformed_rows_of_sharegpt_are_named(chat_tokenizer, row, message):
+    with pytest.raises(DataError, match=message):
+        build(build_samples, [row], chat_tokenizer)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with one data set, org/name, with two subsets, which lies on this machine."""
+    folder = tmp_path / "hub"
+    for subset in ("main", "other"):
+        (folder / subset).mkdir(parents=True)
+        for split in ("train", "test"):
+            lines = [json.dumps({"text": f"{subset} {split} {i}"}) + "\n" for i in range(3)]
+            (folder / subset / f"{split}.jsonl").write_text("".join(lines))
+    files = "".join(f"- config_name: {name}\n  data_dir: {name}\n" for name in ("main", "other"))
+    (folder / "README.md").write_text(f"---\nconfigs:\n{files}---\n")
+    load, cache = datasets.load_dataset, str(tmp_path / "cache")
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda _, *rest, **how: load(str(folder), *rest, cache_dir=cache, **how)
+    )
+
+
+def test_a_name_on_the_hub_may_have_a_subset_and_a_split(hub):
+    assert load_source("org/name:main:test")[0] == {"text": "main test 0"}
+    assert load_source("org/name:other:")[0] == {"text": "other train 0"}
+    assert [row["text"] for row in load_source("org/name:other:train[1:]+test[:1]")] == [
+        "other train 1", "other train 2", "other test 0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("org/name:train", r"Config name is missing.*'main', 'other'.*org/name:subset:split"),
+        ("org/name:main:dev", r'Unknown split "dev"'),
+        ("org/name:third:train", r"'third' not found"),
+        ("org/name:main:train:more", r"has 3 parts after the data set; write org/name:subset:split"),
+    ],
+)
+def test_wrong_subsets_and_splits_are_named(hub, name, message):
+    with pytest.raises(DataError, match=message):
+        load_source(name)
