@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from duel import Duel, Unavailable
-from peers import peers_python
+from peers import MEMORY, MEMORY_GOALS, peers_python
 from texts import data_folder
 
 TITLE = (
-    "seconds per iteration, GRPO through rlcore against TRL's, and PPO against TRL's RLOO (which has no value function "
-    "to train)"
+    "CPU seconds per iteration, GRPO through rlcore against TRL's, and PPO against TRL's RLOO (which has no value "
+    "function to train)"
 )
 
 
@@ -30,17 +30,19 @@ def duels(folder: Path, quick: bool) -> list[Duel]:
     found = []
     for name, base, iterations, more, prepare in works:
         work = [base, "--iterations", str(max(iterations // 4, 2) if quick else iterations), *more]
-        pairs = [("PPO and RLOO", "ppo", "rloo"), ("GRPO", "grpo", "grpo")]
+        pairs = [("PPO and RLOO", "ppo", "rloo", None), ("GRPO", "grpo", "grpo", 0.5)]
         found += [
             Duel(
                 f"{title}, {name}",
                 ours=["train_ppo.py", *work, "--trainer", ours],
                 theirs=["trl_groups.py", *work, "--trainer", theirs],
                 theirs_python=python,
-                figure="s_per_iteration",
-                cpu_figure="cpu_s_per_iteration",
+                figure="cpu_s_per_iteration",
+                goal=goal,
+                others={"s_per_iteration": "less", **MEMORY},
+                other_goals=MEMORY_GOALS if goal else {},
                 prepare=[prepare],
             )
-            for title, ours, theirs in pairs
+            for title, ours, theirs, goal in pairs
         ]
     return found

@@ -56,7 +56,8 @@ class Duel:
         goal: bound of the ratio ours / theirs: a lower bound where more is better, else an upper bound.
         own_goal: bound of our figure itself, if any.
         cpu_figure: the same figure in CPU seconds, shown beside it; reliable even if the machine is busy.
-        others: further figures of the same runs, each with whether more or less of it is better; shown, without a goal.
+        others: further figures of the same runs, each with whether more or less of it is better; shown below it.
+        other_goals: bounds of the ratios of some of these, as `goal`.
         environment: environment variables of both programs.
         theirs_python: interpreter of `theirs`, if it needs a separate environment.
         prepare: scripts with arguments to run first; each runs only once per benchmark run.
@@ -71,6 +72,7 @@ class Duel:
     own_goal: float | None = None
     cpu_figure: str | None = None
     others: Mapping[str, Literal["more", "less"]] = field(default_factory=dict)
+    other_goals: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     theirs_python: str | None = None
     prepare: Sequence[Sequence[str]] = ()
@@ -145,7 +147,7 @@ def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
     if duel.cpu_figure:
         summary["cpu"] = _spreads(pairs, duel.cpu_figure, duel.better)
     if duel.others:
-        summary["others"] = {each: _spreads(pairs, each, better) for each, better in duel.others.items()}
+        summary["others"] = {each: _other(duel, pairs, each) for each in duel.others}
     summary["peak_rss_mb"] = {
         side: max(pair[side]["peak_rss_mb"] for pair in pairs)
         for side in pairs[0]
@@ -155,6 +157,14 @@ def summarise(duel: Duel, pairs: Sequence[Mapping[str, Figures]]) -> Figures:
     verdicts = [_reaches(spread, bound, duel.better) for spread, bound in judged if bound is not None]
     summary["reached"] = all(verdicts) if verdicts else None
     return summary
+
+
+def _other(duel: Duel, pairs: Sequence[Mapping[str, Figures]], figure: str) -> Figures:
+    """Summarise a further figure, with its goal and whether it is reached if it has one."""
+    better, goal = duel.others[figure], duel.other_goals.get(figure)
+    spreads = _spreads(pairs, figure, better)
+    reached = None if goal is None else _reaches(spreads.get("ratio"), goal, better)
+    return {**spreads, "better": better, "goal": goal, "own_goal": None, "reached": reached}
 
 
 def _spreads(pairs: Sequence[Mapping[str, Figures]], figure: str, better: str) -> Figures:

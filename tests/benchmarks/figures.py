@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -34,6 +34,18 @@ class Clock:
         self._last = time.perf_counter()
         self.wall.append(self._last)
         self.cpu.append(time.process_time())
+
+
+def after_imports() -> dict[str, float]:
+    """Return the resident memory of this process, to be called when everything is imported and nothing is loaded."""
+    return {
+        "imports_rss_mb": round(int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * PAGE / 2**20)
+    }
+
+
+def above_imports(figures: dict[str, Any], imports: dict[str, float]) -> dict[str, Any]:
+    """Return the figures of a run with those of `after_imports`, and by how much the peak exceeds them."""
+    return {**figures, **imports, "peak_above_imports_mb": figures["peak_rss_mb"] - imports["imports_rss_mb"]}
 
 
 def usage() -> dict[str, float]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from duel import HERE, Unavailable
 
 DEFAULT = HERE.parents[1] / ".venv-peers" / "bin" / "python"
+MEMORY: dict[str, Literal["more", "less"]] = {"peak_rss_mb": "less", "peak_above_imports_mb": "less"}
+"""Figures of memory: the whole process, and what exceeds the imported libraries."""
+MEMORY_GOALS = dict.fromkeys(MEMORY, 0.6)
 
 
 def peers_python() -> str:

@@ -8,6 +8,7 @@ from duel import Figures
 from rich.table import Table
 
 NEVER = "never"
+VERDICTS = {True: "yes", False: "no", None: ""}
 
 
 def case_table(name: str, result: Figures) -> Table:
@@ -17,8 +18,9 @@ def case_table(name: str, result: Figures) -> Table:
         table.add_column(title, justify="left" if title in ("duel", "figure") else "right")
     for duel, row in result["duels"].items():
         table.add_row(duel, *(["failed"] if "failure" in row else _cells(row)))
-        for figure, spreads in row.get("others", {}).items():
-            table.add_row("", figure, *(ranged(spreads.get(side)) for side in ("ours", "theirs", "ratio")))
+        for figure, other in row.get("others", {}).items():
+            sides = [ranged(other.get(side)) for side in ("ours", "theirs", "ratio")]
+            table.add_row("", figure, *sides, "", goals(other), VERDICTS[other["reached"]])
     return table
 
 
@@ -31,7 +33,7 @@ def _cells(row: Figures) -> list[str]:
         ranged(row.get("ratio")),
         ranged(row.get("cpu", {}).get("ratio")),
         goals(row),
-        {True: "yes", False: "no", None: ""}[row["reached"]],
+        VERDICTS[row["reached"]],
         peaks,
     ]
 

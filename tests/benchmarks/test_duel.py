@@ -92,6 +92,16 @@ def test_other_figures_of_the_same_runs_are_summed_up_and_shown_in_rows_of_their
     ]  # fmt: skip
 
 
+def test_other_figures_have_goals_of_their_own() -> None:
+    pairs = [{"ours": {"wall_s": 2.0, "mb": 6.0}, "theirs": {"wall_s": 1.0, "mb": 10.0}}]
+    for bound, reached in ((0.6, True), (0.59, False)):
+        goals: dict[str, Any] = {"goal": 1.0, "others": {"mb": "less"}, "other_goals": {"mb": bound}}
+        summary = summarise(Duel("d", ["a"], ["b"], **goals), pairs)
+        assert (summary["reached"], summary["others"]["mb"]["reached"]) == (False, reached)
+    table = case_table("c", {"title": "t", "duels": {"d": summary}})
+    assert [list(column.cells) for column in table.columns[6:8]] == [["<= 1x", "<= 0.59x"], ["no", "no"]]
+
+
 def test_a_spread_is_the_median_between_the_least_and_the_most() -> None:
     assert spread([3.0, 1.0, 2.0, 10.0]) == {"median": 2.5, "min": 1.0, "max": 10.0}
 

@@ -16,7 +16,7 @@ from duel import HERE, Unavailable
 
 DATA = HERE.parents[2] / "shared" / "data"
 FILES = {"reviews": "rt_polarity.jsonl", "gsm8k": "gsm8k_train.jsonl"}
-END = "<end>"
+END, PAD = "<end>", "<pad>"
 VOCABULARY, LONGEST = 5000, 1024
 
 
@@ -41,6 +41,17 @@ def read_pairs(kind: str, folder: Path, count: int) -> list[tuple[str, str]]:
     return [(row["question"] + "\n", row["answer"]) for row in rows]
 
 
+def read_preferences(folder: Path, count: int) -> list[dict[str, str]]:
+    """Return up to `count` pairs of reviews as rows of preferences: a favourable one is preferred to another."""
+    with (folder / FILES["reviews"]).open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    favourable, others = ([f" {row['text']}" for row in rows if row["label"] == label] for label in (1, 0))
+    return [
+        {"prompt": "A favourable review:", "chosen": chosen, "rejected": rejected}
+        for chosen, rejected in zip(favourable[:count], others, strict=False)
+    ]
+
+
 def make(folder: str, data: Path) -> None:
     """Train the tokenizer on all texts, and save it with a model of random weights."""
     import torch
@@ -50,8 +61,8 @@ def make(folder: str, data: Path) -> None:
     torch.manual_seed(0)
     pieces = ByteLevelBPETokenizer()
     texts = [prompt + output for kind in FILES for prompt, output in read_pairs(kind, data, 100_000)]
-    pieces.train_from_iterator(texts, vocab_size=VOCABULARY, special_tokens=[END], show_progress=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, eos_token=END, pad_token=END)
+    pieces.train_from_iterator(texts, vocab_size=VOCABULARY, special_tokens=[END, PAD], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces._tokenizer, eos_token=END, pad_token=PAD)
     config = GPT2Config(
         vocab_size=len(tokenizer), n_positions=LONGEST, n_embd=256, n_layer=4, n_head=8,
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from figures import Clock, report
+import transformers
+from figures import Clock, above_imports, after_imports, report
 from run_options import merged, nested
 from tasks import Task, load_task
 
@@ -105,12 +106,14 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of the run")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    _ = rlcore.train, transformers.GPT2LMHeadModel  # imported on first use
+    imports = after_imports()
     task = load_task(options.task, options.data, graph_seed=options.graph_seed)
     figures = train(
         options.folder, task, iterations=options.iterations, seed=options.seed, trainer=options.trainer,
         kl_coef=options.kl_coef, options=nested(options.set),
     )  # fmt: skip
-    print(json.dumps(figures))
+    print(json.dumps(above_imports(figures, imports)))
 
 
 if __name__ == "__main__":

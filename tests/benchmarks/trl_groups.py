@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from figures import Clock, report
+from figures import Clock, above_imports, after_imports, report
 from tasks import load_task
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer, GPT2LMHeadModel
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
@@ -39,6 +39,7 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    imports = after_imports()
     task, clock = load_task(options.task, options.data), Clock()
     scores: list[float] = []
 
@@ -75,14 +76,14 @@ def main() -> None:
             seed=options.seed,
         )
         trainer = trainer_class(
-            model=AutoModelForCausalLM.from_pretrained(options.folder, dtype=torch.float32),
+            model=GPT2LMHeadModel.from_pretrained(options.folder, dtype=torch.float32),
             reward_funcs=reward_fn,
             args=config,
             train_dataset=Dataset.from_dict({"prompt": task.prompts}),
             processing_class=AutoTokenizer.from_pretrained(options.folder, padding_side="left"),
         )
         trainer.train()
-    print(json.dumps(report(scores[:-1], clock)))
+    print(json.dumps(above_imports(report(scores[:-1], clock), imports)))
 
 
 if __name__ == "__main__":
