@@ -220,6 +220,9 @@ class DataConfig:
     columns: Mapping[str, str] = option(
         {}, "columns to rename, our name: theirs, such as {prompt: question, output: answer}"
     )
+    as_messages: bool = option(
+        False, "read plain texts as messages, prompts as the user's and answers as the assistant's"
+    )
     system_prompt: str | None = option(
         None, "system prompt that is put in front of conversations that have none; default: none"
     )

@@ -1,4 +1,4 @@
-"""Rows of a source in the form that pipelines read: renamed columns, and the formats of ShareGPT and Alpaca."""
+"""Rows of a source in the form that pipelines read: renamed columns, known formats, and texts read as messages."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ SPEAKERS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Roles of the speakers in conversations of ShareGPT."""
 ANSWERS = ("chosen", "rejected")
+_NO_ROLE = (
+    "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
+    "data.as_messages at false"
+)
 
 
 def load_rows(
@@ -36,6 +40,7 @@ def load_rows(
       `chosen` and `rejected` or for prompts, the prompt.
     * Alpaca: `instruction` and `input` become the prompt: a message of the user if the tokenizer has a chat template,
       otherwise a text with the headings of Alpaca.
+    * With `data.as_messages`, texts of prompts become messages of the user, and texts of answers the assistant's.
 
     Args:
         source: any source of `load_source`.
@@ -45,13 +50,17 @@ def load_rows(
         answers: the columns that hold answers to the prompt; none if the rows are prompts.
 
     Raises:
-        DataError: the source cannot be read, no row has a renamed column, or a row of a known format is malformed.
+        DataError: the source cannot be read, no row has a renamed column, a row of a known format is malformed, or
+            `data.as_messages` meets a text that is neither prompt nor answer.
     """
     rows = load_source(source, what)
     needed = [name for name in data.columns if answers or name == data.prompt_column]
     rows = rename_columns(rows, data.columns, what, needed=needed)
     is_chat = bool(tokenizer.chat_template)
-    return [_read(row, data.prompt_column, answers, f"{what}[{i}]", is_chat=is_chat) for i, row in enumerate(rows)]
+    rows = [_read(row, data.prompt_column, answers, f"{what}[{i}]", is_chat=is_chat) for i, row in enumerate(rows)]
+    if data.as_messages:
+        rows = [_as_messages(row, data.prompt_column, answers, f"{what}[{i}]") for i, row in enumerate(rows)]
+    return rows
 
 
 def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, needed: Sequence[str]) -> list[Any]:
@@ -141,3 +150,20 @@ def _read_alpaca(row: Mapping[str, Any], column: str, answers: Sequence[str], *,
     sections = {"Instruction": asked, "Input": more}
     parts = [system, *(f"### {title}:\n{text}" for title, text in sections.items() if text), "### Response:\n"]
     return {column: "\n\n".join(part for part in parts if part)}
+
+
+def _as_messages(row: Any, column: str, answers: Sequence[str], where: str) -> Any:
+    """Return a row whose texts are messages; conversations stay as they are."""
+    if isinstance(row, Mapping):
+        if isinstance(row.get("text"), str) and row.get(column) is None and row.get("messages") is None:
+            raise DataError(f"{where}: {_NO_ROLE}")
+        roles = {column: "user"} | dict.fromkeys(answers, "assistant")
+        texts = {key: (role, row[key]) for key, role in roles.items() if isinstance(row.get(key), str)}
+        return {**row} | {key: [{"role": role, "content": text}] for key, (role, text) in texts.items()}
+    if isinstance(row, str):
+        if answers:
+            raise DataError(f"{where}: {_NO_ROLE}")
+        return [{"role": "user", "content": row}]
+    if answers and isinstance(row, (list, tuple)) and all(isinstance(each, str) for each in row):
+        return [{"role": "assistant" if k % 2 else "user", "content": text} for k, text in enumerate(row)]
+    return row

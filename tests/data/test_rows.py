@@ -138,3 +138,24 @@ def test_a_name_on_the_hub_may_have_a_subset_and_a_split(hub):
 def test_wrong_subsets_and_splits_are_named(hub, name, message):
     with pytest.raises(DataError, match=message):
         load_source(name)
+
+
+def test_texts_are_read_as_messages_if_asked(chat_tokenizer):
+    talk, asked = [USER, ANSWER], [USER]
+    texts = [["why ?", "because"], {"prompt": "why ?", "output": "because"}, talk]
+    assert build(build_samples, texts, chat_tokenizer, as_messages=True) == build(
+        build_samples, [talk] * 3, chat_tokenizer
+    )
+    prompts = build(build_prompts, ["why ?", {"prompt": "why ?"}, asked], chat_tokenizer, as_messages=True)
+    assert prompts == build(build_prompts, [asked] * 3, chat_tokenizer)
+    pair = {"prompt": "why ?", "chosen": "because", "rejected": "the cat"}
+    messages = {"prompt": asked, "chosen": [ANSWER], "rejected": [OTHER]}
+    assert build(build_preferences, [pair], chat_tokenizer, as_messages=True) == build(
+        build_preferences, [messages], chat_tokenizer
+    )
+
+
+@pytest.mark.parametrize("row", ["why ?", {"text": "why ?"}])
+def test_a_text_without_a_prompt_is_no_message(chat_tokenizer, row):
+    with pytest.raises(DataError, match=r"samples\[1\]: is a text without a prompt, which data.as_messages cannot"):
+        build(build_samples, [["why ?", "because"], row], chat_tokenizer, as_messages=True)

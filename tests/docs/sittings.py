@@ -2,7 +2,7 @@
 
 A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists what the fence needs:
     gpt2          a tiny model with random weights in the folder ./gpt2, so that no model is downloaded
-    model=NAME    the same model in the folder ./NAME, such as ./Qwen/Qwen3-0.6B
+    model=NAME    such a model with a longer context in the folder ./NAME, such as ./Qwen/Qwen3-0.6B
     one-step      trainers stop after one step where no budget is given
     file=NAME     the fence is the content of that file
     edit=NAME     the fence is a function that replaces the function of the same name in that file
@@ -89,7 +89,7 @@ class Sitting:
             if name in {"file", "edit", "plugin", "raises", "said"}:
                 given[name] = value
             elif name == "model":
-                make_gpt2(self, value)
+                make_gpt2(self, value, context=1024)
             else:
                 SETUPS[name](self)
         if "said" in given:
@@ -227,7 +227,7 @@ def install(folder: Path, dist: str, project: dict[str, Any]) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def make_gpt2(sitting: Sitting, name: str = "gpt2") -> None:
+def make_gpt2(sitting: Sitting, name: str = "gpt2", context: int = 128) -> None:
     """Save a model with one token per byte to the folder `name`."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|endoftext|>"]
     backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
@@ -236,7 +236,7 @@ def make_gpt2(sitting: Sitting, name: str = "gpt2") -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=letters[-1], eos_token=letters[-1])
     tokenizer.chat_template = CHAT
     torch.manual_seed(0)
-    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 257, "n_positions": 128}
+    sizes = {"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 257, "n_positions": context}
     config = GPT2Config(**sizes, bos_token_id=256, eos_token_id=256)
     GPT2LMHeadModel(config).save_pretrained(sitting.cwd / name)
     tokenizer.save_pretrained(sitting.cwd / name)
