@@ -161,3 +161,12 @@ class Dropped:
 
     def __str__(self) -> str:
         return f"{self.plugin}  {self.what} at step {self.step}: {self.error}"
+
+
+LANGUAGE_MODEL, SCORER = "a language model", "a model that scores sequences"
+
+
+def kind_built(build: Any) -> str:
+    """Return what an architecture builds: `LANGUAGE_MODEL`, `SCORER`, or what its attribute `builds` states."""
+    own = getattr(build, "builds", LANGUAGE_MODEL)
+    return SCORER if getattr(build, "scores_sequences", False) else str(own)

@@ -49,9 +49,9 @@ class Trainer(Protocol):
     """An algorithm whose training loop is a generator.
 
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
-    registered with, or None if it has none. Its `__init__` must call `run.build_policy`, or `run.build_scorer` if it
-    trains a model that scores instead of a policy. At every `yield` of `steps`, `policy()` and `state_dict()` together
-    must hold everything needed to resume.
+    registered with, or None if it has none. Its `__init__` must call `run.build_policy`; `run.build_scorer` if it
+    trains a model that scores, or `run.build_learner` if it trains a model of another kind. At every `yield` of
+    `steps`, `policy()` and `state_dict()` together must hold everything needed to resume.
 
     These attributes are optional:
 
@@ -276,7 +276,7 @@ class RunView(Protocol):
 
     @property
     def export_class(self) -> str:
-        """Name of the class of `transformers` that loads the trained model from the run's folder."""
+        """Name of the class of `transformers`, or in full of another package's, that loads the trained model."""
         ...
 
     @property
@@ -332,7 +332,7 @@ class Logger(Protocol):
 
 
 class Learner(Protocol):
-    """A model in training: what a `Policy` and a `SequenceScorer` have in common."""
+    """A model in training: what a `Policy`, a `SequenceScorer` and a model of any other kind have in common."""
 
     tokenizer: PreTrainedTokenizerBase
     """The model's tokenizer; saved with the model."""
@@ -347,7 +347,10 @@ class Learner(Protocol):
 
     @property
     def export_class(self) -> str:
-        """Name of the class of `transformers` that loads what `export` writes, such as `AutoModelForCausalLM`."""
+        """Name of the class that loads what `export` writes, such as `AutoModelForCausalLM` of `transformers`.
+
+        A class of another package has its full name, such as `diffusers.StableDiffusionPipeline`.
+        """
         ...
 
     @property
@@ -565,6 +568,11 @@ class Architecture(Protocol):
 
     An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
     `build(spec, config, tokenizer=...)`; the built-in one is `rlcore.models.scorer.build_sequence_scorer`.
+
+    An architecture that builds a `Learner` of another kind states which in an attribute `builds`, such as
+    `"an image pipeline"`, has an `example_model`, and is called in the same way. Trainers pass that kind to
+    `run.build_learner`. A mapping `example_inputs` replaces inputs with which the conformance kit trains the example,
+    such as `{"reward_fn": "brightness"}`.
     """
 
     def __call__(

@@ -78,6 +78,11 @@ Components declare properties that the laws cannot detect as attributes of the r
 
 * `scores_sequences = True`, of an architecture that builds a [scorer](protocols/SequenceScorer.md): the laws of scorers
   then apply in place of those of architectures.
+* `builds`, of an architecture that builds a [learner](protocols/Learner.md) of another kind, such as
+  `"an image pipeline"`: the laws of other learners apply to it, and those about tokens do not apply to its trainers. It
+  has an `example_model`, and may have `example_inputs`, a mapping that replaces inputs of the kit's runs.
+* `example_outputs`, of a reward of outputs that are no text: a function that returns twelve of them, by the name of the
+  argument, such as `{"images": images}`.
 
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may add laws; a
 plugin that is tested with the rlcore version it requires is not checked against laws of later versions.
@@ -86,6 +91,7 @@ TITLES = {
     DIST: ("The package", "plugin"),
     EVERY: ("Every component", "kind-name"),
     "scorers": ("Architectures that build scorers", "architecture-name"),
+    "learners": ("Architectures that build other learners", "architecture-name"),
 }
 
 

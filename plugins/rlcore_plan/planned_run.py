@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rlcore.components import LANGUAGE_MODEL, kind_built
 from rlcore.config import Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
 from rlcore.models.freezing import vocabulary_size
@@ -89,8 +90,9 @@ def build_subject(
     Raises:
         RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
     """
-    inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision")))
     chosen = choose(settings, inputs, where, Wrapping(config=settings))
+    _check_kind(chosen)
+    inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision")))
     component, options = chosen.trainer.component, chosen.trainer.options
     trainer: Any = component.target()
     check_declared(component, trainer)
@@ -181,14 +183,23 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
     return guess, (f"{name} declares no workload; assumed from the names of its options: {guess}",)
 
 
+def _check_kind(chosen: Chosen) -> None:
+    """Check that the run trains a language model.
+
+    Raises:
+        ModelError: it trains another model.
+    """
+    component = chosen.architecture.component
+    if (kind := kind_built(component.target())) != LANGUAGE_MODEL:
+        raise ModelError(
+            f"model.architecture = '{component.name}': rlcore plan estimates the memory of runs that train a language "
+            f"model, and this run trains {kind}; measure its memory instead: run.steps=1 and the metric "
+            "perf/peak_memory_gb"
+        )
+
+
 def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
     build: Any = chosen.architecture.component.target()
-    if getattr(build, "scores_sequences", False):
-        raise ModelError(
-            f"model.architecture = '{chosen.architecture.component.name}': rlcore plan estimates the memory of runs "
-            "that train a language model, and this run trains a model that scores sequences; measure its memory "
-            "instead: run.steps=1 and the metric perf/peak_memory_gb"
-        )
     heads: dict[str, Any] = {
         "value_head": workload.value_head or workload.q_heads > 0,
         "reference": workload.reference,

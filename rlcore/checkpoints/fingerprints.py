@@ -169,14 +169,23 @@ def describe_model(module: nn.Module, named: Any, revision: str | None) -> dict[
             a run keeps the weights of other models itself.
         revision: `model.revision`.
     """
-    config = next((part.config for part in module.modules() if isinstance(part, PreTrainedModel)), None)
-    about = {"config": None if config is None else digest([_encode(to_json(_lasting(config.to_dict())))])}
+    config = _config_of(module)
+    about = {"config": None if config is None else digest([_encode(to_json(_lasting(config)))])}
     if not isinstance(named, str | os.PathLike):
         return about
     folder = Path(named).expanduser()
     if folder.exists():
         return about | {"weights": fingerprint_weights(folder)}
     return about | {"hub_id": os.fspath(named), "commit": commit_of(os.fspath(named), revision)}
+
+
+def _config_of(module: nn.Module) -> Mapping[str, Any] | None:
+    """Return the configuration of the model in `module`, of transformers or, as a mapping, of another package."""
+    for part in module.modules():
+        if isinstance(part, PreTrainedModel):
+            return part.config.to_dict()
+    found = getattr(module, "config", None)
+    return found if isinstance(found, Mapping) else None
 
 
 def _lasting(value: Any) -> Any:
@@ -187,11 +196,15 @@ def _lasting(value: Any) -> Any:
 
 
 def fingerprint_weights(folder: Path) -> str:
-    """Return a digest of the files of weights in a folder: their names, sizes and evenly spaced blocks."""
+    """Return a digest of the files of weights in a folder: their names, sizes and evenly spaced blocks.
+
+    A folder without any is that of a model of several parts, each in a folder inside it.
+    """
     parts: list[bytes] = []
-    for path in sorted(path for path in folder.glob("*") if path.suffix in WEIGHTS):
+    files = [path for path in folder.glob("*") if path.suffix in WEIGHTS]
+    for path in sorted(files or [path for path in folder.glob("*/*") if path.suffix in WEIGHTS]):
         size = path.stat().st_size
-        parts += [_encode(path.name), str(size).encode()]
+        parts += [_encode(path.relative_to(folder).as_posix()), str(size).encode()]
         with path.open("rb") as file:
             for block in range(BLOCKS):
                 file.seek(max(0, size - BLOCK_BYTES) * block // (BLOCKS - 1))

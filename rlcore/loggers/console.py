@@ -97,8 +97,9 @@ class ConsoleLogger:
             self._print(Text(f"  {'last eval' if evaluation else 'last step'}  {numbers}"))
         self._print(Text(f"  run        {run.dir}"))
         if error is None and (run.dir / "model").is_dir():
-            folder = (run.dir / "model").as_posix()
-            self._print(Text(f'  load       transformers.{run.export_class}.from_pretrained("{folder}")'))
+            folder, loader = (run.dir / "model").as_posix(), run.export_class
+            loader = loader if "." in loader else f"transformers.{loader}"
+            self._print(Text(f'  load       {loader}.from_pretrained("{folder}")'))
         elif error is not None and any((run.dir / "checkpoints").glob("[0-9]*")):
             self._print(Text(f"  go on      run.root={run.dir.parent} run.name={run.dir.name} run.resume=auto"))
         for dropped in run.take_unreported():

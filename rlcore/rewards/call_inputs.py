@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
+from torch import Tensor
 
 from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
@@ -49,12 +50,15 @@ class CallInputs:
         indices: the index of each sample in the batch, for messages.
         batch_size: number of samples in the whole batch; the call may cover only some of them.
         where: "step 3", for messages.
+        by_position: names of the arguments that positional-only parameters receive, in their order; the first is also
+            passed to a first parameter of any name.
     """
 
     arguments: Mapping[str, Any]
     indices: Sequence[int]
     batch_size: int
     where: str
+    by_position: Sequence[str] = _BY_POSITION
 
     @property
     def size(self) -> int:
@@ -86,15 +90,8 @@ class CallInputs:
         Raises:
             DataError: a column of the prompts has the name of another argument.
         """
-        names = list(dict.fromkeys(name for prompt in prompts for name in prompt.columns))
-        indices, batch_size = range(len(prompts)) if rows is None else rows, len(prompts)
+        every, indices = prompts, range(len(prompts)) if rows is None else rows
         prompts = [prompts[row] for row in indices]
-        for name in names:
-            if name in RESERVED_COLUMNS:
-                raise DataError(
-                    f"the prompts have a column '{name}', which is the name of another argument of reward functions "
-                    f"({', '.join(RESERVED_COLUMNS)}); rename the column"
-                )
         arguments: dict[str, Any] = {
             "samples": [prompt.text + output for prompt, output in zip(prompts, outputs, strict=True)],
             "prompts": [prompt.text for prompt in prompts],
@@ -104,9 +101,30 @@ class CallInputs:
         }
         if output_tokens is not None:
             arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
-        columns = [name for name in names if name not in arguments]  # `messages` is the conversation
-        arguments |= {name: [prompt.columns.get(name) for prompt in prompts] for name in columns}
-        return cls(arguments, indices, batch_size, where)
+        return cls(_with_columns(arguments, every, prompts, RESERVED_COLUMNS), indices, len(every), where)
+
+    @classmethod
+    def about(cls, prompts: Sequence[Prompt], outputs: Mapping[str, Any], where: str) -> CallInputs:
+        """Build the arguments from prompts and outputs that are no text.
+
+        Args:
+            prompts: B prompts.
+            outputs: B outputs by the name of the argument, such as `{"images": images}`.
+            where: the place in the run, for messages.
+
+        Raises:
+            DataError: a column of the prompts has the name of another argument.
+        """
+        order = (*outputs, "prompts")
+        arguments = {**outputs, "prompts": [prompt.text for prompt in prompts]}
+        arguments = _with_columns(arguments, prompts, prompts, (*RESERVED_COLUMNS, *outputs))
+        return cls(arguments, range(len(prompts)), len(prompts), where, order)
+
+    @property
+    def num_actions(self) -> list[int]:
+        """Return how many dense rewards each sample may have: one for each token, or 1 for outputs that are no text."""
+        tokens = self.arguments.get("output_tokens")
+        return [1] * self.size if tokens is None else [len(each) for each in tokens]
 
     @property
     def place(self) -> str:
@@ -126,20 +144,19 @@ class CallInputs:
         Raises:
             RewardError: the function requires an argument that does not exist.
         """
-        # Each function receives copies of the lists, so that it cannot modify the arguments of another one.
-        arguments = {name: list(value) if isinstance(value, list) else value for name, value in self.arguments.items()}
-        parameters = _parameters(function.call)
+        arguments = {name: _copied(value) for name, value in self.arguments.items()}
+        parameters, first = _parameters(function.call), self.by_position[0]
         if parameters is None:
-            return [arguments["samples"]], {}
+            return [arguments[first]], {}
         by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
-        args = [arguments[name] for name in _BY_POSITION[: len(by_position)]]
+        args = [arguments[name] for name in self.by_position[: len(by_position)]]
         by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         missing = [p for p in by_name if p.default is p.empty and p.name not in arguments]
-        missing += [p for p in by_position[len(_BY_POSITION) :] if p.default is p.empty]
+        missing += [p for p in by_position[len(self.by_position) :] if p.default is p.empty]
         # The first parameter may have any name that does not look like a misspelt argument.
         own_name = bool(missing) and missing == by_name[:1] and not (by_position or _near(missing[0].name, arguments))
         if own_name and missing[0].kind is missing[0].POSITIONAL_OR_KEYWORD:
-            args, by_name, missing = [arguments["samples"]], by_name[1:], []
+            args, by_name, missing = [arguments[first]], by_name[1:], []
         if missing:
             name = missing[0].name
             near = _near(name, arguments)
@@ -148,6 +165,20 @@ class CallInputs:
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return args, {name: value for name, value in arguments.items() if name not in {p.name for p in by_position}}
         return args, {p.name: arguments[p.name] for p in by_name if p.name in arguments}
+
+
+def _with_columns(
+    arguments: dict[str, Any], every: Sequence[Prompt], prompts: Sequence[Prompt], reserved: Sequence[str]
+) -> dict[str, Any]:
+    """Return the arguments with the columns of `prompts`; those that any of `every` prompt has."""
+    names = list(dict.fromkeys(name for prompt in every for name in prompt.columns))
+    if clash := [name for name in names if name in reserved]:
+        raise DataError(
+            f"the prompts have a column '{clash[0]}', which is the name of another argument of reward functions "
+            f"({', '.join(reserved)}); rename the column"
+        )
+    columns = [name for name in names if name not in arguments]  # `messages` is the conversation
+    return arguments | {name: [prompt.columns.get(name) for prompt in prompts] for name in columns}
 
 
 def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
@@ -162,6 +193,11 @@ def answered(prompt: Prompt, output: str) -> list[dict[str, Any]] | None:
         messages[-1]["content"] += output
         return messages
     return [*messages, {"role": "assistant", "content": output}]
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a list or tensor, so that no function can modify the arguments of another one."""
+    return list(value) if isinstance(value, list) else value.clone() if isinstance(value, Tensor) else value
 
 
 def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -133,6 +133,21 @@ class Rewards:
         return self.read(self.begin(prompts, outputs, tokenizer=tokenizer, output_tokens=output_tokens, where=where))
 
     @timed("reward functions")
+    def score(self, prompts: Sequence[Prompt], outputs: Mapping[str, Any], *, where: str = "") -> RewardBatch:
+        """Call every function on B outputs that are no text, and combine the rewards.
+
+        Args:
+            prompts: B prompts, one for each output.
+            outputs: B outputs by the name of the argument, such as `{"images": images}`; the first of them is also
+                passed to a first parameter of any other name.
+            where: the step, for messages.
+
+        Raises:
+            RewardError: a function raised or returned an invalid value.
+        """
+        return self.read(Call.of(self.functions, CallInputs.about(prompts, outputs, where)))
+
+    @timed("reward functions")
     def begin(
         self,
         prompts: Sequence[Prompt],
@@ -167,7 +182,7 @@ class Rewards:
             RewardError: a coroutine function raised, or a function returned an invalid value.
         """
         results, inputs = call.wait(), call.inputs
-        num_actions = [len(tokens) for tokens in inputs.arguments["output_tokens"]]
+        num_actions = inputs.num_actions
         totals = [0.0] * inputs.size
         rows = [[0.0] * count for count in num_actions]
         any_dense = False
@@ -209,8 +224,27 @@ def call_metric(
     Raises:
         RewardError: the function raised, or did not return a mapping from names to B numbers.
     """
+    return _measure(metric_fn, CallInputs.of(prompts, outputs, tokenizer, where), timeout_s)
+
+
+def call_metric_on(
+    metric_fn: Any,
+    prompts: Sequence[Prompt],
+    outputs: Mapping[str, Any],
+    *,
+    where: str = "",
+    timeout_s: float | None = None,
+) -> dict[str, list[float | None]]:
+    """Call a metric function on B outputs that are no text, with the arguments of `Rewards.score`.
+
+    Raises:
+        RewardError: the function raised, or did not return a mapping from names to B numbers.
+    """
+    return _measure(metric_fn, CallInputs.about(prompts, outputs, where), timeout_s)
+
+
+def _measure(metric_fn: Any, inputs: CallInputs, timeout_s: float | None) -> dict[str, list[float | None]]:
     name, load = resolve(metric_fn, "metric_fn")
     function = UserFunction("metric", name, load(), timeout_s=timeout_s)
-    inputs = CallInputs.of(prompts, outputs, tokenizer, where)
     (result,) = Call.of([function], inputs).wait()
     return read_metrics(result, function, inputs)

@@ -34,6 +34,8 @@ def read_rewards(
         if row is None:
             values.append(_number(item, f"sample {i}", function, inputs))
             continue
+        if len(row) != count and "output_tokens" not in inputs.arguments:
+            inputs.fail(function, f"returned {len(row)} numbers for sample {i}; return one number per sample")
         if len(row) != count:
             inputs.fail(
                 function,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore.components import KINDS, Component, describe_error, normalise
+from rlcore.components import KINDS, LANGUAGE_MODEL, SCORER, Component, describe_error, kind_built, normalise
 from rlcore.config.describe import fields
 from rlcore.errors import PluginError
 from rlcore.plugins.discovery import Plugin, State
@@ -27,6 +27,7 @@ MODULES = {
     "pipelines": "rlcore.testing.laws.pipelines",
     "architectures": "rlcore.testing.laws.architectures",
     "scorers": "rlcore.testing.laws.scorers",
+    "learners": "rlcore.testing.laws.learners",
     "rollout_stores": "rlcore.testing.laws.stores",
     "loggers": "rlcore.testing.laws.loggers",
     "samplers": "rlcore.testing.laws.samplers",
@@ -234,12 +235,14 @@ def _addresses(components: Iterable[Component[Any]]) -> list[tuple[str, ...]]:
 
 
 def _law_kind(component: Component[Any]) -> str:
-    """Return the kind of the laws about a component: those of scorers for an architecture that builds one."""
+    """Return the kind of the laws about a component: those of scorers, or of other models, for their architectures."""
+    if component.kind != "architectures":
+        return component.kind
     try:
-        is_scorer = component.kind == "architectures" and getattr(component.target(), "scores_sequences", False)
+        kind = kind_built(component.target())
     except PluginError:  # the_target_imports reports that
-        is_scorer = False
-    return "scorers" if is_scorer else component.kind
+        return component.kind
+    return {LANGUAGE_MODEL: component.kind, SCORER: "scorers"}.get(kind, "learners")
 
 
 def _laws(kind: str) -> list[Law]:

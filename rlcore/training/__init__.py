@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlcore.optim.meter import Meter
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
+    from rlcore.training.evaluate import measure_outputs, summarise
     from rlcore.training.rollout_stats import gather_round, rollout_metrics
     from rlcore.training.run import Run
     from rlcore.training.sampling_bias import warn_of_bias
@@ -37,6 +38,7 @@ __all__ = [
     "disable_dropout",
     "eval_mode",
     "gather_round",
+    "measure_outputs",
     "micro_batches",
     "minibatches",
     "put_through",
@@ -44,6 +46,7 @@ __all__ = [
     "rollout_metrics",
     "stack_pairs",
     "stack_samples",
+    "summarise",
     "usable_pairs",
     "validate",
     "warn_of_bias",
@@ -58,6 +61,7 @@ _HOMES = {
     "rlcore.optim.meter": ("Meter",),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
+    "rlcore.training.evaluate": ("measure_outputs", "summarise"),
     "rlcore.training.stale_weights": ("check_logprob_gap", "rollout_health"),
     "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics"),
     "rlcore.training.run": ("Run",),

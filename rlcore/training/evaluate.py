@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ import torch
 from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
 from rlcore.models.dropout import eval_mode
-from rlcore.rewards.combine import call_metric
+from rlcore.protocols import Policy
+from rlcore.rewards.combine import call_metric, call_metric_on
+from rlcore.rewards.score import Scored
 from rlcore.sampling.sampler_inputs import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
@@ -35,20 +37,25 @@ def check_evaluation(run: Run) -> None:
         if unused:
             log.warning("a run that trains a scorer samples nothing, and does not use these inputs", inputs=unused)
         _ = run.eval_samples
-    if run.policy is None:
+    if run.policy is None and run.other is None:
         return
-    check_options(run.policy, run.config.gen)
-    for _, sampling in samplings:
-        check_options(run.policy, sampling, "eval.gen")
-    has_beta = any(sampling.beta for sampling in (run.config.gen, *(sampling for _, sampling in samplings)))
-    if run.logit_mask is not None or has_beta:
-        with torch.no_grad(), eval_mode(run.policy.module):
-            options = {"advantages": True} if has_beta else {}
-            first = run.policy.decoder([[0]], max_new_tokens=1, **options).start()
-        _check_logit_mask(run, first.logits.shape[1])
+    if run.policy is not None:
+        _check_sampling(run, run.policy, [sampling for _, sampling in samplings])
     _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
     if run.config.checkpoint.keep_best:
         _check_metric(run, [suffix for suffix, _ in samplings])
+
+
+def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
+    check_options(policy, run.config.gen)
+    for sampling in samplings:
+        check_options(policy, sampling, "eval.gen")
+    has_beta = any(sampling.beta for sampling in (run.config.gen, *samplings))
+    if run.logit_mask is not None or has_beta:
+        with torch.no_grad(), eval_mode(policy.module):
+            options = {"advantages": True} if has_beta else {}
+            first = policy.decoder([[0]], max_new_tokens=1, **options).start()
+        _check_logit_mask(run, first.logits.shape[1])
 
 
 def _check_logit_mask(run: Run, vocabulary: int) -> None:
@@ -117,13 +124,16 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     run learns.
     """
     metrics: Metrics = {}
-    for evaluation in run.evaluations:
-        metrics |= {f"eval/{name}": value for name, value in evaluation().items()}
     rows: list[Row] = []
-    if run.eval_prompts:
+    for evaluation in run.evaluations:
+        found = evaluation()
+        measured, further = found if isinstance(found, tuple) else (found, [])
+        metrics |= {f"eval/{name}": value for name, value in measured.items()}
+        rows += further
+    if run.policy is not None and run.eval_prompts:
         for suffix, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
             completed = _complete(run, sampling)
-            metrics |= {f"eval/{name}{suffix}": value for name, value in _summarise(completed).items()}
+            metrics |= {f"eval/{name}{suffix}": value for name, value in summarise(completed).items()}
             rows += [{"sampling": suffix[1:], **row} if suffix else row for row in completed]
     return metrics, rows
 
@@ -150,28 +160,58 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generat
             prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True
         )
     ]
-    columns: dict[str, Sequence[float | None]] = {}
-    if run.reward_fn is not None:
-        columns["reward"] = scored.totals
-    if len(scored.by_name) > 1:
-        columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
+    measured: dict[str, list[float | None]] = {}
     if run.metric_fn is not None:
-        values_by_name = call_metric(
+        measured = call_metric(
             run.metric_fn, prompts, scored.outputs, run.tokenizer, where=where,
             timeout_s=run.config.run.reward_timeout_s,
         )  # fmt: skip
-        if clash := sorted((rows[0].keys() | columns.keys()) & values_by_name.keys()):
+    return with_scores(rows, scored, measured, where=where)
+
+
+def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, Any]) -> tuple[Scored, list[Row]]:
+    """Score outputs that are no text, and return the rows of completions.jsonl with their prompts and numbers.
+
+    Args:
+        run: the run; its reward and metric functions are called.
+        prompts: B prompts.
+        outputs: B outputs by the name of the argument that the functions receive, such as `{"images": images}`.
+    """
+    where, measured = f"evaluation after step {run.step}", dict[str, list[float | None]]()
+    scored = run.score_outputs(prompts, outputs, where=where)
+    if run.metric_fn is not None:
+        measured = call_metric_on(
+            run.metric_fn, prompts, outputs, where=where, timeout_s=run.config.run.reward_timeout_s
+        )
+    return scored, with_scores([{"prompt": prompt.text} for prompt in prompts], scored, measured, where=where)
+
+
+def with_scores(
+    rows: list[Row], scored: Scored, measured: Mapping[str, Sequence[float | None]], *, where: str
+) -> list[Row]:
+    """Add the scores and metrics of each output to its row.
+
+    Raises:
+        RewardError: a metric has the name of another column.
+    """
+    columns: dict[str, Sequence[float | None]] = {}
+    if scored.by_name:
+        columns["reward"] = scored.totals
+    if len(scored.by_name) > 1:
+        columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
+    if measured:
+        if clash := sorted((rows[0].keys() | columns.keys()) & measured.keys()):
             raise RewardError(
                 f"the metric function ({where}) returned a metric '{clash[0]}', a name that is in use; rename it"
             )
-        columns |= values_by_name
+        columns |= measured
     for name, values in columns.items():
         for row, value in zip(rows, values, strict=True):
             row[name] = value
     return rows
 
 
-def _summarise(rows: Sequence[Row]) -> Metrics:
+def summarise(rows: Sequence[Row]) -> Metrics:
     """Return the mean of every numeric column, and the standard deviation of the reward."""
     metrics: Metrics = {}
     for name in rows[0]:

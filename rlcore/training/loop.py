@@ -120,8 +120,7 @@ def _remedy(metrics: Metrics) -> str:
 
 
 def _training_step(run: Run) -> AbstractContextManager[Any]:
-    learner = run.scorer or run.policy
-    return nullcontext() if learner is None else learner.training_step()
+    return nullcontext() if run.built is None else run.built.training_step()
 
 
 def _peak_memory(run: Run) -> Metrics:

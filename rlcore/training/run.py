@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,9 @@ from rlcore.training.rollout_log import Rollouts
 from rlcore.training.run_data import RunData
 from rlcore.types import Metrics, Prompt, Trajectories
 
+Evaluation = Callable[[], Metrics | tuple[Metrics, list[dict[str, Any]]]]
+"""An evaluation of a trainer's own (`Run.add_evaluation`)."""
+
 
 @attrs.define(eq=False, kw_only=True)
 class Run(RunData):
@@ -44,6 +47,7 @@ class Run(RunData):
         make_policy: builds the policy; trainers call `build_policy`.
         make_frozen: builds another model to compare the policy with; trainers call `build_frozen`.
         make_scorer: builds the scorer; trainers call `build_scorer`.
+        make_learner: builds a model of another kind; trainers call `build_learner`.
         optimizers: the optimizers and schedules that the trainer's options name.
         step: yields of the trainer so far.
         total_steps: yields after which the run ends, None where only time bounds it.
@@ -65,13 +69,14 @@ class Run(RunData):
     make_policy: Callable[..., Policy]
     make_frozen: Callable[[Any, Policy], Policy]
     make_scorer: Callable[[], SequenceScorer]
+    make_learner: Callable[[str], Learner]
     optimizers: Optimizers
     step: int = 0
     total_steps: int | None = None
     started: float = attrs.field(factory=time.monotonic)
     elapsed_before_s: float = 0.0
     metrics: Metrics = attrs.field(factory=dict)
-    evaluations: list[Callable[[], Metrics]] = attrs.field(factory=list)
+    evaluations: list[Evaluation] = attrs.field(factory=list)
     closing: ExitStack = attrs.field(factory=ExitStack)
     warned: set[str] = attrs.field(factory=set)
     stop_reason: str = ""
@@ -144,6 +149,22 @@ class Run(RunData):
         self.scorer = self.make_scorer()
         self.scorer.to(self.ranks.device)
         return self.scorer
+
+    def build_learner(self, kind: str) -> Learner:
+        """Build a model that is neither a policy nor a scorer, on this process's device.
+
+        A run with such a model samples no text: the trainer generates outputs itself, scores them with `score_outputs`
+        and evaluates them with `add_evaluation`.
+
+        Args:
+            kind: what the architecture states in its attribute `builds`, such as "an image pipeline".
+
+        Raises:
+            ModelError: the model cannot be used, or the architecture builds another kind.
+        """
+        self.other = self.make_learner(kind)
+        self.other.to(self.ranks.device)
+        return self.other
 
     def build_frozen(self, model: Any) -> Policy:
         """Build another model with the architecture and tokenizer of the run, to compare the policy with.
@@ -236,6 +257,24 @@ class Run(RunData):
         self.rollouts.add(prompts, batch, scored)
         return scored
 
+    def score_outputs(self, prompts: Sequence[Prompt], outputs: Mapping[str, Any], *, where: str = "") -> Scored:
+        """Score outputs that are no text with the reward functions.
+
+        Args:
+            prompts: B prompts.
+            outputs: B outputs by the name of the argument that reward functions receive, such as `{"images": images}`;
+                a first parameter of any other name receives the first of them.
+            where: the purpose of the batch, for errors; by default the step in progress.
+
+        Raises:
+            RewardError: a reward function raised or returned an unusable value.
+        """
+        where = where or f"step {self.step + 1}"
+        if self.reward_fn is None:
+            return Scored([""] * len(prompts), torch.zeros(len(prompts)), None, {})
+        rewards = self.reward_fn.score(prompts, outputs, where=where)
+        return Scored([""] * len(prompts), torch.tensor(rewards.totals, dtype=torch.float32), None, rewards.by_name)
+
     def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
         """Call `sample` and `score`, at the same time if `run.overlap_rewards` is set.
 
@@ -276,11 +315,14 @@ class Run(RunData):
 
     @property
     def export_class(self) -> str:
-        """Return the name of the class of `transformers` that loads the trained model from the run's folder."""
+        """Return the name of the class that loads the trained model from the run's folder."""
         return self.learner.export_class
 
-    def add_evaluation(self, evaluation: Callable[[], Metrics]) -> None:
-        """Call `evaluation` at each evaluation and log its metrics under `eval/`."""
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.
+
+        It returns the metrics, or a pair of them and the rows of completions.jsonl, the same on every rank.
+        """
         self.evaluations.append(evaluation)
 
     @property

@@ -33,8 +33,9 @@ class RunData:
         build_prompts: the pipeline that tokenises prompts.
         build_samples: the pipeline that tokenises demonstrations.
         make_rewards: loads the reward functions.
-        policy: the policy of the run, None before it is built, and in a run with a scorer.
-        scorer: the scorer of the run, None before it is built, and in a run with a policy.
+        policy: the policy of the run; None before it is built, and in a run with another model.
+        scorer: the scorer of the run; likewise.
+        other: the model of a run that trains neither, such as an image pipeline; likewise.
     """
 
     config: TrainConfig
@@ -44,28 +45,40 @@ class RunData:
     make_rewards: Callable[[], Rewards]
     policy: Policy | None = None
     scorer: SequenceScorer | None = None
+    other: Learner | None = None
 
     @property
     def built_policy(self) -> Policy:
         """Return the policy.
 
         Raises:
-            ConfigError: the trainer has not built it yet, or trains a scorer.
+            ConfigError: the trainer has not built it yet, or trains a model that generates no text.
         """
         if self.scorer is not None:
             raise ConfigError("this run trains a model that scores sequences, which generates no text")
+        if self.other is not None:
+            raise ConfigError(f"this run trains a {type(self.other).__name__}, which generates no text")
         if self.policy is None:
             raise ConfigError("a trainer must call run.build_policy before it asks for prompts or samples")
         return self.policy
 
     @property
     def learner(self) -> Learner:
-        """Return the scorer of the run, or else its policy."""
-        return self.built_policy if self.scorer is None else self.scorer
+        """Return the model that the run trains.
+
+        Raises:
+            ConfigError: the trainer has not built it yet.
+        """
+        return self.built or self.built_policy
+
+    @property
+    def built(self) -> Learner | None:
+        """Return the model that the run trains, of whatever kind; None before it is built."""
+        return self.policy or self.scorer or self.other
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Return the tokenizer of the policy or scorer."""
+        """Return the tokenizer of the model."""
         return self.learner.tokenizer
 
     @cached_property
@@ -74,7 +87,7 @@ class RunData:
         section = self.config.data
         if section.outputs_begin_text is not None:
             return section
-        begin_text = self.scorer is None and self.built_policy.outputs_begin_text
+        begin_text = self.learner is self.policy and self.built_policy.outputs_begin_text
         return evolve(section, outputs_begin_text=begin_text)
 
     @cached_property
@@ -114,8 +127,8 @@ class RunData:
         return build_sample_rewards(rename_columns(rows, columns, "rewards", needed=list(columns)), samples)
 
     def read_prompts(self, source: Any, what: str) -> list[Prompt]:
-        """Tokenise prompts of any form for the policy; errors call them `what`."""
-        longest = self.built_policy.max_prompt_length
+        """Tokenise prompts of any form for the model; errors call them `what`."""
+        longest = self.other.max_length if self.other is not None else self.built_policy.max_prompt_length
         limit = longest + 1 if longest else 0
         return self.build_prompts(source, self.tokenizer, self.data, max_length=limit, what=what)
 

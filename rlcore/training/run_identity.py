@@ -50,7 +50,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 
 
 def _model(run: Run) -> dict[str, Any]:
-    learner = run.scorer or run.policy
+    learner = run.built
     if learner is None:
         return {}
     revision = run.config.model.get("revision")
@@ -61,11 +61,12 @@ def _model(run: Run) -> dict[str, Any]:
 
 
 def _rows(run: Run) -> dict[str, Any]:
-    if run.policy is None and run.scorer is None:  # rows are tokenised for a policy or scorer
+    if run.built is None:  # rows are tokenised for the model
         return {}
     given = {name: getattr(run.inputs, name) is not None for name in (*ROWS, "logit_mask")}
     if run.scorer is not None:  # which samples nothing
-        given |= dict.fromkeys(("prompts", "eval_prompts", "logit_mask"), False)
+        given |= dict.fromkeys(("prompts", "eval_prompts"), False)
+    given["logit_mask"] = given["logit_mask"] and run.policy is not None
     rows = {name: fingerprint_rows(getattr(run, ROWS[name])) if given[name] else None for name in ROWS}
     mask = run.logit_mask if given["logit_mask"] else None
     return rows | {"logit_mask": None if mask is None else fingerprint_table(mask)}

@@ -1,4 +1,4 @@
-"""Build the policy or scorer of a run with the chosen architecture, and keep the model before training."""
+"""Build the model of a run with the chosen architecture, and keep the model before training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from rlcore.checkpoints.claim import Claim
 from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.components import Component
+from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
 from rlcore.config import evolve
 from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
@@ -47,10 +47,10 @@ class ModelMaker:
         """Build a policy with the parts that the trainer needs."""
         component = self.architecture.component
         build: Any = component.target()
-        if getattr(build, "scores_sequences", False):
+        if (found := kind_built(build)) != LANGUAGE_MODEL:
             raise ModelError(
-                f"model.architecture = '{component.name}': builds a model that scores sequences, and this trainer "
-                "trains a language model: leave it out, or name a trainer of scorers"
+                f"model.architecture = '{component.name}': builds {found}, and this trainer trains a language model: "
+                "leave it out, or name another trainer"
             )
         if q_heads:
             _check_q_heads(component, build)
@@ -90,15 +90,28 @@ class ModelMaker:
         """Build a scorer."""
         component = self.architecture.component
         build: Any = component.target()
-        if not getattr(build, "scores_sequences", False):
+        if (found := kind_built(build)) != SCORER:
             raise ModelError(
-                f"model.architecture = '{component.name}': builds a language model, and this trainer trains a model "
+                f"model.architecture = '{component.name}': builds {found}, and this trainer trains a model "
                 "that scores sequences: set model.architecture=sequence_scorer"
             )
         spec = self._starting_point(in_place=False)
         scorer: SequenceScorer = build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer)
         self._keep(scorer, is_needed=False)
         wrapped: SequenceScorer = self.architecture.wrap(scorer)
+        return wrapped
+
+    def learner(self, kind: str) -> Learner:
+        """Build a model of another kind, which is `kind`."""
+        component = self.architecture.component
+        build: Any = component.target()
+        if (found := kind_built(build)) != kind:
+            raise ModelError(
+                f"model.architecture = '{component.name}': builds {found}, and this trainer trains {kind}: leave it "
+                "out, or name an architecture that builds one"
+            )
+        built: Learner = build(self.inputs.model, self.architecture.options, tokenizer=self.inputs.tokenizer)
+        wrapped: Learner = self.architecture.wrap(built)
         return wrapped
 
     def _starting_point(self, *, in_place: bool) -> Any:

@@ -218,7 +218,8 @@ def unknown_options_are_refused(subject: Subject) -> None:
 
 def _arguments(subject: Subject) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return a target's positional and keyword arguments; None for functions that choose their own parameters."""
-    if getattr(subject.it.target(), "scores_sequences", False):
+    target = subject.it.target()
+    if getattr(target, "scores_sequences", False) or hasattr(target, "builds"):
         return ("spec", "config"), ("tokenizer",)
     if subject.it.kind in ARGUMENTS:
         return ARGUMENTS[subject.it.kind]

@@ -1,6 +1,7 @@
 """Laws of rewards, which are called through `rlcore.rewards` with the arguments that their signature names.
 
-Required columns are filled with strings of whole numbers, which a reward can use as text or as numbers.
+Required columns are filled with strings of whole numbers, which a reward can use as text or as numbers. A reward of
+outputs that are no text has an attribute `example_outputs`, a function that returns twelve of them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,12 @@ def splitting_a_batch_changes_nothing(subject: Subject) -> None:
     _compare(_scores(subject, OUTPUTS), single, OUTPUTS, "in a batch of its own", "score each output by itself")
 
 
-@law(REWARDS)
+def _scores_text(subject: Subject) -> bool:
+    """Return whether it scores text."""
+    return not hasattr(subject.it.target(), "example_outputs")
+
+
+@law(REWARDS, when=_scores_text)
 def an_empty_output_is_accepted(subject: Subject) -> None:
     """An empty output gets a number or None, alone and among others."""
     _scores(subject, ("",))
@@ -89,7 +95,7 @@ def columns_it_does_not_take_change_nothing(subject: Subject) -> None:
     )
 
 
-@law(REWARDS)
+@law(REWARDS, when=_scores_text)
 def arguments_are_not_changed(subject: Subject) -> None:
     """A reward does not change the lists and columns it receives: other rewards receive the same objects."""
     more = {"notes_on_row": ["a", {"b": 1}]}
@@ -158,19 +164,30 @@ def _scores(
     columns: dict[str, Any] | None = None,
     function: Any = None,
 ) -> list[float | None]:
-    """Return the reward's number for each output, or for those at `order`; `function` was built before."""
+    """Return the reward's number for each output, or for those at `order`; `function` was built before.
+
+    For a reward of other outputs than text, its own examples stand for `outputs`.
+    """
     from rlcore.testing.small import make_tokenizer
 
     order = range(len(outputs)) if order is None else order
     prompts, texts = _prompts(subject, order, columns or {}), [outputs[i] for i in order]
+    examples, rewards = getattr(subject.it.target(), "example_outputs", None), _rewards(subject, function=function)
     try:
-        batch = _rewards(subject, function=function)(
-            prompts, texts, tokenizer=make_tokenizer(), output_tokens=[[*map(ord, output), 0] for output in texts]
-        )
+        if examples is not None:
+            batch = rewards.score(prompts, {name: _at(values, order) for name, values in examples().items()})
+        else:
+            tokens = [[*map(ord, output), 0] for output in texts]
+            batch = rewards(prompts, texts, tokenizer=make_tokenizer(), output_tokens=tokens)
     except RewardError as error:
         raise LawBroken(str(error)) from error
     numbers: list[float | None] = batch.by_name[subject.it.name]
     return numbers
+
+
+def _at(values: Any, order: Sequence[int]) -> Any:
+    """Return the elements of a list, or the rows of a tensor, at `order`."""
+    return [values[i] for i in order] if isinstance(values, list) else values[list(order)]
 
 
 def _prompts(subject: Subject, order: Sequence[int], columns: dict[str, Any]) -> list[Prompt]:
@@ -191,7 +208,9 @@ def _columns(function: Any) -> list[str]:
     except (ValueError, TypeError):
         return []
     named = [each for each in parameters if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}]
-    needed = [each for each in named if each.default is each.empty and each.name not in KNOWN]
+    examples = getattr(function, "example_outputs", None)
+    known = KNOWN if examples is None else (*KNOWN, *examples())
+    needed = [each for each in named if each.default is each.empty and each.name not in known]
     own_name = needed[:1] == named[:1] and needed and needed[0].kind is needed[0].POSITIONAL_OR_KEYWORD
     return [each.name for each in (needed[1:] if own_name else needed)]
 

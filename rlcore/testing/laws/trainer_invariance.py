@@ -9,7 +9,15 @@ import torch
 
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.rig.compare_runs import check_close, check_equal
-from rlcore.testing.rig.runs import FinishedRun, Tiny, eager_options, run, run_on_two_ranks, steady_options
+from rlcore.testing.rig.runs import (
+    FinishedRun,
+    Tiny,
+    eager_options,
+    reads_tokens,
+    run,
+    run_on_two_ranks,
+    steady_options,
+)
 from rlcore.types import Sample, Trajectories
 
 FEW = 2
@@ -29,8 +37,8 @@ def _takes_micro_batches(subject: Subject) -> bool:
 
 
 def _learns_from_what_the_kit_has(subject: Subject) -> bool:
-    """Return whether it needs `reward_fn` or `samples`."""
-    return bool({"reward_fn", "samples"} & set(subject.it.target().needs))
+    """Return whether it needs `reward_fn` or `samples`, and trains a model of tokens."""
+    return bool({"reward_fn", "samples"} & set(subject.it.target().needs)) and reads_tokens(subject)
 
 
 @law("trainers")
@@ -47,7 +55,7 @@ def same_seed_same_numbers(subject: Subject) -> None:
         )  # fmt: skip
 
 
-@law("trainers")
+@law("trainers", when=reads_tokens)
 def padding_changes_nothing(subject: Subject) -> None:
     """The padding token, the amount of padding and its side do not change metrics and weights."""
     with TemporaryDirectory() as root:

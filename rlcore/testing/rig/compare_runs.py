@@ -53,6 +53,8 @@ def check_close(one: Tiny, other: Tiny, remedy: str) -> None:
             f"expected weights to change within {one.steps} steps; none did, so the runs cannot be compared"
         )
     for name, weight in ours.items():
+        if name not in start:  # frozen parts, which the exported model contains
+            continue
         moved = float((weight - start[name]).abs().mean())
         off = float((weight - theirs[name]).abs().mean())
         if not off <= SHARE * moved + FLOOR:
@@ -116,12 +118,18 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         LawBroken: there are no *.safetensors.
     """
     saved = folder / "model" if (folder / "model").is_dir() else folder
-    files = sorted(saved.glob("*.safetensors"))
+    files = sorted(saved.glob("*.safetensors")) or sorted(saved.glob("*/*.safetensors"))
     if adapter := sorted(saved.glob("adapter/*.safetensors")):  # beside the model with the adapter merged into it
         files = [*adapter, *(file for file in files if not file.stem.startswith("model"))]
     if not files:
         raise LawBroken(f"expected the policy's save_pretrained to write *.safetensors; it wrote {_names(saved)}")
-    return {f"{file.stem}.{name}": weight for file in files for name, weight in load_file(file).items()}
+    return {f"{_title(file, saved)}.{name}": weight for file in files for name, weight in load_file(file).items()}
+
+
+def _title(file: Path, folder: Path) -> str:
+    """Return the name of a file of weights, with that of its folder in a model of several parts."""
+    inside = file.parent != folder and file.parent.name != "adapter"
+    return f"{file.parent.name}.{file.stem}" if inside else file.stem
 
 
 def _checkpoint(tiny: Tiny) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlcore.components import Component
+from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
 from rlcore.config import merge, structure, unstructure
 from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.plugins.registry import registries
@@ -115,6 +115,14 @@ class Tiny:
         return Path(self.root) / f"{self.name}-start"
 
 
+def reads_tokens(subject: Subject) -> bool:
+    """Return whether it trains a model of tokens."""
+    named = subject.sections.get("model", {}).get("architecture") or own_choice(
+        subject.it, "architecture", subject.config()
+    )
+    return named is None or kind_built(registries().architectures.get(named).target()) in {LANGUAGE_MODEL, SCORER}
+
+
 def steady_options(subject: Subject) -> dict[str, Any]:
     """Return the subject's options with an optimizer that does not amplify rounding errors.
 
@@ -158,7 +166,7 @@ def run(tiny: Tiny) -> FinishedRun:
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
     model = _model_of(tiny)
-    for part in model.modules():
+    for part in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
             part.p = DROPOUT
     defaults: dict[str, Any] = {
@@ -211,20 +219,26 @@ def _own(tiny: Tiny, attribute: str) -> str | None:
     return own_choice(component, attribute, options)
 
 
-def _model_of(tiny: Tiny) -> PreTrainedModel:
-    """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
+def _architecture_of(tiny: Tiny) -> Any:
+    """Return the architecture that a run names, or its trainer; None if neither does."""
     named = merge(tiny.config, tiny.sections).get("model", {}).get("architecture") or _own(tiny, "architecture")
-    build = None if named is None else registries().architectures.get(named).target()
-    make: Callable[[], PreTrainedModel] = getattr(build, "example_model", None) or MODELS[tiny.model]
+    return None if named is None else registries().architectures.get(named).target()
+
+
+def _model_of(tiny: Tiny) -> Any:
+    """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
+    make: Callable[[], Any] = getattr(_architecture_of(tiny), "example_model", None) or MODELS[tiny.model]
     return make()
 
 
 def inputs_of(tiny: Tiny) -> dict[str, Any]:
     """Return the inputs of a run: INPUTS, with rows of the form that its pipelines read.
 
-    A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`.
+    A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`; an
+    architecture of another kind of models has `example_inputs`.
     """
-    given = {name: INPUTS[name] for name in tiny.inputs}
+    every = {**INPUTS, **getattr(_architecture_of(tiny), "example_inputs", {})}
+    given = {name: every[name] for name in tiny.inputs}
     data = merge(tiny.config, tiny.sections).get("data", {})
     for option, name in PIPELINES.items():
         entry = data.get(option) or _own(tiny, option) or name

@@ -1,0 +1,130 @@
+"""The images of rounds and evaluations: sampled, scored, and shown as a grid in the run's folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from PIL import Image
+from torch import Tensor
+
+from rlcore.logging import get_logger
+from rlcore.profiling import phase
+from rlcore.training import Run, Scored, measure_outputs, summarise
+from rlcore.types import Metrics, Prompt, Trajectories
+from rlcore_ddpo.config import DDPOConfig
+from rlcore_ddpo.denoising import Denoiser, noise_of
+from rlcore_ddpo.image_rewards import to_pil
+
+FOLDER = "images"
+LARGEST_TILE = 256
+"""Height and width of an image in a grid, in pixels, at the most."""
+
+
+class ImageSampler:
+    """Samples images of this process's share of prompts, and scores them.
+
+    Args:
+        denoiser: the policy.
+        config: options of the trainer.
+        run: the run.
+    """
+
+    def __init__(self, denoiser: Denoiser, config: DDPOConfig, run: Run) -> None:
+        self.denoiser, self.config, self.run = denoiser, config, run
+        per_rank = -(-config.batch_size // run.ranks.world)
+        self.size = run.config.gen.batch_size or config.micro_batch_size or per_rank
+
+    def sample(self, indices: Sequence[int], number: int) -> tuple[Trajectories, Scored]:
+        """Return this rank's share of a round, and its scores.
+
+        Args:
+            indices: the prompts of the whole round.
+            number: the round's number, which decides the noise.
+
+        Returns:
+            Sequences of S actions, whose tokens are the timesteps, with the columns `latents` (float[B, S + 1, C, h,
+            w]), `old_logprobs` (float[B, S]) and `prompt` (long[B], index of the prompt).
+        """
+        begun, mine = time.perf_counter(), self.run.ranks.share(len(indices))
+        prompts = [self.run.prompts[indices[i]] for i in mine]
+        latents, logprobs, images = self._denoise(prompts, [(self.run.config.run.seed, number, i) for i in mine])
+        sampled = time.perf_counter()
+        scored = self.run.score_outputs(prompts, {"images": self._shaped(images)})
+        times = {"time/sample_s": sampled - begun, "time/score_s": time.perf_counter() - sampled}
+        schedule, device = self.denoiser.schedule, latents.device
+        count = (len(mine), len(schedule))
+        batch = Trajectories(
+            tokens=schedule.timesteps.expand(count), mask=torch.ones(count, dtype=torch.bool, device=device),
+            action_mask=schedule.is_random.expand(count), ended=torch.ones(len(mine), dtype=torch.bool, device=device),
+            columns={
+                "latents": latents, "old_logprobs": logprobs,
+                "prompt": torch.tensor([indices[i] for i in mine], device=device),
+            },
+        )  # fmt: skip
+        scored = attrs.evolve(scored, scores=scored.scores.to(device), times=times)
+        return batch, scored
+
+    def evaluate(self) -> tuple[Metrics, list[dict[str, Any]]]:
+        """Sample images of the evaluation prompts with the same noise each time; return metrics and rows.
+
+        The images are written as a grid to `images/`, one row for each prompt, and the rows name their places in it.
+        """
+        run, samples = self.run, self.run.config.eval.samples
+        prompts = [prompt for prompt in run.eval_prompts for _ in range(samples)]
+        mine = run.ranks.share(len(prompts))
+        found: list[tuple[int, dict[str, Any], Tensor]] = []
+        if mine:
+            own = [prompts[i] for i in mine]
+            images = self._denoise(own, [(run.config.run.seed, "evaluation", i) for i in mine])[2]
+            _, rows = measure_outputs(run, own, {"images": self._shaped(images)})
+            found = list(zip(mine, rows, images, strict=True))
+        every = sorted(run.ranks.gather(found), key=lambda each: each[0])
+        file = Path(FOLDER) / f"step-{run.step:08d}.png"
+        if run.ranks.is_main:
+            write_grid([image for _, _, image in every], run.dir / file, columns=samples)
+        rows = [{"output": f"{file.as_posix()}, image {i + 1}", **row} for i, row, _ in every]
+        return summarise(rows), rows
+
+    def _denoise(
+        self, prompts: Sequence[Prompt], keys: Sequence[tuple[int | str, ...]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return latents, log-probs and, on the CPU, the images of prompts; `keys` decide the noise."""
+        shape = (len(self.denoiser.schedule) + 1, *self.denoiser.model.latent_shape)
+        parts = []
+        for start in range(0, len(prompts), self.size):
+            texts = [prompt.text for prompt in prompts[start : start + self.size]]
+            latents, logprobs = self.denoiser.sample(texts, noise_of(keys[start : start + self.size], shape))
+            with phase("decode"):
+                parts.append((latents, logprobs, self.denoiser.model.decode(latents[:, -1]).cpu()))
+        latents, logprobs, images = (torch.cat(each) for each in zip(*parts, strict=True))
+        return latents, logprobs, images
+
+    def _shaped(self, images: Tensor) -> Tensor | list[Image.Image]:
+        """Return the images in the form that reward functions receive."""
+        return to_pil(images) if self.config.images == "pil" else images
+
+
+def write_grid(images: Sequence[Tensor], file: Path, *, columns: int) -> None:
+    """Write images as one PNG file; if it cannot be written, log the reason.
+
+    Args:
+        images: float[3, H, W] each, in [0, 1].
+        file: its folder is created.
+        columns: images in a row.
+    """
+    tiles = to_pil(torch.stack(list(images)))
+    columns = columns if columns > 1 else max(1, round(len(tiles) ** 0.5))
+    width, height = (min(side, LARGEST_TILE) for side in tiles[0].size)
+    grid = Image.new("RGB", (columns * width, -(-len(tiles) // columns) * height))
+    for i, tile in enumerate(tiles):
+        grid.paste(tile.resize((width, height)), (i % columns * width, i // columns * height))
+    try:
+        file.parent.mkdir(exist_ok=True)
+        grid.save(file)
+    except OSError as error:
+        get_logger("ddpo").warning("the grid of images could not be written", file=str(file), reason=str(error))

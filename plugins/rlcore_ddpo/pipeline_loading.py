@@ -1,0 +1,181 @@
+"""The architecture `stable_diffusion`: loads a pipeline, checks its parts, and decides what of its UNet trains."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from peft import LoraConfig
+from transformers import PreTrainedTokenizerBase
+
+from rlcore.errors import ModelError
+from rlcore.models.hub import check_reach
+from rlcore_ddpo.config import StableDiffusionConfig
+from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
+from rlcore_ddpo.quiet_diffusers import quiet_diffusers
+from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
+
+KIND = "an image pipeline"
+INDEX = "model_index.json"
+LORA = {"r": 4, "init_lora_weights": "gaussian", "target_modules": ["to_k", "to_q", "to_v", "to_out.0"]}
+"""Default options of LoRA layers, as in Black et al.'s code."""
+PARTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
+PREDICTIONS = ("epsilon", "v_prediction", "sample")
+
+
+def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenizer: Any = None) -> ImagePipeline:
+    """Build an image pipeline from a `StableDiffusionPipeline`.
+
+    VAE and text encoder are frozen, and the scheduler becomes a `DDIMScheduler` with the same noise schedule.
+
+    Args:
+        spec: a pipeline in memory, whose UNet is then trained in place, a folder or a hub id.
+        config: options of the architecture.
+        tokenizer: a tokenizer object in place of the pipeline's own.
+
+    Raises:
+        ModelError: the pipeline cannot be loaded, has other parts than those of Stable Diffusion, or a scheduler
+            without a noise schedule for DDIM.
+    """
+    pipeline = spec if isinstance(spec, StableDiffusionPipeline) else _load(spec, config)
+    _check_parts(pipeline)
+    pipeline.scheduler = as_ddim(pipeline.scheduler)
+    if tokenizer is not None:
+        _set_tokenizer(pipeline, tokenizer)
+    pipeline.vae.requires_grad_(False)
+    pipeline.text_encoder.requires_grad_(False)
+    for part in (pipeline.vae, pipeline.text_encoder, pipeline.unet):
+        part.eval()
+    if config.lora is None:
+        pipeline.unet.requires_grad_(True)
+    else:
+        _add_lora(pipeline.unet, config.lora)
+    if config.gradient_checkpointing:
+        pipeline.unet.enable_gradient_checkpointing()
+    return ImagePipeline(pipeline, has_lora=config.lora is not None)
+
+
+def as_ddim(scheduler: Any) -> DDIMScheduler:
+    """Return a `DDIMScheduler` with the noise schedule of another scheduler of the DDPM family.
+
+    Raises:
+        ModelError: the scheduler has no such noise schedule, or one that DDIM cannot follow.
+    """
+    name, options = type(scheduler).__name__, dict(getattr(scheduler, "config", {}))
+    prediction = options.get("prediction_type", "epsilon")
+    advice = "give the pipeline a DDIMScheduler, or another scheduler of the DDPM family"
+    if not hasattr(scheduler, "alphas_cumprod"):
+        raise ModelError(f"the pipeline's scheduler, {name}, has no noise schedule that DDIM can follow: {advice}")
+    if prediction not in PREDICTIONS:
+        raise ModelError(
+            f"the pipeline's {name} has prediction_type = {prediction!r}; DDPO knows {', '.join(PREDICTIONS)}: {advice}"
+        )
+    if options.get("thresholding"):
+        raise ModelError(
+            f"the pipeline's {name} has thresholding = True, which is not meant for latents: set it to False"
+        )
+    if options.get("rescale_betas_zero_snr") and prediction == "epsilon":
+        raise ModelError(
+            f"the pipeline's {name} has rescale_betas_zero_snr = True with prediction_type = 'epsilon', for which the "
+            "first step divides by 0: set it to False, or train a model of v_prediction"
+        )
+    with quiet_diffusers():
+        ddim: DDIMScheduler = DDIMScheduler.from_config(options)
+    return ddim
+
+
+def _load(spec: Any, config: StableDiffusionConfig) -> StableDiffusionPipeline:
+    if not isinstance(spec, (str, os.PathLike)):
+        raise ModelError(
+            f"model = {type(spec).__name__}: trainer 'ddpo' takes a StableDiffusionPipeline, its folder or a hub id"
+        )
+    name = os.fspath(spec)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _check_folder(folder)
+    else:
+        check_reach(name, config.revision, (INDEX,))
+    try:
+        with quiet_diffusers():
+            pipeline = StableDiffusionPipeline.from_pretrained(
+                folder if folder.is_dir() else name, torch_dtype=getattr(torch, config.dtype), revision=config.revision,
+                variant=config.variant, safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+            )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(
+            f"model = {name!r}: cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
+        ) from error
+    if not isinstance(pipeline, StableDiffusionPipeline):
+        raise ModelError(f"model = {name!r}: is a {type(pipeline).__name__}, not a StableDiffusionPipeline")
+    return pipeline
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / INDEX).exists():
+        raise ModelError(
+            f"model = {str(folder)!r}: has no {INDEX}: name a folder that StableDiffusionPipeline.save_pretrained wrote"
+        )
+    missing = [name for name in PARTS if not (folder / name).is_dir()]
+    if missing:
+        raise ModelError(
+            f"model = {str(folder)!r}: has no folder {missing[0]!r}: save the whole pipeline with its save_pretrained"
+        )
+
+
+def _check_parts(pipeline: StableDiffusionPipeline) -> None:
+    for name in PARTS:
+        if getattr(pipeline, name, None) is None:
+            raise ModelError(f"the pipeline has no {name}: build it with all parts of a StableDiffusionPipeline")
+    unet = pipeline.unet
+    if not isinstance(unet, UNet2DConditionModel):
+        raise ModelError(f"the pipeline's unet is a {type(unet).__name__}: must be a UNet2DConditionModel")
+    latents = pipeline.vae.config.latent_channels
+    if not unet.config.in_channels == unet.config.out_channels == latents:
+        raise ModelError(
+            f"the UNet takes {unet.config.in_channels} channels and returns {unet.config.out_channels}, but the VAE's "
+            f"latents have {latents}: pipelines for inpainting, and UNets that predict variances, cannot be trained"
+        )
+    for option in ("addition_embed_type", "time_cond_proj_dim", "class_embed_type"):
+        if getattr(unet.config, option, None) is not None:
+            raise ModelError(f"the UNet has {option}, which a StableDiffusionPipeline does not use: give SD 1 or 2")
+
+
+def _set_tokenizer(pipeline: StableDiffusionPipeline, tokenizer: Any) -> None:
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(f"tokenizer = {tokenizer!r:.80}: an image pipeline takes a tokenizer object, or has its own")
+    options = pipeline.text_encoder.config
+    if len(tokenizer) > options.vocab_size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} tokens, the text encoder {options.vocab_size}: leave model.tokenizer "
+            "out, or pass the tokenizer with which the text encoder was trained"
+        )
+    tokenizer.model_max_length = min(tokenizer.model_max_length, options.max_position_embeddings)
+    pipeline.tokenizer = tokenizer
+
+
+def describe(error: Exception) -> str:
+    """Return the first line of an error's message, or the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _add_lora(unet: UNet2DConditionModel, options: dict[str, Any]) -> None:
+    """Add LoRA layers; a UNet in memory that has some already continues with these."""
+    unet.requires_grad_(False)
+    if ADAPTER not in getattr(unet, "peft_config", {}):
+        options = {**LORA, **options}
+        try:
+            unet.add_adapter(LoraConfig(**{"lora_alpha": options["r"], **options}), adapter_name=ADAPTER)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"model.lora = {options}: {describe(error)}") from error
+    for name, weight in unet.named_parameters():
+        if f".{ADAPTER}." in name:
+            weight.requires_grad_(True)
+            weight.data = weight.data.float()
+
+
+build_stable_diffusion.builds = KIND  # type: ignore[attr-defined]  # attributes of the Architecture protocol
+build_stable_diffusion.example_model = make_tiny_pipeline  # type: ignore[attr-defined]
+build_stable_diffusion.example_inputs = {"reward_fn": "rlcore_ddpo.image_rewards:brightness"}  # type: ignore[attr-defined]
