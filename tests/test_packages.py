@@ -17,6 +17,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     # It builds a run without weights and repeats its steps on fake tensors, and is released with the core.
     "rlcore_plan": (
         "rlcore.cli.machine",
+        "rlcore.components.LANGUAGE_MODEL",
         "rlcore.config.paths.existing_path",
         "rlcore.logging.LEVEL",
         "rlcore.models.freezing.vocabulary_size",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rlcore.profiling import timed
+from rlcore.profiling import phase
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.ddim import Schedule
 from rlcore_ddpo.image_pipeline import ImagePipeline
@@ -38,7 +38,6 @@ class Denoiser:
         negative = self.model.embeddings([self.negative])
         return torch.cat([negative.expand(len(texts), -1, -1), found])
 
-    @timed("generate")
     @torch.no_grad()
     def sample(self, texts: Sequence[str], noise: Tensor) -> tuple[Tensor, Tensor]:
         """Denoise one image for each prompt.
@@ -53,11 +52,12 @@ class Denoiser:
         """
         conditions, noise = self.conditions(texts), noise.to(self.model.device)
         latents, logprobs = [noise[:, 0]], []
-        for step in range(len(self.schedule)):
-            index = torch.full((len(texts),), step, device=noise.device)
-            mean = self._mean(latents[-1], index, conditions)
-            latents.append(mean + self.schedule.sigma[step] * noise[:, step + 1])
-            logprobs.append(self.schedule.logprobs(latents[-1], mean, index))
+        with phase("generate"):
+            for step in range(len(self.schedule)):
+                index = torch.full((len(texts),), step, device=noise.device)
+                mean = self._mean(latents[-1], index, conditions)
+                latents.append(mean + self.schedule.sigma[step] * noise[:, step + 1])
+                logprobs.append(self.schedule.logprobs(latents[-1], mean, index))
         return torch.stack(latents, 1), torch.stack(logprobs, 1)
 
     def logprobs(self, before: Tensor, after: Tensor, index: Tensor, conditions: Tensor) -> Tensor:

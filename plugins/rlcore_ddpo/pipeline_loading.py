@@ -12,7 +12,6 @@ from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore.models.hub import check_reach
 from rlcore_ddpo.config import StableDiffusionConfig
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
 from rlcore_ddpo.quiet_diffusers import quiet_diffusers
@@ -96,17 +95,16 @@ def _load(spec: Any, config: StableDiffusionConfig) -> StableDiffusionPipeline:
     folder = Path(name).expanduser()
     if folder.is_dir():
         _check_folder(folder)
-    else:
-        check_reach(name, config.revision, (INDEX,))
     try:
         with quiet_diffusers():
             pipeline = StableDiffusionPipeline.from_pretrained(
-                folder if folder.is_dir() else name, torch_dtype=getattr(torch, config.dtype), revision=config.revision,
+                folder if folder.is_dir() else name, dtype=getattr(torch, config.dtype), revision=config.revision,
                 variant=config.variant, safety_checker=None, feature_extractor=None, requires_safety_checker=False,
             )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        place = "folder" if folder.is_dir() else "hub id, and there is no such folder"
         raise ModelError(
-            f"model = {name!r}: cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
+            f"model = {name!r} ({place}): cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
         ) from error
     if not isinstance(pipeline, StableDiffusionPipeline):
         raise ModelError(f"model = {name!r}: is a {type(pipeline).__name__}, not a StableDiffusionPipeline")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from diffusers.utils import logging
+import diffusers.utils
+import transformers.utils
 
-from rlcore.models.hub import quiet_transformers
+LIBRARIES: tuple[Any, ...] = (diffusers.utils.logging, transformers.utils.logging)
 
 
 @contextmanager
 def quiet_diffusers() -> Iterator[None]:
     """Silence both libraries in the block."""
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    before = [(each.is_progress_bar_enabled(), each.get_verbosity()) for each in LIBRARIES]
+    for each in LIBRARIES:
+        each.disable_progress_bar()
+        each.set_verbosity_error()
     try:
-        with quiet_transformers():
-            yield
+        yield
     finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+        for each, (had_bars, level) in zip(LIBRARIES, before, strict=True):
+            each.set_verbosity(level)
+            if had_bars:
+                each.enable_progress_bar()
