@@ -1,0 +1,148 @@
+"""Tests of the MLflow logger with a real database: what it has stored is what the core writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from mlflow import MlflowClient
+
+import rlcore
+from rlcore.errors import PluginError, RewardError
+from rlcore.settings import TrainConfig
+from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_mlflow.config import MlflowConfig
+from rlcore_mlflow.logger import MlflowLogger
+
+TASK = {
+    "trainer": {"name": "sft", "batch_size": 4, "optimizer": {"lr": 3e-3}},
+    "samples": [list(sample) for sample in SAMPLES],
+    "eval_prompts": list(PROMPTS[:3]),
+    "gen": {"max_new_tokens": 5},
+    "eval": {"every": 2, "at_start": True},
+    "checkpoint": {"every": 4, "keep_last": 10},
+}
+
+
+def measure(outputs: list[str]) -> dict[str, list[float]]:
+    return {"chars": [float(len(output)) for output in outputs]}
+
+
+def train(folder: Path, logger: dict[str, Any], *, steps: int, metric_fn: Any = measure, **run: Any) -> Path:
+    given = TASK | {"run": {"root": str(folder), "name": "run", "steps": steps, **run}, "metric_fn": metric_fn}
+    return rlcore.train(make_gpt2(), tokenizer=make_tokenizer(), loggers=[logger], **given).run_dir
+
+
+def train_broken(folder: Path, logger: dict[str, Any]) -> Path:
+    """Train until the evaluation after step 6 fails, and return the run's folder; its last checkpoint is of step 6."""
+    evaluations = iter(range(4))
+
+    def broken(outputs: list[str]) -> dict[str, list[float]]:
+        if next(evaluations) == 3:
+            raise ValueError("broken")
+        return measure(outputs)
+
+    with pytest.raises(RewardError):
+        train(folder, logger, steps=7, metric_fn=broken)
+    return folder / "run"
+
+
+def logged(run: Path) -> dict[tuple[int, str], float]:
+    """Return the content of metrics.jsonl, which the core writes, without measured times and memory."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {(row["step"], name): value for row in rows for name, value in row.items() if is_exact(name)}
+
+
+def is_exact(name: str) -> bool:
+    return name != "step" and "time" not in name and not name.startswith("perf/")
+
+
+def completions(run: Path) -> dict[int, list[dict[str, Any]]]:
+    rows = [json.loads(line) for line in (run / "completions.jsonl").read_text().splitlines()]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row.pop("step"), []).append(row)
+    return found
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/runs.db"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # MLflow puts artifacts into `mlruns` of the working folder
+
+
+def only_run(client: MlflowClient, experiment: str) -> Any:
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    return run
+
+
+def assert_stored(client: MlflowClient, kept: Any, run: Path, *, rows: int) -> None:
+    """Check that each metric is stored once under its name and step, and the first completions as tables."""
+    found = [
+        ((each.step, name), each.value)
+        for name in kept.data.metrics
+        for each in client.get_metric_history(kept.info.run_id, name)
+    ]
+    assert len({place for place, _ in found}) == len(found)
+    assert {(step, name): value for (step, name), value in found if is_exact(name)} == logged(run)
+    files = [file.path for file in client.list_artifacts(kept.info.run_id, "completions")]
+    tables = {int(Path(file).stem): read(client, kept, file) for file in files}
+    assert tables == {step: table[:rows] for step, table in completions(run).items()}
+
+
+def read(client: MlflowClient, kept: Any, file: str) -> list[dict[str, Any]]:
+    table = json.loads(Path(client.download_artifacts(kept.info.run_id, file)).read_text())
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+
+
+def test_metrics_completions_and_options_are_stored_as_the_core_writes_them(tmp_path: Path, database: str) -> None:
+    logger = {
+        "name": "mlflow", "tracking_uri": database, "experiment": "walks", "completions": 2, "tags": {"team": "a"},
+    }  # fmt: skip
+    run, client = train(tmp_path, logger, steps=3), MlflowClient(tracking_uri=database)
+    kept = only_run(client, "walks")
+    assert_stored(client, kept, run, rows=2)
+    assert {"loss/total", "eval/chars", "time/step_s", "lr"} <= kept.data.metrics.keys()
+    assert (kept.info.status, kept.info.run_name, kept.data.tags["team"]) == ("FINISHED", "run", "a")
+    assert (kept.data.params["trainer.optimizer.lr"], kept.data.params["run.steps"]) == ("0.003", "3")
+    text = Path(client.download_artifacts(kept.info.run_id, "config.yaml")).read_text()
+    assert text == (run / "config.yaml").read_text().partition("\ntrainer:")[2].join(["trainer:", ""])
+
+
+def test_a_resumed_run_continues_its_run_without_doubled_steps(tmp_path: Path, database: str) -> None:
+    logger = {"name": "mlflow", "tracking_uri": database, "experiment": "resumed"}
+    run, client = train_broken(tmp_path, logger), MlflowClient(tracking_uri=database)
+    assert only_run(client, "resumed").info.status == "FAILED"
+    train(tmp_path, logger, steps=7, resume=str(run / "checkpoints" / "00000004"))
+    kept = only_run(client, "resumed")
+    assert kept.info.status == "FINISHED"
+    assert_stored(client, kept, run, rows=3)
+
+
+def test_names_that_mlflow_refuses_are_changed_and_nan_is_kept(tmp_path: Path, database: str) -> None:
+    run = types.SimpleNamespace(dir=tmp_path, step=0, total_steps=None, config=TrainConfig())
+    logger = MlflowLogger(MlflowConfig(tracking_uri=database, experiment="odd"), run)
+    logger.metrics(1, {"loss/nan": math.nan, "eval/reward/mean@temperature=0.5": 1.5})
+    logger.close(None)
+    values = only_run(MlflowClient(tracking_uri=database), "odd").data.metrics
+    assert math.isnan(values["loss/nan"])
+    assert values["eval/reward/mean_temperature_0.5"] == 1.5
+
+
+def test_a_run_whose_server_cannot_be_used_does_not_begin(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"logger 'mlflow' cannot start: .*nowhere") as raised:
+        train(tmp_path, {"name": "mlflow", "tracking_uri": "nowhere://x"}, steps=1)
+    assert "set `tracking_uri` of this logger" in str(raised.value)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,140 @@
+"""Tests of the trackio logger with the real trackio: what it has stored is what the core writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Trackio reads this once, when it is imported; without it, runs of the tests would be shown among the user's own.
+os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp(prefix="trackio-"))
+
+import trackio
+from trackio.sqlite_storage import SQLiteStorage
+
+import rlcore
+from rlcore.errors import RewardError
+from rlcore.settings import TrainConfig
+from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_trackio.config import TrackioConfig
+from rlcore_trackio.logger import TrackioLogger
+
+TASK = {
+    "trainer": {"name": "sft", "batch_size": 4, "optimizer": {"lr": 3e-3}},
+    "samples": [list(sample) for sample in SAMPLES],
+    "eval_prompts": list(PROMPTS[:3]),
+    "gen": {"max_new_tokens": 5},
+    "eval": {"every": 2, "at_start": True},
+    "checkpoint": {"every": 4, "keep_last": 10},
+}
+
+
+def measure(outputs: list[str]) -> dict[str, list[float]]:
+    return {"chars": [float(len(output)) for output in outputs]}
+
+
+def train(folder: Path, logger: dict[str, Any], *, steps: int, metric_fn: Any = measure, **run: Any) -> Path:
+    given = TASK | {"run": {"root": str(folder), "name": "run", "steps": steps, **run}, "metric_fn": metric_fn}
+    return rlcore.train(make_gpt2(), tokenizer=make_tokenizer(), loggers=[logger], **given).run_dir
+
+
+def train_broken(folder: Path, logger: dict[str, Any]) -> Path:
+    """Train until the evaluation after step 6 fails, and return the run's folder; its last checkpoint is of step 6."""
+    evaluations = iter(range(4))
+
+    def broken(outputs: list[str]) -> dict[str, list[float]]:
+        if next(evaluations) == 3:
+            raise ValueError("broken")
+        return measure(outputs)
+
+    with pytest.raises(RewardError):
+        train(folder, logger, steps=7, metric_fn=broken)
+    return folder / "run"
+
+
+def logged(run: Path) -> dict[tuple[int, str], float]:
+    """Return the content of metrics.jsonl, which the core writes, without measured times and memory."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {(row["step"], name): value for row in rows for name, value in row.items() if is_exact(name)}
+
+
+def is_exact(name: str) -> bool:
+    return name != "step" and "time" not in name and not name.startswith("perf/")
+
+
+def completions(run: Path) -> dict[int, list[dict[str, Any]]]:
+    rows = [json.loads(line) for line in (run / "completions.jsonl").read_text().splitlines()]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row.pop("step"), []).append(row)
+    return found
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    return f"{request.node.name[:20]}-{os.getpid()}"
+
+
+def stored(project: str, name: str = "run") -> list[tuple[int, str, Any]]:
+    rows = SQLiteStorage.get_logs(project, name)
+    beside = ("step", "timestamp")
+    return [(row["step"], key, value) for row in rows for key, value in row.items() if key not in beside]
+
+
+def assert_stored(project: str, run: Path, *, rows: int) -> None:
+    """Check that each metric is stored once under its name and step, and the first completions as tables."""
+    found = stored(project)
+    assert set(Counter((step, key) for step, key, _ in found).values()) == {1}
+    values = {(step, key): value for step, key, value in found}
+    assert {
+        place: values[place] for place in values if is_exact(place[1]) and place[1] != "eval/completions"
+    } == logged(run)
+    tables = {step: value["_value"] for (step, key), value in values.items() if key == "eval/completions"}
+    assert tables == {step: table[:rows] for step, table in completions(run).items()}
+
+
+def test_metrics_completions_and_options_are_stored_as_the_core_writes_them(tmp_path: Path, project: str) -> None:
+    logger = {"name": "trackio", "project": project, "group": "all", "completions": 2}
+    run = train(tmp_path, logger, steps=3)
+    assert_stored(project, run, rows=2)
+    assert {"loss/total", "eval/chars", "time/step_s", "lr"} <= {key for _, key, _ in stored(project)}
+    (kept,) = trackio.Api().runs(project)
+    assert kept.name == "run"
+    assert kept.config["trainer"]["optimizer"]["lr"] == 0.003
+    assert kept.config["_Group"] == "all"
+
+
+def test_a_resumed_run_continues_its_run_without_doubled_steps(tmp_path: Path, project: str) -> None:
+    logger = {"name": "trackio", "project": project}
+    run = train_broken(tmp_path, logger)
+    assert max(step for step, *_ in stored(project)) == 6
+    train(tmp_path, logger, steps=7, resume=str(run / "checkpoints" / "00000004"))
+    assert len(trackio.Api().runs(project)) == 1
+    assert_stored(project, run, rows=3)
+
+
+def test_a_new_run_of_the_same_name_gets_another_and_a_run_of_the_program_s_own_is_left_alone(
+    tmp_path: Path, project: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = trackio.init(project=f"{project}-own", name="own", embed=False)
+    capsys.readouterr()
+    for _ in range(2):
+        run = types.SimpleNamespace(dir=tmp_path, step=0, total_steps=None, config=TrainConfig())
+        logger = TrackioLogger(TrackioConfig(project=project, run_name="walk"), run)
+        logger.metrics(1, {"loss/nan": math.nan, "eval/reward/mean@temperature=0.5": 1.5})
+        logger.close(None)
+    assert capsys.readouterr().out == ""
+    assert sorted(each.name for each in trackio.Api().runs(project)) == ["walk", "walk-2"]
+    ((_, _, nan), (_, name, value)) = stored(project, "walk")
+    assert math.isnan(float(nan))
+    assert (name, value) == ("eval/reward/mean@temperature=0.5", 1.5)
+    own.log({"mine": 1})
+    own.finish()
+    assert stored(f"{project}-own", "own") == [(0, "mine", 1)]
