@@ -83,7 +83,7 @@ class OptimizerConfig:
     )
     options: Mapping[str, Any] = option({}, "options of this optimizer alone; `rlcore show NAME` lists them")
     max_grad_norm: float = option(
-        0.0, "clip the gradient to this Euclidean norm over all parameters; 0: no clipping", ge=0
+        1.0, "clip the gradient to this Euclidean norm over all parameters; 0: no clipping", ge=0
     )
     scheduler: str = option("constant", "name of a registered learning-rate schedule")
     warmup_steps: int = option(0, "optimizer steps made while the learning rate rises from 0", ge=0, unit="steps")

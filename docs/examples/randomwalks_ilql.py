@@ -30,7 +30,7 @@ ILQL = {
     "target_rate": 0.1,
     "sync_every": 5,
     "num_q_heads": 2,
-    "optimizer": {"lr": 2e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6},
+    "optimizer": {"lr": 2e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6, "max_grad_norm": 0.0},
 }
 GEN = {"max_new_tokens": 9, "top_k": 10}
 BETAS = (0, 1, 100)

@@ -25,7 +25,7 @@ from walks import model_config, task, tokenizer
 import rlcore
 
 GOAL = 0.95
-SFT = {"name": "sft", "batch_size": 100, "optimizer": {"lr": 1e-3}}
+SFT = {"name": "sft", "batch_size": 100, "optimizer": {"lr": 1e-3, "max_grad_norm": 0.0}}
 RFT = {
     "name": "rft",
     "generations": 100,
@@ -34,7 +34,7 @@ RFT = {
     "improve_steps": 4,
     "history": 1,  # the 2000 walks of one round are enough
     "batch_size": 32,
-    "optimizer": {"lr": 3e-4, "betas": [0.9, 0.99]},
+    "optimizer": {"lr": 3e-4, "betas": [0.9, 0.99], "max_grad_norm": 0.0},
 }
 GEN = {"max_new_tokens": 9}
 

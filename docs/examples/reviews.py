@@ -48,6 +48,7 @@ import rlcore
 PROMPT_WORDS = 4
 NUM_EVAL_PROMPTS = 200
 GEN = {"max_new_tokens": 32}
+OPTIMIZER = {"scheduler": "linear", "max_grad_norm": 0.0}
 END, PAD = "<end>", "<pad>"
 
 Review = dict[str, Any]
@@ -69,7 +70,7 @@ def main() -> None:
     imitation = rlcore.train(
         model_config(tokenizer, layers=1 if options.quick else 3, width=32 if options.quick else 128),
         tokenizer=tokenizer,
-        trainer={"name": "sft", "batch_size": 32, "optimizer": {"lr": 2e-3, "scheduler": "linear", "warmup_steps": 20}},
+        trainer={"name": "sft", "batch_size": 32, "optimizer": OPTIMIZER | {"lr": 2e-3, "warmup_steps": 20}},
         samples=texts(train),
         eval_samples=texts(held_out),
         eval_prompts=prompts_from(held_out)[:5],
@@ -88,7 +89,7 @@ def main() -> None:
             "kl_coef": 0.015,
             "kl_target": 8.5,  # nats per review; the weight of the penalty adapts, so that the reward cannot be gamed
             "kl_horizon": 1500,
-            "optimizer": {"lr": 1e-3, "eps": 1e-5, "scheduler": "linear"},
+            "optimizer": OPTIMIZER | {"lr": 1e-3, "eps": 1e-5},
         },
         reward_fn=reward_fn,
         prompts=prompts_from(train),

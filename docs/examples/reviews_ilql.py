@@ -63,7 +63,7 @@ ILQL = {
     "target_rate": 1.0,
     "sync_every": 1,
     "standardise_rewards": False,
-    "optimizer": {"lr": 2e-3, "scheduler": "linear", "warmup_steps": 20},
+    "optimizer": {"lr": 2e-3, "scheduler": "linear", "warmup_steps": 20, "max_grad_norm": 0.0},
 }
 
 

@@ -43,7 +43,7 @@ GERMAN = [
     "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
 ]  # fmt: skip
 GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
-SFT = {"name": "sft", "batch_size": 64, "optimizer": {"lr": 2e-3}}
+SFT = {"name": "sft", "batch_size": 64, "optimizer": {"lr": 2e-3, "max_grad_norm": 0.0}}
 PPO = {
     "name": "ppo",
     "rollouts": 256,
@@ -52,7 +52,7 @@ PPO = {
     "kl_coef": 0.0,  # no reference model: a translation is right or wrong regardless of the initial policy
     "lam": 1.0,  # outputs are short, and the value head starts untrained
     "value_coef": 0.5,
-    "optimizer": {"lr": 2e-4, "scheduler": "linear"},
+    "optimizer": {"lr": 2e-4, "scheduler": "linear", "max_grad_norm": 0.0},
 }
 GEN = {"max_new_tokens": 16}
 EVAL = {"gen": {"temperature": 0}, "batch_size": 500, "show": 0}

@@ -25,6 +25,7 @@ DEFAULT_METRICS = (
     "response/length_mean",
     "loss/total",
     "loss",
+    "grad/norm",
     "lr",
 )
 """Metrics on a step's line by default, in this order, if the step has them."""

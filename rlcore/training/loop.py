@@ -113,10 +113,7 @@ def _remedy(metrics: Metrics) -> str:
             f"{large[0]} = {metrics[large[0]]:g} is so large that its square exceeds the range of float32: scale the "
             "rewards down, for example with the weight of the reward function"
         )
-    return (
-        "resume from an earlier checkpoint with a lower learning rate, or clip gradients "
-        "(trainer.optimizer.max_grad_norm)"
-    )
+    return "resume from an earlier checkpoint with a lower trainer.optimizer.lr or trainer.optimizer.max_grad_norm"
 
 
 def _training_step(run: Run) -> AbstractContextManager[Any]:

@@ -87,7 +87,7 @@ def make_update(side: str, options: argparse.Namespace) -> Callable[[], None]:
         policy = build_causal_lm(
             model, CausalLMConfig(gradient_checkpointing=True), tokenizer=make_tokenizer(), value_head=True
         )
-        updater = Updater(policy, OptimizerConfig(lr=LR), Ranks(), total_updates=None)
+        updater = Updater(policy, OptimizerConfig(lr=LR, max_grad_norm=0.0), Ranks(), total_updates=None)
         policy.module.train()
         mask = torch.ones(size, length, dtype=torch.bool)
         batch = Trajectories(tokens, mask, mask & (torch.arange(length) >= prompt), mask[:, 0])

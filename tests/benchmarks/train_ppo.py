@@ -35,7 +35,7 @@ PPO = {
     "clip_value": 0.2,
     "target_kl": None,  # every round makes all its epochs, as by hand
     "value_coef": 1.2,
-    "optimizer": {"lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6},
+    "optimizer": {"lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 1e-6, "max_grad_norm": 0.0},
 }
 GRPO = {
     "name": "grpo",

@@ -30,6 +30,7 @@ def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Mak
     )
     policy, value, entropy = hand_loss(model, head, batch, trainer.config)
     (policy + 0.7 * value - 0.3 * entropy).backward()
+    norm = torch.nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 1.0)
     adam.step()
 
     metrics = trainer.update(batch)
@@ -37,6 +38,8 @@ def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Mak
     assert metrics["loss/value"] == pytest.approx(value.item(), rel=1e-4)
     assert metrics["policy/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
     assert metrics["loss/total"] == pytest.approx((policy + 0.7 * value - 0.3 * entropy).item(), rel=1e-4)
+    assert metrics["grad/norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert norm > 1
     assert 0 < metrics["policy/clip_fraction"] < 1
     assert 0 < metrics["value/clip_fraction"] < 1
     trained = trainer.policy().module

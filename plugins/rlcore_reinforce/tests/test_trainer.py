@@ -90,7 +90,7 @@ def test_the_metrics_of_a_round_are_those_of_its_responses(tmp_path: Path) -> No
     cut = sum(row[-1] not in ENDS for row in batch.action_tokens)
     assert metrics["response/truncated_fraction"] == pytest.approx(cut / 12)
     assert metrics["progress/epoch"] == pytest.approx(12 / len(PROMPTS))
-    assert "grad/norm" not in metrics
+    assert metrics["grad/norm"] > 0
     assert len(trainer.store) == 0
 
 

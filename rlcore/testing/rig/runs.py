@@ -127,10 +127,10 @@ def steady_options(subject: Subject) -> dict[str, Any]:
     """Return the subject's options with an optimizer that does not amplify rounding errors.
 
     AdamW normalises gradients, so that a gradient of 1e-9 moves a weight as far as one of 1. With eps = 1 steps are
-    about proportional to the gradient: rounding errors stay small, and a gradient twice too large is detected.
-    Optimizers without `eps`, such as SGD, are not changed.
+    about proportional to the gradient: rounding errors stay small, and a gradient twice too large is detected, which
+    clipping would hide. Optimizers without `eps`, such as SGD, need none.
     """
-    changed = merge(subject.options, {"optimizer": {"lr": 0.1}})
+    changed = merge(subject.options, {"optimizer": {"lr": 0.1, "max_grad_norm": 0.0}})
     declared = getattr(subject.config(), "optimizer", None)
     if isinstance(declared, OptimizerConfig):
         takes = parameters_of(Optimizers().get(declared).optimizer)
