@@ -161,8 +161,13 @@ def samples() -> list[str]:
     return list(task().walks)
 
 
+def starts() -> list[str]:
+    """Return the 20 starts, the prompts of one round of groups."""
+    return list(task().starts)
+
+
 def prompts() -> list[str]:
-    """Return the prompts of one round: each start seven times."""
+    """Return the prompts of one round of single responses: each start seven times."""
     return task().starts * 7
 
 

@@ -1,11 +1,13 @@
-"""PPO on random walks with the settings of docs/examples/randomwalks.py, to the end, for several graphs and seeds.
+"""PPO, GRPO or RLOO on random walks with the settings of docs/examples, to the end, for several graphs and seeds.
 
     OMP_NUM_THREADS=1 python learning_runs.py FOLDER [--graph-seeds 9 13] [--seeds 0 1 2] [--iterations 25]
+    OMP_NUM_THREADS=1 python learning_runs.py FOLDER --trainer grpo --iterations 40
 
 A line is printed for each run: the first iteration at which the mean optimality of three iterations reached .95, the
 CPU seconds until then, and the mean optimality of 1000 walks sampled after the last iteration. The last line of output
 is JSON: the medians, and how many runs reached .95 and how many ended there. FOLDER keeps one starting model per graph,
-which hand_ppo.py makes. `--set trainer.target_kl=0.1` changes an option.
+which hand_ppo.py makes. The settings are those of randomwalks.py for PPO, and of randomwalks_grpo.yaml for GRPO and
+RLOO; `--set trainer.target_kl=0.1` changes an option.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import yaml
 from figures import Clock, report
 from hand_ppo import make_base
 from run_options import merged, nested
@@ -34,12 +37,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 from randomwalks import PPO
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+
 SAMPLES_AT_END = 50
 LEVEL, FIRST = 0.95, ("iterations_to_95", "cpu_s_to_95")
 
 
+def trainer_options(name: str) -> dict[str, Any]:
+    """Return the options of the example for `ppo`, `grpo` or `rloo`."""
+    if name == "ppo":
+        return PPO
+    grpo: dict[str, Any] = yaml.safe_load((EXAMPLES / "randomwalks_grpo.yaml").read_text(encoding="utf-8"))["trainer"]
+    return grpo | {"preset": "rloo", "kl_coef": 0.0} if name == "rloo" else grpo
+
+
 def learn(
-    folder: Path, *, graph_seed: int, seed: int, iterations: int, options: Mapping[str, Any] = MappingProxyType({})
+    folder: Path,
+    *,
+    graph_seed: int,
+    seed: int,
+    iterations: int,
+    trainer: str = "ppo",
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Train on one graph, and return the report of figures.py with the optimality at the end as `end_score`."""
     base = folder / f"graph-{graph_seed}"
@@ -57,9 +76,9 @@ def learn(
     with TemporaryDirectory() as root:
         result = rlcore.train(
             {"path": str(base), **options.get("model", {})},
-            trainer=merged(PPO, options.get("trainer", {})),
+            trainer=merged(trainer_options(trainer), options.get("trainer", {})),
             reward_fn=reward_fn,
-            prompts=task.prompts * task.samples,
+            prompts=task.prompts * (task.samples if trainer == "ppo" else 1),
             gen={"max_new_tokens": task.max_new_tokens},
             eval={"at_end": False},
             checkpoint={"at_end": False},
@@ -99,6 +118,7 @@ def main() -> None:
     """Parse the command line, train, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the starting models are, or go")
+    parser.add_argument("--trainer", default="ppo", choices=["ppo", "grpo", "rloo"])
     parser.add_argument("--graph-seeds", type=int, nargs="+", default=[1000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--iterations", type=int, default=25)
@@ -111,8 +131,9 @@ def main() -> None:
     for graph_seed in options.graph_seeds:
         for seed in options.seeds:
             run = learn(
-                options.folder, graph_seed=graph_seed, seed=seed, iterations=options.iterations, options=changes
-            )
+                options.folder, graph_seed=graph_seed, seed=seed, iterations=options.iterations,
+                trainer=options.trainer, options=changes,
+            )  # fmt: skip
             runs.append(run)
             print(
                 f"graph {graph_seed}, seed {seed}: .95 at iteration {run['iterations_to_95']} after "

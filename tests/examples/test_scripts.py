@@ -59,11 +59,16 @@ def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(run: Callable[..
 
 
 def test_the_configuration_files_do_the_same(run: Callable[..., str], tmp_path: Path) -> None:
-    for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml"):
+    for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml", "randomwalks_grpo.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path)
     run("walks.py", "runs/start")
     run("-m", "rlcore", "train", "randomwalks_sft.yaml", "run.epochs=1")
     run("-m", "rlcore", "train", "randomwalks_ppo.yaml", "run.steps=1")
+    run("-m", "rlcore", "train", "randomwalks_grpo.yaml", "run.steps=1")
+    first = json.loads((tmp_path / "runs/randomwalks-grpo/metrics.jsonl").read_text().splitlines()[0])
+    assert first["group/zero_spread_fraction"] < 1
+    assert first["advantage/mean"] == pytest.approx(0, abs=1e-5)
+    assert 0 < first["advantage/std"] <= 1
     rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-ppo/metrics.jsonl").read_text().splitlines()]
     assert 0 < rows[-1]["eval/reward/mean"] < 1
     assert len((tmp_path / "runs/randomwalks-ppo/completions.jsonl").read_text().splitlines()) == 1000
