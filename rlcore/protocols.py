@@ -31,6 +31,7 @@ __all__ = [
     "Decoder",
     "Learner",
     "Logger",
+    "MovingReference",
     "OptimizerBuilder",
     "Policy",
     "PromptPipeline",
@@ -470,6 +471,37 @@ class QPolicy(Policy, Protocol):
 
         Args:
             rate: in [0, 1].
+        """
+        ...
+
+
+@runtime_checkable
+class MovingReference(Policy, Protocol):
+    """A policy whose reference can follow it, if the reference is a copy and not the model without its adapter."""
+
+    def move_reference(self, rate: float) -> None:
+        """Move the reference towards the policy: reference <- rate * policy + (1 - rate) * reference.
+
+        Args:
+            rate: in [0, 1].
+
+        Raises:
+            ModelError: there is no reference that can be moved.
+        """
+        ...
+
+    def reference_state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of the reference that follow the policy, for checkpoints."""
+        ...
+
+    def load_reference_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the weights that `reference_state_dict` returned.
+
+        Args:
+            state: the weights by name.
+
+        Raises:
+            CheckpointError: they belong to another model.
         """
         ...
 

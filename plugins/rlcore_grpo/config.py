@@ -18,6 +18,7 @@ GSPO = "Zheng et al. 2025, arXiv:2507.18071"
 CISPO = "MiniMax 2025, arXiv:2506.13585"
 SCALE_RL = "Khatri et al. 2025, arXiv:2510.13786"
 RLOO = "Ahmadian et al. 2024, arXiv:2402.14740"
+TR_DPO = "Gorbatovski et al. 2024, arXiv:2404.09656"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -136,6 +137,14 @@ class GRPOConfig(BatchOptions):
         False, "multiply the KL in the loss by the ratio, which makes the gradient of k3 unbiased", source=DEEPSEEK
     )
 
+    sync_ref_every: int = option(
+        0, "optimizer steps after which the reference moves towards the policy; 0: it stays", ge=0, unit="steps",
+        source=TR_DPO,
+    )  # fmt: skip
+    sync_ref_alpha: float = option(
+        0.6, "share of the policy's weights in the reference then; the rest are its own", gt=0, le=1, source=TR_DPO
+    )
+
     is_correction: Literal[
         "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"
     ] = option(
@@ -184,6 +193,11 @@ def check(config: GRPOConfig, world: int) -> None:
     if config.kl_coef and config.kl_in == "loss" and config.kl_estimator == "k1":
         raise ConfigError(
             "trainer.kl_estimator = 'k1': its gradient in the loss is 0 on average; use k2 or k3, or kl_in: reward"
+        )
+    if config.sync_ref_every and not config.kl_coef:
+        raise ConfigError(
+            f"trainer.sync_ref_every = {config.sync_ref_every}: without trainer.kl_coef there is no reference; set it "
+            "above 0, or leave this out"
         )
     if config.is_low > config.is_high:
         raise ConfigError(f"trainer.is_low = {config.is_low}: is above trainer.is_high = {config.is_high}")

@@ -85,6 +85,7 @@ class Rounds:
         table = self._table(rows, scored)
         batch, metrics = gather_round(run, batch, scored, group=size)
         groups = self._compared(batch, table)
+        run.rollouts.note("advantage", groups.advantages[list(rows)].tolist())
         counts = batch["has_score"] & (batch.ended | (not self.config.mask_truncated))
         batch = batch.with_columns(advantages=groups.advantages.to(batch.tokens.device, torch.float32), counts=counts)
         sample_s = scored.times["time/sample_s"]

@@ -16,6 +16,7 @@ from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, mini
 from rlcore.types import Metrics, Trajectories, grouped
 from rlcore_grpo.config import GRPOConfig, check, workload
 from rlcore_grpo.loss import cispo_loss, clipped_loss, ratios, sapo_loss, token_weights, uncertain
+from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
 
 
@@ -31,6 +32,7 @@ class GRPOTrainer:
         check(config, run.ranks.world)
         warn_of_bias(run)
         self._policy = run.build_policy(reference=config.kl_coef > 0)
+        self.reference_sync = ReferenceSync(config, self._policy)
         disable_dropout(self._policy.module)
         self._policy.module.train()
         self.rounds = Rounds(config, run, self._policy)
@@ -125,7 +127,9 @@ class GRPOTrainer:
         self.updater.accumulate(
             minibatch, loss, meter, size=bound, tokens=config.micro_batch_tokens, group=together, count=divisor
         )
+        before = self.updater.num_updates
         self.updater.step(meter)
+        self.reference_sync.after(self.updater.num_updates, before=before)
 
     def _with_gradient(self, minibatch: Trajectories) -> Trajectories:
         """Leave out groups whose advantages are all 0, unless the KL or entropy term has a gradient there.
@@ -193,11 +197,12 @@ class GRPOTrainer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer, the order of prompts and the round's number."""
+        """Return the optimizer, the order of prompts, the round's number, and a reference that moves."""
         return {
             "updater": self.updater.state_dict(),
             "order": self.rounds.order.state_dict(),
             "num_rounds": self.num_rounds,
+            "reference": self.reference_sync.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -205,3 +210,4 @@ class GRPOTrainer:
         self.updater.load_state_dict(state["updater"])
         self.rounds.order.load_state_dict(state["order"])
         self.num_rounds = state["num_rounds"]
+        self.reference_sync.load_state_dict(state["reference"])

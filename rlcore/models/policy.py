@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from rlcore.models.heads import TrunkValue
 from rlcore.models.kind import kind_of
 from rlcore.models.learner import ModelLearner
 from rlcore.models.peft.adapters import Adapters
+from rlcore.models.weights import check_same_form
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
@@ -116,6 +118,42 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         with self._autocast(), adapters_off:
             outputs = run_in_groups(layout, run, batch.tokens, batch.mask, batch.action_mask)
         return _scores(outputs, batch)
+
+    @torch.no_grad()
+    def move_reference(self, rate: float) -> None:
+        """Move the reference towards the policy: reference <- rate * policy + (1 - rate) * reference.
+
+        Raises:
+            ModelError: there is no reference, or it is the model without its adapter.
+        """
+        moving = self.reference_state_dict()
+        for name, weight in self.model.named_parameters():
+            if name in moving:
+                moving[name].lerp_(weight, rate)
+
+    def reference_state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of the reference that follow the policy: those that are not shared with it.
+
+        Raises:
+            ModelError: there is no reference, or it is the model without its adapter.
+        """
+        if not isinstance(self.reference, PreTrainedModel):
+            what = "has no reference" if self.reference is None else "has the model without its adapter as reference"
+            raise ModelError(f"this policy {what}, which cannot follow it")
+        own = {id(weight) for weight in self.model.parameters()}
+        return {name: weight for name, weight in self.reference.named_parameters() if id(weight) not in own}
+
+    @torch.no_grad()
+    def load_reference_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the weights that `reference_state_dict` returned.
+
+        Raises:
+            CheckpointError: they belong to another model.
+        """
+        weights = self.reference_state_dict()
+        check_same_form(Path("checkpoint"), "reference's weights", weights, state)
+        for name, weight in weights.items():
+            weight.copy_(state[name])
 
     def decoder(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False, waiting: int = 0

@@ -35,13 +35,16 @@ class Rollouts:
         self._limit = {"none": 0, "all": None}[keep] if isinstance(keep, str) else keep
         self._ranks, self._lines = ranks, JsonLines(folder / "rollouts.jsonl")
         self._rows: list[tuple[tuple[int, ...], Row]] = []
-        self._num_calls, self._is_paused = 0, False
+        self._last: list[Row] = []
+        self._num_calls, self._num_groups, self._is_paused = 0, 0, False
 
     def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored, *, group: int = 1) -> None:
         """Collect a batch that this rank sampled for training; `group` consecutive rows continue one prompt."""
         if self._is_paused:
             return
+        self._last, first = [], self._num_groups
         self._num_calls += 1
+        self._num_groups += -(-len(prompts) // group) * self._ranks.world if group > 1 else 0
         room = len(prompts) if self._limit is None else min(self._limit - len(self._rows), len(prompts))
         if room <= 0:
             return
@@ -54,11 +57,17 @@ class Rollouts:
         for i, prompt in enumerate(prompts[:room]):
             row: Row = {"prompt": prompt.text, "output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
             if group > 1:
-                row["group"] = i // group * self._ranks.world + self._ranks.rank
+                row["group"] = first + i // group * self._ranks.world + self._ranks.rank
             row |= {name: values[i] for name, values in columns.items()}
             if columns_of_prompt := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
                 row["columns"] = columns_of_prompt
+            self._last.append(row)
             self._rows.append(((self._num_calls, i // group, self._ranks.rank, i % group), row))
+
+    def note(self, name: str, values: Sequence[float]) -> None:
+        """Add a number, such as the advantage, to each completion of the last batch that `add` received."""
+        for row, value in zip(self._last, values, strict=False):  # the first ones may be all that are kept
+            row[name] = value
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -71,7 +80,8 @@ class Rollouts:
 
     def write(self, step: int) -> None:
         """Write the completions that all ranks have collected since the last call; all ranks call this together."""
-        mine, self._rows, self._num_calls = self._rows, [], 0
+        mine, self._rows, self._last = self._rows, [], []
+        self._num_calls = self._num_groups = 0
         if self._limit == 0:
             return
         rows = sorted(self._ranks.gather(mine), key=lambda pair: pair[0])
