@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlcore.config import config, option
+import attrs
+
+from rlcore.config import Workload, config, default_workload, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 CENTERING = "Eisenstein et al. 2023, arXiv:2312.09244, eq. 2"
+LIGHTMAN = "Lightman et al. 2023, arXiv:2305.20050"
 RAO_KUPPER = "Rao and Kupper 1967"
 
 
@@ -57,3 +60,34 @@ class RewardModelConfig:
     )
     trust_remote_code: bool = option(False, "run code from a hub repository")
     revision: str | None = option(None, "hub revision of the model")
+
+
+@config
+class ProcessRewardConfig(BatchOptions):
+    """Training of a process reward model on answers in steps."""
+
+    batch_size: int = option(32, "answers of an optimizer step, on all ranks", ge=1, unit="answers")
+    max_length: int = option(
+        1024, "longer answers, prompt included, are left out and counted; 0: no limit", ge=0, unit="tokens"
+    )
+    dropout: bool = option(False, "keep the model's dropout while training")
+    optimizer: OptimizerConfig = option(
+        OptimizerConfig(lr=1e-4), "optimizer, learning-rate schedule, gradient clipping"
+    )
+
+
+@config
+class ProcessRewardModelConfig(RewardModelConfig):
+    """A process reward model as a reward function."""
+
+    combine: Literal["min", "product", "last"] = option(
+        "min", "how the probabilities that the steps are correct become one number", source=LIGHTMAN
+    )
+
+
+def workload(config: RewardConfig | ProcessRewardConfig, num_prompts: int) -> Workload:
+    """Return the batch sizes of a run with these options, for `rlcore plan`."""
+    group = 2 if isinstance(config, RewardConfig) else 1
+    return attrs.evolve(
+        default_workload(config, num_prompts), batch_size=config.batch_size * group, group=group, num_scored=0
+    )

@@ -1,4 +1,4 @@
-"""The losses of a reward model, one for each pair."""
+"""The losses of reward models: one number for each pair, or for each step of an answer."""
 
 from __future__ import annotations
 
@@ -37,3 +37,34 @@ def pair_loss(
         tied = -(likelihood + logsigmoid(delta - threshold) + logsigmoid(-delta - threshold))
         better = torch.where(ties, tied, better)
     return better + center_coef * (chosen + rejected).square() if center_coef else better
+
+
+def step_loss(logprobs: Tensor, correct: Tensor) -> Tensor:
+    """Return the cross-entropy -log P(label) at each token: float[B, T].
+
+    Args:
+        logprobs: float[B, T, 2], of a wrong and of a correct step.
+        correct: bool[B, T].
+
+    Source: Lightman et al. 2023, arXiv:2305.20050.
+    """
+    return -torch.where(correct, logprobs[..., 1], logprobs[..., 0])
+
+
+def combine_steps(logprobs: Tensor, ends: Tensor, *, how: str) -> Tensor:
+    """Return one probability for each answer: float[B].
+
+    The smallest P(correct) over its steps, their product (that all steps are correct), or the last. Lightman et al.
+    2023, arXiv:2305.20050, appendix E, compares the first two.
+
+    Args:
+        logprobs: float[B, T], log P(correct) at each token.
+        ends: bool[B, T], True at the last token of each step; at least one in each row.
+        how: "min", "product" or "last".
+    """
+    if how == "product":
+        return logprobs.masked_fill(~ends, 0.0).sum(1).exp()
+    if how == "min":
+        return logprobs.masked_fill(~ends, torch.inf).amin(1).exp()
+    last = (ends * torch.arange(1, ends.shape[1] + 1, device=ends.device)).argmax(1)
+    return logprobs.gather(1, last[:, None])[:, 0].exp()

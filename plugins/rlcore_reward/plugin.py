@@ -8,21 +8,44 @@ from rlcore.hookspecs import Register
 
 @hookimpl
 def register_trainers(register: Register) -> None:
-    """Register the trainer `reward`."""
+    """Register the trainers `reward` and `process_reward`."""
     register(
         "reward",
         "rlcore_reward.trainer:RewardTrainer",
         config="rlcore_reward.config:RewardConfig",
         summary="Reward models from pairs of answers (Bradley-Terry), with margins, centring and ties",
     )
+    register(
+        "process_reward",
+        "rlcore_reward.process_trainer:ProcessRewardTrainer",
+        config="rlcore_reward.config:ProcessRewardConfig",
+        summary="Process reward models from answers in steps, each of which is labelled correct or wrong",
+    )
+
+
+@hookimpl
+def register_architectures(register: Register) -> None:
+    """Register the architecture `step_scorer`."""
+    register(
+        "step_scorer",
+        "rlcore.models.step_scorer:build_step_scorer",
+        config="rlcore.models.model_options:SequenceScorerConfig",
+        summary="any AutoModelForTokenClassification with two labels, which judges each step of an answer",
+    )
 
 
 @hookimpl
 def register_rewards(register: Register) -> None:
-    """Register the reward `reward_model`."""
+    """Register the rewards `reward_model` and `process_reward_model`."""
     register(
         "reward_model",
         "rlcore_reward.reward_model:RewardModel",
         config="rlcore_reward.config:RewardModelConfig",
         summary="the score of a reward model: a folder, a hub id or a model in memory",
+    )
+    register(
+        "process_reward_model",
+        "rlcore_reward.process_reward_model:ProcessRewardModel",
+        config="rlcore_reward.config:ProcessRewardModelConfig",
+        summary="the probability that the steps of an answer are correct, by a process reward model",
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from rlcore.data.chat import Chat, apply_template, template_variables
 from rlcore.errors import ConfigError, ModelError
@@ -15,6 +14,7 @@ from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import ModelScorer, load_sequence_scorer
 from rlcore.types import Trajectories
 from rlcore_reward.config import RewardModelConfig
+from rlcore_reward.placement import place
 
 Message = Mapping[str, Any]
 
@@ -119,18 +119,5 @@ def _load(config: RewardModelConfig) -> ModelScorer:
     )
     spec: Any = config.path
     scorer = load_sequence_scorer(spec, options, tokenizer=config.tokenizer)
-    if not (isinstance(spec, PreTrainedModel) and config.device == "auto"):
-        scorer.to(_device(config.device))
+    place(scorer, config)
     return scorer
-
-
-def _device(name: str) -> torch.device:
-    if name != "auto":
-        try:
-            return torch.device(name)
-        except RuntimeError as error:
-            raise ConfigError(f"reward_model.device = {name!r}: is no device of torch; give cpu or cuda:0") from error
-    if os.environ.get("ACCELERATE_USE_CPU") or not torch.accelerator.is_available():
-        return torch.device("cpu")
-    kind = torch.accelerator.current_accelerator()
-    return torch.device("cpu" if kind is None else kind.type, int(os.environ.get("LOCAL_RANK", "0")))

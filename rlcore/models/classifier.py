@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from typing import Any
+from typing import Any, Literal
 
+import attrs
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
@@ -23,11 +24,35 @@ from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.packing import longest_packed, pack
 from rlcore.types import to_device
 
-SUFFIX = "ForSequenceClassification"
 HEAD = "score"
 """Name of the head of the decoders of `transformers`."""
 HEAD_STD = 0.02
 """Standard deviation of a new head's weights where the model's configuration names none."""
+
+
+@attrs.frozen
+class ClassifierKind:
+    """A kind of classifier of `transformers`.
+
+    Attributes:
+        loader: the Auto class that loads it.
+        suffix: how the names of its classes end.
+        num_labels: its labels.
+        unit: what it gives these labels to, for errors.
+        problem_type: entry of its configuration.
+    """
+
+    loader: Any
+    suffix: str
+    num_labels: int
+    unit: str
+    problem_type: Literal["regression"] | None = None
+
+
+SEQUENCES = ClassifierKind(
+    AutoModelForSequenceClassification, "ForSequenceClassification", 1, "sequence", problem_type="regression"
+)
+"""One number for each sequence."""
 
 
 class SequenceClassifier(nn.Module):
@@ -104,62 +129,65 @@ class SequenceClassifier(nn.Module):
         return logits[:, 0].float()
 
 
-def load_classifier(spec: loading.ModelSpec, config: TransformerConfig) -> PreTrainedModel:
-    """Load a sequence classifier with one label and put it in evaluation mode; a language model gets a new head.
+def load_classifier(
+    spec: loading.ModelSpec, config: TransformerConfig, kind: ClassifierKind = SEQUENCES
+) -> PreTrainedModel:
+    """Load a classifier and put it in evaluation mode; a language model gets a new head.
 
     Args:
         spec: hub id or folder of a classifier, of a language model or of an adapter for one; a `PretrainedConfig`
             (random weights); or a model in memory, whose weights are then trained in place.
         config: options of the architecture.
+        kind: what is classified; by default, sequences with one label.
 
     Raises:
-        ModelError: the model cannot be loaded, has several labels, or its family has no sequence classifier.
+        ModelError: the model cannot be loaded, has other labels, or its family has no such classifier.
     """
     spec = unwrap(spec)
     if isinstance(spec, PreTrainedModel):
-        _check(spec.config, type(spec).__name__)
-        model = spec if is_classifier(spec) else _with_head(spec)
+        _check(spec.config, type(spec).__name__, kind)
+        model = spec if is_classifier(spec, kind) else _with_head(spec, kind)
         if config.attention is not None:
             loading.set_attention(model, config.attention)
     elif isinstance(spec, PretrainedConfig):
-        model = _from_config(spec, config)
+        model = _from_config(spec, config, kind)
     elif isinstance(spec, (str, os.PathLike)):
-        model = _from_name(os.fspath(spec), config)
+        model = _from_name(os.fspath(spec), config, kind)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
-    model.config.num_labels, model.config.problem_type = 1, "regression"
+    model.config.num_labels, model.config.problem_type = kind.num_labels, kind.problem_type
     model.eval()
     return model
 
 
-def is_classifier(model: PreTrainedModel) -> bool:
-    """Return whether a model is a sequence classifier."""
-    return type(model).__name__.endswith(SUFFIX)
+def is_classifier(model: PreTrainedModel, kind: ClassifierKind = SEQUENCES) -> bool:
+    """Return whether a model is a classifier of a kind."""
+    return type(model).__name__.endswith(kind.suffix)
 
 
-def has_head(spec: loading.ModelSpec, config: TransformerConfig) -> bool:
-    """Return whether a model, folder or hub id has a score head of its own; True for an adapter, which may hold one.
+def has_head(spec: loading.ModelSpec, config: TransformerConfig, kind: ClassifierKind = SEQUENCES) -> bool:
+    """Return whether a model, folder or hub id has a head of its own; True for an adapter, which may hold one.
 
     Raises:
         ModelError: the configuration cannot be loaded.
     """
     if isinstance(spec, PreTrainedModel):
-        return is_classifier(spec)
+        return is_classifier(spec, kind)
     if isinstance(spec, PretrainedConfig) or base_of(os.fspath(spec)):
         return True
     about: PretrainedConfig = loading.from_pretrained(AutoConfig, os.fspath(spec), config)
-    return any(each.endswith(SUFFIX) for each in about.architectures or ())
+    return any(each.endswith(kind.suffix) for each in about.architectures or ())
 
 
-def _from_name(name: str, config: TransformerConfig) -> PreTrainedModel:
+def _from_name(name: str, config: TransformerConfig, kind: ClassifierKind) -> PreTrainedModel:
     base = base_of(name)
     wanted = type(name)(base) if base and isinstance(name, loading.ConfigOnly) else base or name
     about: PretrainedConfig = loading.from_pretrained(AutoConfig, wanted, config)
-    _check(about, name)
+    _check(about, name, kind)
     if isinstance(wanted, loading.ConfigOnly):
-        model = _from_config(about, config)
+        model = _from_config(about, config, kind)
     else:
-        model = loading.from_pretrained(AutoModelForSequenceClassification, wanted, config, num_labels=1)
+        model = loading.from_pretrained(kind.loader, wanted, config, num_labels=kind.num_labels)
     if base:
         attach(model, name)
     else:
@@ -167,51 +195,52 @@ def _from_name(name: str, config: TransformerConfig) -> PreTrainedModel:
     return model
 
 
-def _from_config(spec: PretrainedConfig, config: TransformerConfig) -> PreTrainedModel:
+def _from_config(spec: PretrainedConfig, config: TransformerConfig, kind: ClassifierKind) -> PreTrainedModel:
     about = copy.deepcopy(spec)
-    _check(about, type(spec).__name__)
-    about.num_labels = 1
+    _check(about, type(spec).__name__, kind)
+    about.num_labels = kind.num_labels
     try:
         with quiet_transformers():
-            model: PreTrainedModel = AutoModelForSequenceClassification.from_config(
+            model: PreTrainedModel = kind.loader.from_config(
                 about, trust_remote_code=config.trust_remote_code, **loading.build_options(config)
             )
     except (ValueError, ImportError) as error:
         raise ModelError(
-            f"model = {type(spec).__name__}: cannot be built as a sequence classifier: {first_line(error)}"
+            f"model = {type(spec).__name__}: cannot be built as a {kind.unit} classifier: {first_line(error)}"
         ) from error
     return model
 
 
-def _check(config: PretrainedConfig, name: str) -> None:
-    """Check that a model can have one score per sequence.
+def _check(config: PretrainedConfig, name: str, kind: ClassifierKind) -> None:
+    """Check that a model can be such a classifier.
 
     Raises:
-        ModelError: it is a classifier with several labels, or an encoder-decoder.
+        ModelError: it is one with other labels, or an encoder-decoder.
     """
-    is_one = any(each.endswith(SUFFIX) for each in getattr(config, "architectures", None) or ())
-    if is_one and config.num_labels != 1:
+    is_one = any(each.endswith(kind.suffix) for each in getattr(config, "architectures", None) or ())
+    if is_one and config.num_labels != kind.num_labels:
+        wanted = "a score is one number" if kind.num_labels == 1 else f"{kind.num_labels} are needed"
         raise ModelError(
-            f"{name}: is a classifier with {config.num_labels} labels, and a score is one number: give a reward model "
-            "(num_labels=1), or a language model, which gets a new head"
+            f"{name}: is a classifier with {config.num_labels} labels, and {wanted}: give a reward model "
+            f"(num_labels={kind.num_labels}), or a language model, which gets a new head"
         )
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{name}: is an encoder-decoder ({config.model_type}); give a decoder or an encoder")
 
 
-def _with_head(model: PreTrainedModel) -> PreTrainedModel:
+def _with_head(model: PreTrainedModel, kind: ClassifierKind) -> PreTrainedModel:
     """Return a classifier on the trunk of a language model, whose weights it shares, with a new head."""
     trunk: Any = getattr(model, model.base_model_prefix, None)
     if trunk is None or is_encoder_decoder(model) or getattr(model, "peft_config", None):
         why = "it carries an adapter" if getattr(model, "peft_config", None) else "its trunk cannot be found"
         raise ModelError(f"{type(model).__name__}: no score head can be added, because {why}: give a plain model")
     about = copy.deepcopy(model.config)
-    about.num_labels = 1
+    about.num_labels = kind.num_labels
     try:
         with torch.device("meta"), quiet_transformers():
-            made: PreTrainedModel = AutoModelForSequenceClassification.from_config(about)
+            made: PreTrainedModel = kind.loader.from_config(about)
     except ValueError as error:
-        raise ModelError(f"{type(model).__name__}: has no sequence classifier: {first_line(error)}") from error
+        raise ModelError(f"{type(model).__name__}: has no {kind.unit} classifier: {first_line(error)}") from error
     setattr(made, made.base_model_prefix, trunk)
     for head in (made.get_submodule(name) for name in heads_of(made)):
         head.to_empty(device="cpu")

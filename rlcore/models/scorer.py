@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.classifier import SUFFIX, SequenceClassifier, has_head, is_classifier, load_classifier
+from rlcore.models.classifier import SEQUENCES, SequenceClassifier, has_head, is_classifier, load_classifier
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.learner import ModelLearner
 from rlcore.models.model_options import SequenceScorerConfig
@@ -85,8 +85,8 @@ def load_sequence_scorer(
     if not has_head(spec, config):
         name = type(spec).__name__ if isinstance(spec, PreTrainedModel) else repr(spec)
         raise ModelError(
-            f"{name}: is no reward model, because it has no score head (a {SUFFIX} model with one label): train one "
-            "with trainer 'reward', or name another model"
+            f"{name}: is no reward model, because it has no score head (a {SEQUENCES.suffix} model with one label): "
+            "train one with trainer 'reward', or name another model"
         )
     model = load_classifier(spec, config)
     loaded = load_tokenizer(spec, tokenizer, config)

@@ -9,15 +9,23 @@ import torch
 
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import build_sequence_scorer
+from rlcore.models.step_scorer import build_step_scorer
 from rlcore.testing import Case, conformance
 from rlcore.testing.small import make_llama, make_tokenizer
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rlcore-reward-")) / "rm"
 torch.manual_seed(0)
 build_sequence_scorer(make_llama(), SequenceScorerConfig(), tokenizer=make_tokenizer()).export(FOLDER)
+build_step_scorer(make_llama(), SequenceScorerConfig(), tokenizer=make_tokenizer()).export(FOLDER.with_name("prm"))
 OPTIONS = {
     "reward": {"batch_size": 4, "optimizer": {"lr": 1e-2}},
+    "process_reward": {"batch_size": 4, "optimizer": {"lr": 1e-2}},
     "reward_model": {"path": str(FOLDER), "batch_size": 4, "device": "cpu"},
+    "process_reward_model": {"path": str(FOLDER.with_name("prm")), "batch_size": 4, "device": "cpu"},
+}
+EXPECTED = {
+    "architecture-step_scorer-plain_transformers_gives_the_same_scores": "a score is a probability, not the logit; "
+    "test_process_reward.py compares the logits of every token",
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "lora": {"config": {"model": {"peft": {"type": "lora", "r": 2}}}},
@@ -28,7 +36,7 @@ HARDEST = {  # in bfloat16, the batches of two processes round differently
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-reward", options=OPTIONS))
+@pytest.mark.parametrize("law", conformance("rlcore-reward", options=OPTIONS, expected_failures=EXPECTED))
 def test_law(law: Case) -> None:
     law()
 
@@ -40,5 +48,5 @@ def test_law(law: Case) -> None:
 def test_laws_hold_in_other_runs(variant: str, law: str) -> None:
     given = {"options": OPTIONS, **VARIANTS[variant]}
     cases = [each.values[0] for each in conformance("rlcore-reward", **given)]
-    (case,) = (each for each in cases if each.law.name == law and "trainer-" in each.id)
+    (case,) = (each for each in cases if each.law.name == law and "trainer-reward" in each.id)
     case()

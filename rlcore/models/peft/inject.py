@@ -30,6 +30,8 @@ GIVEN = "peft_given_to_rlcore"
 """Attribute of a model that holds the option from which its adapter was made."""
 REWRITTEN = "weights_rewritten_by_peft"
 """Attribute of a model that is True if making the adapter changed the model's own weights."""
+CLASSIFIERS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+"""How the class of a classifier ends → peft's name of what it is for."""
 USUAL = ("lora", "ia3", "loha", "lokr", "oft")
 UNFIT = {
     "adalora": "its ranks are reallocated by a training loop of its own",
@@ -157,7 +159,7 @@ def _complete(config: Any, model: PreTrainedModel) -> None:
         raise ModelError(f"model.peft.task_type = {config.task_type!r}: this model's is {task!r}; leave it out")
     config.task_type, config.inference_mode = task, False
     config.base_model_name_or_path = model.name_or_path or None
-    if task == "SEQ_CLS" and config.is_prompt_learning is False:
+    if task in CLASSIFIERS.values() and config.is_prompt_learning is False:
         config.modules_to_save = sorted({*(getattr(config, "modules_to_save", None) or ()), *heads_of(model)})
     names = [name for name, _ in model.named_modules() if name]
     for option in ("target_modules", "modules_to_save"):
@@ -169,8 +171,9 @@ def _complete(config: Any, model: PreTrainedModel) -> None:
 
 def _task(model: PreTrainedModel) -> str:
     """Return peft's name of what the model is for."""
-    if type(model).__name__.endswith("ForSequenceClassification"):
-        return "SEQ_CLS"
+    for suffix, task in CLASSIFIERS.items():
+        if type(model).__name__.endswith(suffix):
+            return task
     return "CAUSAL_LM" if kind_of(model.config) is DECODER_ONLY else "SEQ_2_SEQ_LM"
 
 

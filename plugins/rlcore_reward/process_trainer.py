@@ -1,0 +1,125 @@
+"""The loop of process-reward training: answers in steps, each with a verdict; one optimizer step, one yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from rlcore.errors import DataError
+from rlcore.logging import get_logger
+from rlcore.models.step_scorer import StepScorer
+from rlcore.protocols import SequenceScorer
+from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
+from rlcore.types import Metrics, SteppedSample, Trajectories
+from rlcore_reward.config import ProcessRewardConfig, workload
+from rlcore_reward.loss import step_loss
+
+
+class ProcessRewardTrainer:
+    """Training of a process reward model (`rlcore.protocols.Trainer`); equations in the package's docstring."""
+
+    needs = ("samples",)
+    sample_pipeline = "stepwise"
+    architecture = "step_scorer"
+    lowers = "loss/total"
+    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    workload = staticmethod(workload)
+
+    def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
+        self.config, self.run = config, run
+        self.scorer = cast("StepScorer", run.build_scorer())
+        if not config.dropout:
+            disable_dropout(self.scorer.module)
+        self.scorer.module.train()
+        self.rows = usable_steps(run.samples, config, "samples")
+        self.held_out = usable_steps(run.eval_samples, config, "eval_samples") if run.eval_samples else []
+        self.order = Order(len(self.rows), run.config.run.seed)
+        run.plan_steps(-(-len(self.rows) // config.batch_size))
+        self.updater = run.updater(self.scorer, config.optimizer)
+        if self.held_out:
+            run.add_evaluation(self.validate)
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield after each optimizer step."""
+        config = self.config
+        while True:
+            indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
+            batch = stack_steps([self.rows[i] for i in indices]).to(self.run.ranks.device)
+            self.updater.accumulate(
+                batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
+            )
+            self.updater.step(meter)
+            yield meter.means() | {"lr": self.updater.lr, "progress/epoch": self.order.epoch}
+
+    def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss at the end of each step, float[B, T], and its metrics."""
+        logprobs, correct = self.scorer.logprobs(part), part["labels"]
+        losses = step_loss(logprobs, correct)
+        right = (logprobs[..., 1] > logprobs[..., 0]) == correct
+        return losses, {
+            "loss/total": losses, "step/accuracy": right.float(), "step/correct_fraction": correct.float(),
+            "step/probability": logprobs[..., 1].exp(),
+        }  # fmt: skip
+
+    @torch.no_grad()
+    def validate(self) -> Metrics:
+        """Return the metrics of the held-out steps, each with the same weight, on all ranks together."""
+        config, meter = self.config, Meter(self.run.ranks)
+        with eval_mode(self.scorer.module):
+            for start in range(0, len(self.held_out), config.batch_size):
+                batch = stack_steps(self.held_out[start : start + config.batch_size]).to(self.run.ranks.device)
+                for part, _ in micro_batches(
+                    batch, config.micro_batch_size, self.run.ranks, tokens=config.micro_batch_tokens
+                ):
+                    meter.add(part.action_mask, self.loss(part)[1])
+        return {name.removesuffix("/total"): value for name, value in meter.means().items()}
+
+    def policy(self) -> SequenceScorer:
+        """Return the scorer."""
+        return self.scorer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer and the order of rows."""
+        return {"updater": self.updater.state_dict(), "order": self.order.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.updater.load_state_dict(state["updater"])
+        self.order.load_state_dict(state["order"])
+
+
+def usable_steps(rows: Sequence[Any], config: ProcessRewardConfig, what: str) -> list[SteppedSample]:
+    """Return the rows that are no longer than `max_length`; a warning counts the others.
+
+    Raises:
+        DataError: the rows are no answers in steps, or none is left.
+    """
+    if rows and not isinstance(rows[0], SteppedSample):
+        raise DataError(
+            f"{what}: data.sample_pipeline returned rows of {type(rows[0]).__name__}; the trainer 'process_reward' "
+            "needs answers in steps with labels: leave data.sample_pipeline out, or set it to stepwise"
+        )
+    limit = config.max_length
+    kept = [row for row in rows if not limit or len(row.sample.tokens) <= limit]
+    if not kept:
+        raise DataError(f"{what}: all {len(rows)} rows are longer than trainer.max_length = {limit}; raise it")
+    if len(kept) < len(rows):
+        get_logger("reward").warning(
+            f"{what}: rows are left out", kept=len(kept), longer_than_max_length=len(rows) - len(kept)
+        )
+    return kept
+
+
+def stack_steps(rows: Sequence[SteppedSample]) -> Trajectories:
+    """Pad answers in steps into one batch, on the CPU; the last token of each step is chosen.
+
+    The column `labels`, bool[B, T], is True there if the step is correct.
+    """
+    marks = [row.labels for row in rows]
+    batch = Trajectories.stack([row.sample.tokens for row in rows], [[mark >= 0 for mark in row] for row in marks])
+    correct = torch.zeros(batch.tokens.shape, dtype=torch.bool)
+    correct[batch.mask] = torch.tensor([mark == 1 for row in marks for mark in row])
+    return batch.with_columns(labels=correct)
