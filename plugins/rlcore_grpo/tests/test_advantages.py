@@ -40,7 +40,10 @@ def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
 
 
 def test_leaving_one_out_divides_by_the_deviation_of_the_whole_group() -> None:
-    """The deviation of the others is 0 for the one response that differs, and would make its advantage explode."""
+    """The deviation of the others is 0 for the one response that differs, and would make its advantage explode.
+
+    NeMo-RL #1518 and #4158: advantages of a million.
+    """
     seen = compare(scores(0, 0, 0, 1), 4, baseline="loo", scale="group").advantages
     deviation = statistics.stdev([0, 0, 0, 1]) + 1e-4
     assert seen.tolist() == pytest.approx([x / deviation for x in (-1 / 3, -1 / 3, -1 / 3, 1)], abs=1e-12)
@@ -50,6 +53,7 @@ def test_leaving_one_out_divides_by_the_deviation_of_the_whole_group() -> None:
 @pytest.mark.parametrize("size", [2, 7, 8])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_equal_scores_have_advantages_of_exactly_zero(score: float, size: int, scale: str) -> None:
+    """Rounding gives 7 scores of 0.95 a deviation of 6e-8, and advantages of 6e-4, in float32."""
     groups = compare(scores(*[score] * size), size, baseline="loo", scale=scale)
     assert groups.advantages.tolist() == [0.0] * size
     assert groups.has_spread.tolist() == [False]
@@ -61,6 +65,7 @@ def test_small_differences_of_large_scores_are_kept() -> None:
 
 
 def test_responses_without_a_score_take_no_part() -> None:
+    """verl #6452: a rejected response shifts the baseline of its siblings."""
     seen = compare(scores(1, NAN, 3, 5), 4, baseline="mean", scale="none")
     assert seen.advantages.tolist() == [-2, 0, 0, 2]
     loo = compare(scores(1, NAN, 3, 8), 4, baseline="loo", scale="none")
@@ -70,6 +75,7 @@ def test_responses_without_a_score_take_no_part() -> None:
 @pytest.mark.parametrize("baseline", ["mean", "loo"])
 @pytest.mark.parametrize("group", [(NAN, 4, NAN), (NAN, NAN, NAN)])
 def test_a_single_score_of_a_group_has_an_advantage_of_zero(baseline: str, group: tuple[float, ...]) -> None:
+    """verl #7581: one variant keeps the raw reward of a singleton, the other gives 0."""
     groups = compare(scores(*group), 3, baseline=baseline, scale="group")
     assert groups.advantages.tolist() == [0.0] * 3
     assert groups.has_spread.tolist() == [False]

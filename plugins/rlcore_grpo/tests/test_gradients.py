@@ -11,6 +11,7 @@ import torch
 from grpo_making import SIZE, assert_same, gradients, halves, make
 
 from rlcore.testing.small import make_llama
+from rlcore.training import minibatches
 
 
 def logprobs_of(model: Any, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -22,7 +23,10 @@ def logprobs_of(model: Any, tokens: torch.Tensor, temperature: float) -> torch.T
 def test_the_gradient_is_that_of_the_equation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: str, temperature: float
 ) -> None:
-    """On policy the ratio is 1, and the gradient that of -A log pi, at the temperature that is sampled at."""
+    """On policy the ratio is 1, and the gradient that of -A log pi, at the temperature that is sampled at.
+
+    TRL #3029 and #4159 and NeMo-RL #935 leave the temperature out, prime-rl #697 divides log-probs by it.
+    """
     model = make_llama()
     plain = copy.deepcopy(model)
     trainer = make(tmp_path, model, norm=norm, gen={"temperature": temperature})
@@ -53,7 +57,10 @@ def test_the_gradient_is_that_of_the_equation(
 def test_micro_batches_do_not_change_the_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: str, options: dict[str, int]
 ) -> None:
-    """The number that a loss is divided by is that of the whole optimizer step, and not of its parts."""
+    """The number that a loss is divided by is that of the whole optimizer step, and not of its parts.
+
+    TRL #3021, ms-swift #10117: accumulation changes the result.
+    """
     model = make_llama()
     whole = make(tmp_path, copy.deepcopy(model), norm=norm, kl_coef=0.1)
     whole.rollout()
@@ -74,9 +81,34 @@ def test_halves_of_a_batch_sum_to_the_whole(tmp_path: Path, monkeypatch: pytest.
         assert torch.allclose(gradient, mixed, atol=2e-6, rtol=1e-4)
 
 
+def test_each_optimizer_step_is_divided_by_its_own_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL #5619 and #6024 divide by those of another window: of all that was sampled, or of one accumulation."""
+    model, found = make_llama(), list[dict[str, torch.Tensor]]()
+    trainer = make(tmp_path, copy.deepcopy(model), minibatches=3)
+    trainer.rollout()
+    batch = trainer.store.take()
+
+    def step(*_: Any) -> None:
+        parameters = trainer.policy().module.named_parameters()
+        found.append({name: p.grad.clone() for name, p in parameters if p.grad is not None})
+        trainer.updater.optimizer.zero_grad()
+
+    monkeypatch.setattr(trainer.updater, "step", step)
+    trainer.update(batch)
+    parts = list(minibatches(batch, SIZE, seed=trainer.run.config.run.seed * 1_000_003 * 101, group=SIZE))
+    alone = make(tmp_path / "alone", copy.deepcopy(model))
+    wanted = [gradients(alone, part, monkeypatch) for part in parts if bool((part["advantages"] != 0).any())]
+    assert len({int(part.action_mask.sum()) for part in parts}) > 1
+    assert len(found) == len(wanted) > 1
+    for seen, expected in zip(found, wanted, strict=True):
+        assert_same(seen, expected)
+
+
 def test_groups_without_spread_count_in_the_mean_only_if_they_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TRL #7068 counts the tokens before it leaves groups out."""
+
     def first_group_alone(outputs: list[str]) -> list[float]:
         return [float(len(output)) if i < SIZE else 1.0 for i, output in enumerate(outputs)]
 
@@ -97,6 +129,7 @@ def test_groups_without_spread_count_in_the_mean_only_if_they_are_kept(
 def test_truncated_responses_leave_the_loss_and_its_mean_but_not_the_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TRL #6369 leaves them in the number of tokens."""
     model = make_llama()
     plain, masked = (
         make(tmp_path / str(choice), copy.deepcopy(model), mask_truncated=choice) for choice in (False, True)

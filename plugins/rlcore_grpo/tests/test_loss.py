@@ -25,6 +25,7 @@ def test_a_ratio_compares_a_token_or_the_mean_of_a_response() -> None:
 
 
 def test_the_gradient_of_a_response_reaches_each_of_its_tokens_and_no_padding() -> None:
+    """A product with a mask of zeros would be NaN: infinity times 0."""
     new = numbers([-1.0, -2.0, GARBAGE], [-0.5, 0.0, 0.0]).requires_grad_()
     old = numbers([-1.5, -1.0, GARBAGE], [-0.5, -math.inf, 0.0])
     (ratios(new, old, MASK, level="sequence") * MASK).sum().backward()
@@ -52,6 +53,7 @@ def test_a_second_bound_limits_the_loss_of_bad_responses() -> None:
 
 
 def test_cispo_weighs_log_probs_by_a_constant_ratio_with_a_bound_on_the_ratio_itself() -> None:
+    """TRL 1.16 bounds the ratio by .2, SkyRL #553 and #1928 by 1 + .2."""
     new, old = numbers([0.0, 2.0]).requires_grad_(), numbers([0.0, 0.0])
     cispo_loss(ratios(new, old, new > -1), new, numbers([3.0]), cap=5.0).sum().backward()
     assert new.grad is not None
@@ -104,7 +106,10 @@ def test_corrections_of_a_sampler(kind: str, expected: list[list[float]]) -> Non
 
 
 def test_a_long_response_is_masked_by_its_sum_and_not_by_its_mean() -> None:
-    """Equal small gaps add up: the sum over 200 tokens leaves the bounds, the geometric mean does not."""
+    """Equal small gaps add up: the sum over 200 tokens leaves the bounds, the geometric mean does not.
+
+    TRL #5814 and #4772 mask long responses by their sum by default; here nothing is masked unless it is set.
+    """
     old, mask = torch.full((1, 200), 0.01, dtype=torch.float64), torch.ones(1, 200, dtype=torch.bool)
     bounds = {"low": 0.5, "high": 2.0}
     assert correction(old, torch.zeros_like(old), mask, kind="sequence_mask", **bounds).sum() == 0

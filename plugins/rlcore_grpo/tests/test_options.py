@@ -25,6 +25,7 @@ def test_bounds_for_tokens_never_clip_the_ratio_of_a_response(tmp_path: Path) ->
 
 
 def test_corrections_are_refused_where_sampler_and_trainer_have_other_distributions(tmp_path: Path) -> None:
+    """TRL #6789 compares log-probs before and after top-k and top-p."""
     with pytest.raises(ConfigError, match=r"is_correction = 'token_mask': with gen.top_k"):
         make(tmp_path, is_correction="token_mask", gen={"top_k": 3})
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 from grpo_making import SIZE, make
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from rlcore.errors import RewardError
-from rlcore.testing.small import make_gpt2
+from rlcore.testing.small import make_gpt2, make_tokenizer
 
 
 def constant(value: Any) -> Callable[..., list[Any]]:
@@ -54,6 +56,7 @@ def test_refilling_samples_other_prompts_until_the_round_is_full(tmp_path: Path)
 def test_refilling_ends_where_the_data_are_too_easy_or_too_hard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], reward: float
 ) -> None:
+    """DAPO #22 ends the run there, and AReaL #450 goes on without a word."""
     trainer = make(tmp_path, reward_fn=constant(reward), zero_spread="refill", refill_batches=2)
     metrics = next(trainer.steps())
     assert (metrics["group/refill_rounds"], metrics["group/dropped"], metrics["policy/skipped"]) == (2, 9, 0)
@@ -87,7 +90,36 @@ def test_rounds_in_which_nothing_counts_make_no_step(tmp_path: Path) -> None:
     assert trainer.updater.num_updates == 0
 
 
+def test_metrics_are_finite_where_whole_groups_are_masked(tmp_path: Path) -> None:
+    """unsloth-zoo #1262: the mean KL of fully masked rows is NaN."""
+
+    def truncated_groups(outputs: list[str]) -> list[float | None]:
+        return [None if i < SIZE else float(i) for i in range(len(outputs))]
+
+    trainer = make(tmp_path, reward_fn=truncated_groups, kl_coef=0.1, mask_truncated=True, entropy_coef=0.01)
+    for _, metrics in zip(range(2), trainer.steps(), strict=False):
+        assert {"kl/mean", "loss/kl", "policy/approx_kl", "policy/clip_low_fraction"} <= {*metrics}
+        assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_responses_continue_prompts_that_begin_with_bos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL #3520 samples from plain prompts without BOS."""
+    plain = make_tokenizer()
+    backend = plain.backend_tokenizer
+    backend.post_processor = TemplateProcessing(single="? $A", special_tokens=[("?", 29)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="?", eos_token="</s>", pad_token="<pad>")
+    monkeypatch.setattr("grpo_making.make_tokenizer", lambda: tokenizer)
+    trainer = make(tmp_path, prompts=["ab", "?c"])
+    trainer.rollout()
+    batch = trainer.store.take()
+    starts = {tuple(row[real & ~chosen].tolist()) for row, real, chosen in zip(
+        batch.tokens, batch.mask, batch.action_mask, strict=True)}  # fmt: skip
+    assert starts == {(29, 0, 1), (29, 2)}
+
+
 def test_a_prompt_that_occurs_twice_in_a_round_has_two_groups(tmp_path: Path) -> None:
+    """TRL #3045 merges them."""
+
     def by_place(outputs: list[str]) -> list[float]:
         return [float(i) for i in range(len(outputs))]
 
@@ -97,6 +129,7 @@ def test_a_prompt_that_occurs_twice_in_a_round_has_two_groups(tmp_path: Path) ->
 
 
 def test_each_round_takes_the_next_prompts(tmp_path: Path) -> None:
+    """TRL #3675 and #4531 sample the same prompts in every micro-step."""
     trainer = make(tmp_path, prompts=["a", "b", "c", "d", "e", "f"])
     steps, seen = trainer.steps(), list[int]()
     for _ in range(2):
