@@ -223,6 +223,13 @@ class DataConfig:
     as_messages: bool = option(
         False, "read plain texts as messages, prompts as the user's and answers as the assistant's"
     )
+    streaming: bool = option(
+        False, "read and tokenise `samples` while training, row by row, with trainers such as sft and dpo"
+    )
+    shuffle_buffer: int = option(
+        0, "streamed rows come in random order from a buffer of this size; 0: in the order of the data set", ge=0,
+        unit="rows",
+    )  # fmt: skip
     system_prompt: str | None = option(
         None, "system prompt that is put in front of conversations that have none; default: none"
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlcore.config import default_workload
 from rlcore.protocols import Policy
-from rlcore.training import Meter, Order, Run, disable_dropout, stack_samples, validate
+from rlcore.training import Meter, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
 from rlcore_sft.config import SFTConfig
 from rlcore_sft.loss import nll
@@ -29,8 +29,8 @@ class SFTTrainer:
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.order = Order(len(run.samples), run.config.run.seed)
-        run.plan_steps(-(-len(run.samples) // config.batch_size))
+        self.samples, self.order = run.ordered_samples()
+        run.plan_steps(self.order.num_batches(config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
         if run.eval_samples:
             run.add_evaluation(self.validation_loss)
@@ -40,7 +40,7 @@ class SFTTrainer:
         config = self.config
         while True:
             indices, meter = self.order.take_within_pass(config.batch_size), Meter(self.run.ranks)
-            batch = stack_samples([self.run.samples[i] for i in indices]).to(self.run.ranks.device)
+            batch = stack_samples([self.samples[i] for i in indices]).to(self.run.ranks.device)
             count = self.updater.accumulate(
                 batch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )

@@ -60,7 +60,7 @@ class DPOConfig(BatchOptions):
     )  # fmt: skip
     precompute_ref: bool | None = option(
         None, "compute the reference's log-probs once, before the first step, instead of in every step; needs no "
-        "second copy of the weights; default: true, except for kto",
+        "second copy of the weights; default: true, except for kto and streams",
     )  # fmt: skip
     cache_ref: bool = option(
         True, "keep precomputed log-probs in `.ref_logprobs` beside the run's folder, for later runs with the same "
@@ -73,8 +73,8 @@ class DPOConfig(BatchOptions):
     )
 
 
-def resolve(config: DPOConfig) -> DPOConfig:
-    """Return the options with every default filled in.
+def resolve(config: DPOConfig, *, is_streamed: bool = False) -> DPOConfig:
+    """Return the options with every default filled in; the rows of a stream are not known before the first step.
 
     Raises:
         ConfigError: two options contradict each other; the message names the one to change.
@@ -93,7 +93,13 @@ def resolve(config: DPOConfig) -> DPOConfig:
     if config.ref_model is not None and not compares:
         reason = "reference_free is set" if config.reference_free else f"loss '{next(iter(losses))}' has no reference"
         raise ConfigError(f"trainer.ref_model = {config.ref_model!r}: {reason}; leave it out")
-    precompute = config.precompute_ref if config.precompute_ref is not None else "kto" not in losses
+    if is_streamed and ("kto" in losses or config.precompute_ref):
+        option, value = ("loss", "kto") if "kto" in losses else ("precompute_ref", "true")
+        raise ConfigError(
+            f"trainer.{option} = {value}: all rows are read before the first step, but the samples are streamed; "
+            + ("choose a loss of pairs, or do not stream" if option == "loss" else "set it to false, or do not stream")
+        )
+    precompute = "kto" not in losses and not is_streamed if config.precompute_ref is None else config.precompute_ref
     return evolve(config, sft_coef=_sft_coef(config), precompute_ref=compares and precompute)
 
 

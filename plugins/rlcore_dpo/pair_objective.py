@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlcore.errors import DataError
 from rlcore.protocols import Policy
-from rlcore.training import stack_pairs, usable_pairs
+from rlcore.training import flaw_of, stack_pairs, usable_pairs
 from rlcore.types import Pair, Trajectories
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import SMOOTHED, WITHOUT_REFERENCE, DPOConfig, beta_of, smoothing_of, weights_of
@@ -71,12 +71,26 @@ def read_pairs(rows: Sequence[Any], what: str) -> list[Pair]:
         DataError: the rows are no pairs, or none can be learned from.
     """
     for row in rows:
-        if not isinstance(row, Pair):
-            raise DataError(
-                f"{what}: the pipeline returned {type(row).__name__} objects; this loss learns from pairs: leave "
-                "data.sample_pipeline out, or set trainer.loss=kto to learn from labelled answers"
-            )
+        _check_pair(row, what)
     return usable_pairs(rows, what)
+
+
+def is_usable_pair(row: Any) -> bool:
+    """Return whether a streamed row can be learned from.
+
+    Raises:
+        DataError: the row is no pair.
+    """
+    _check_pair(row, "samples")
+    return flaw_of(row) is None
+
+
+def _check_pair(row: Any, what: str) -> None:
+    if not isinstance(row, Pair):
+        raise DataError(
+            f"{what}: the pipeline returned {type(row).__name__} objects; this loss learns from pairs: leave "
+            "data.sample_pipeline out, or set trainer.loss=kto to learn from labelled answers"
+        )
 
 
 class PairObjective:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.data.streams import SampleStream
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
@@ -40,7 +41,7 @@ class Reference:
         rows: the rows that are trained on, and the held-out ones; each table is in their order.
     """
 
-    def __init__(self, config: DPOConfig, run: Run, policy: Policy, rows: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, config: DPOConfig, run: Run, policy: Policy, rows: Sequence[Any]) -> None:
         self.config, self.run, self.policy, self.rows = config, run, policy, rows
         self.tables: list[Tensor] | None = None
         self.is_used = compares_with_reference(config)
@@ -175,8 +176,10 @@ class Reference:
             CheckpointError: they belong to another number of rows.
         """
         tables: list[Tensor] | None = state["tables"]
+        if tables is None:
+            return
         counts = [len(rows) for rows in self.rows]
-        if tables is not None and [len(table) for table in tables] != counts:
+        if [len(table) for table in tables] != counts:
             raise CheckpointError(
                 f"the checkpoint has reference log-probs of {[len(table) for table in tables]} training and held-out "
                 f"rows, now there are {counts}: resume with the original data, or set trainer.precompute_ref=false"
@@ -184,13 +187,13 @@ class Reference:
         self.tables = tables
 
 
-def _has_ref_logprobs(rows: Sequence[Any], config: DPOConfig) -> bool:
+def _has_ref_logprobs(rows: Any, config: DPOConfig) -> bool:
     """Return whether the rows come with the log-probs of a reference, which are then used.
 
     Raises:
         ConfigError: `ref_model` names another reference.
     """
-    if _given(rows) is None:
+    if isinstance(rows, SampleStream) or _given(rows) is None:
         return False
     if config.ref_model is not None:
         raise ConfigError(

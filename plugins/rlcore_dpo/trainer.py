@@ -13,7 +13,7 @@ from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro
 from rlcore.types import Metrics, Trajectories
 from rlcore_dpo.config import DPOConfig, resolve, sample_pipeline, workload
 from rlcore_dpo.kto_objective import KTOObjective, read_labelled
-from rlcore_dpo.pair_objective import PairObjective, read_pairs
+from rlcore_dpo.pair_objective import PairObjective, is_usable_pair, read_pairs
 from rlcore_dpo.reference import Reference, is_built_with_reference
 
 
@@ -27,7 +27,7 @@ class DPOTrainer:
     workload = staticmethod(workload)
 
     def __init__(self, config: DPOConfig, run: Run) -> None:
-        self.config, self.run = resolve(config), run
+        self.config, self.run = resolve(config, is_streamed=run.sample_stream is not None), run
         self._policy = run.build_policy(reference=is_built_with_reference(self.config, run))
         if config.nll == "full" and self._policy.outputs_begin_text:
             raise ConfigError(
@@ -37,7 +37,7 @@ class DPOTrainer:
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.rows = self._read(run.samples, "samples")
+        self.rows, self.order = run.ordered_samples(self._read, is_usable=is_usable_pair)
         self.held_out = self._read(run.eval_samples, "eval_samples") if run.eval_samples else []
         self.reference = Reference(self.config, run, self._policy, (self.rows, self.held_out))
         self.objective: PairObjective | KTOObjective
@@ -45,8 +45,7 @@ class DPOTrainer:
             self.objective = KTOObjective(self.config, self._policy, self.reference, run)
         else:
             self.objective = PairObjective(self.config, self._policy, self.reference)
-        self.order = Order(len(self.rows), run.config.run.seed)
-        run.plan_steps(-(-len(self.rows) // config.batch_size))
+        run.plan_steps(self.order.num_batches(config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
         if self.held_out:
             run.add_evaluation(self.validation)
@@ -69,7 +68,7 @@ class DPOTrainer:
 
     def batch(self, indices: Sequence[int], *, table: int) -> Trajectories:
         """Return the batch of rows, those that are trained on (`table` 0) or held out (1), on this rank's device."""
-        rows: Sequence[Any] = (self.rows, self.held_out)[table]
+        rows = (self.rows, self.held_out)[table]
         batch = self.objective.stack([rows[i] for i in indices]).to(self.run.ranks.device)
         return self.reference.attach(batch, table, indices)
 
@@ -93,7 +92,7 @@ class DPOTrainer:
 
     def _next(self) -> list[int]:
         """Return the rows of the next step. The last step of a pass may be smaller, except for kto, which needs two."""
-        if self.config.loss == "kto":
+        if isinstance(self.order, Order) and self.config.loss == "kto":
             return self.order.take(min(self.config.batch_size, len(self.rows)))
         return self.order.take_within_pass(self.config.batch_size)
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rlcore.config import Workload
 from rlcore.config.paths import existing_path
+from rlcore.data.data_sets import is_stream
 from rlcore.errors import ConfigError
 from rlcore.models.hub import is_hub_id
 from rlcore.models.tokenizers import load_tokenizer
@@ -108,7 +109,8 @@ def find_lengths(
 
     def read(name: str, build: Any, bound: int) -> Any:
         source = getattr(inputs, name)
-        if tokenizer is None or not _is_here(source):
+        is_streamed = is_stream(source) or (name == "samples" and data.streaming)
+        if tokenizer is None or is_streamed or not _is_here(source):
             return None
         return build(source, tokenizer, data, max_length=bound, what=name)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.data.chat import Conversation, is_conversation, make_chat
+from rlcore.data.offsets import count_common
 from rlcore.data.tokens import (
-    count_common,
     encode,
     eos_id,
     missing_opening,

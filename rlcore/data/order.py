@@ -28,6 +28,10 @@ class Order:
         """Return the number of passes, including the fraction of the current one."""
         return self.position / self.count
 
+    def num_batches(self, size: int) -> int:
+        """Return the number of batches of a pass, of which the last one may be smaller."""
+        return -(-self.count // size)
+
     def take(self, num: int) -> list[int]:
         """Return the next `num` indices, continuing into the next pass if this one ends."""
         indices: list[int] = []

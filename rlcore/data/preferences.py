@@ -165,6 +165,16 @@ def stack_pairs(pairs: Sequence[Pair]) -> Trajectories:
     return batch
 
 
+def flaw_of(pair: Pair, *, whole: bool = False) -> str | None:
+    """Return why nothing can be learned from a pair: `empty_answer`, `equal_answers`, or with `whole` `truncated`."""
+    both = (pair.chosen, pair.rejected)
+    if not all(any(sample.action_mask) for sample in both):
+        return "empty_answer"
+    if pair.chosen.tokens == pair.rejected.tokens and not pair.is_tie:
+        return "equal_answers"
+    return "truncated" if whole and not all(sample.ended for sample in both) else None
+
+
 def usable_pairs(pairs: Sequence[Pair], what: str = "samples", *, whole: bool = False) -> list[Pair]:
     """Return the pairs that can be learned from, and log a warning with the number of the others, by reason.
 
@@ -179,15 +189,11 @@ def usable_pairs(pairs: Sequence[Pair], what: str = "samples", *, whole: bool = 
     dropped = {"empty_answer": 0, "equal_answers": 0, "truncated": 0}
     kept = []
     for pair in pairs:
-        both = (pair.chosen, pair.rejected)
-        if not all(any(sample.action_mask) for sample in both):
-            dropped["empty_answer"] += 1
-        elif pair.chosen.tokens == pair.rejected.tokens and not pair.is_tie:
-            dropped["equal_answers"] += 1
-        elif whole and not all(sample.ended for sample in both):
-            dropped["truncated"] += 1
-        else:
+        flaw = flaw_of(pair, whole=whole)
+        if flaw is None:
             kept.append(pair)
+        else:
+            dropped[flaw] += 1
     counts = {name: count for name, count in dropped.items() if count}
     if counts and kept:
         get_logger("data").warning(

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +16,8 @@ from typing import Any
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
+from rlcore.data.data_sets import guard_datasets, is_instance, is_stream, parse_hub_name, refuse_stream
 from rlcore.errors import DataError
-from rlcore.logging import is_progress_bar_enabled
 from rlcore.safe_text import shorten
 
 FORMS = (
@@ -48,9 +46,11 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
         kind = type(source).__name__
         hint = f"; name a split, as in source[{next(iter(source))!r}]" if kind == "DatasetDict" else ""
         raise DataError(f"{what}: got a {kind} with keys {_some(source)}, but rows are needed{hint or f': {FORMS}'}")
-    if _is_instance(source, "datasets", "Dataset"):
+    if is_instance(source, "datasets", "Dataset"):
         return list(source.with_format(None))
-    if _is_instance(source, "pandas", "DataFrame"):
+    if is_stream(source):
+        refuse_stream(what, source)
+    if is_instance(source, "pandas", "DataFrame"):
         return list(source.to_dict("records"))
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
         try:
@@ -106,29 +106,21 @@ def load_reference(reference: str, what: str) -> Any:
 def _load_named(name: str, what: str) -> list[Any]:
     path = existing_path(name)
     if path is not None and path.is_dir():
-        return _guarded(lambda: _datasets().load_from_disk(str(path)), name, what)
+        return load_source(guard_datasets(lambda library: library.load_from_disk(str(path)), name, what), what)
     if path is not None:
         return _read_file(path, what)
     if Path(name).suffix.lower() in _READERS:
         raise DataError(f"{what} = {shorten(name, 200)}: there is no such file: {Path(name).absolute()}")
     if "/" in name:
-        repository, subset, split = _parse_hub_name(name, what)
-        return _guarded(lambda: _datasets().load_dataset(repository, subset, split=split), name, what)
+        repository, subset, split = parse_hub_name(name, what)
+        loaded = guard_datasets(lambda library: library.load_dataset(repository, subset, split=split), name, what)
+        return load_source(loaded, what)
     if ":" in name:
         return _call_reference(name, what)
     raise DataError(
         f"{what} = {shorten(name)}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
         f"Pass a single text in a list: [{shorten(name)}]"
     )
-
-
-def _parse_hub_name(name: str, what: str) -> tuple[str, str | None, str]:
-    """Return the data set, its subset and its split: `org/name`, `org/name:split` or `org/name:subset:split`."""
-    repository, *parts = re.split(r":(?![^\[]*\])", name)  # a split may be sliced, as in train[:100]
-    if len(parts) > 2:
-        raise DataError(f"{what} = {name!r}: has {len(parts)} parts after the data set; write org/name:subset:split")
-    subset, split = (None, *parts) if len(parts) == 1 else parts or (None, "")
-    return repository, subset or None, split or "train"
 
 
 def _call_reference(name: str, what: str) -> list[Any]:
@@ -187,9 +179,9 @@ def _read_json(path: Path, what: str) -> list[Any]:
 
 
 def _read_table(path: Path, what: str) -> list[Any]:
-    dataset = _datasets().Dataset
-    read = dataset.from_csv if path.suffix.lower() == ".csv" else dataset.from_parquet
-    return _guarded(lambda: read(str(path)), str(path), what)
+    read = "from_csv" if path.suffix.lower() == ".csv" else "from_parquet"
+    loaded = guard_datasets(lambda library: getattr(library.Dataset, read)(str(path)), str(path), what)
+    return load_source(loaded, what)
 
 
 _READERS: dict[str, Callable[[Path, str], list[Any]]] = {
@@ -206,47 +198,6 @@ def _parse(text: str, where: str) -> Any:
         return from_json(text)
     except ValueError as error:
         raise DataError(f"{where}: cannot be read as JSON: {error}. The text begins {text[:40]!r}") from error
-
-
-def _datasets() -> Any:
-    import datasets
-
-    return datasets
-
-
-def _guarded(load: Callable[[], Any], name: str, what: str) -> list[Any]:
-    try:
-        with _progress_bars():
-            loaded = load()
-    except (OSError, ValueError, RuntimeError, _datasets().exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).strip().splitlines()[:2])  # the second lists the subsets, for example
-        raise DataError(
-            f"{what} = {name!r}: the datasets library could not load it, {type(error).__name__}: {reason}. "
-            f"Check the name (org/name:subset:split), or load it yourself and pass the datasets.Dataset"
-        ) from error
-    return load_source(loaded, what)
-
-
-@contextmanager
-def _progress_bars() -> Iterator[None]:
-    """Disable the libraries' progress bars during the block if rlcore's progress bars are disabled."""
-    from huggingface_hub import utils as hub
-
-    libraries = () if is_progress_bar_enabled() else (_datasets(), hub)
-    silenced = [library for library in libraries if not library.are_progress_bars_disabled()]
-    for library in silenced:
-        library.disable_progress_bars()
-    try:
-        yield
-    finally:
-        for library in silenced:
-            library.enable_progress_bars()
-
-
-def _is_instance(value: object, module: str, name: str) -> bool:
-    # An instance can only exist if the module of its class has been imported.
-    loaded = sys.modules.get(module)
-    return loaded is not None and isinstance(value, getattr(loaded, name))
 
 
 def _some(names: Iterable[Any]) -> str:

@@ -8,7 +8,6 @@ fixed before the first output token.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -79,43 +78,14 @@ def encode(
     Raises:
         DataError: the tokenizer cannot encode a text; the message names the first one.
     """
-    rows: list[list[int]] = _encode_named(tokenizer, texts, name)["input_ids"]
+    rows: list[list[int]] = encode_batch(tokenizer, texts, name)["input_ids"]
     return rows
 
 
-def encode_places(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    places: Sequence[Sequence[int]],
-    name: Callable[[int], str] = "text {}".format,
-) -> list[tuple[list[int], list[int]]]:
-    """Tokenise texts as `encode`, and return with each the number of tokens before each of some characters of it.
-
-    A token that spans a place is not counted. Without the offsets of a fast tokenizer, the tokens before a place are
-    those in which the text up to there agrees with the whole text.
-    """
-    encoded = _encode_named(tokenizer, texts, name, offsets=tokenizer.is_fast)
-    found = []
-    for i, (text, ids, marks) in enumerate(zip(texts, encoded["input_ids"], places, strict=True)):
-        if tokenizer.is_fast:
-            ends = [end for _, end in encoded["offset_mapping"][i]]
-            found.append((ids, [bisect_right(ends, mark) for mark in marks]))
-        else:
-            heads = encode(tokenizer, [text[:mark] for mark in marks], lambda _: name(i))  # noqa: B023
-            found.append((ids, [count_common(head, ids) for head in heads]))
-    return found
-
-
-def count_common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the length of the longest common beginning of two sequences."""
-    if other[: len(one)] == one:  # as for most rows; in C
-        return len(one)
-    return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def _encode_named(
+def encode_batch(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], name: Callable[[int], str], *, offsets: bool = False
 ) -> dict[str, Any]:
+    """Tokenise texts as `encode`, and return `input_ids`, and with `offsets` `offset_mapping`."""
     if not texts:
         return {"input_ids": [], "offset_mapping": []}
     try:

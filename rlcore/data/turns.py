@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.data.chat import Chat, apply_template, render_conversation, template_of, without_none
-from rlcore.data.tokens import count_common, encode_places, end_of_turn, special_ids
+from rlcore.data.offsets import count_common, encode_places
+from rlcore.data.tokens import end_of_turn, special_ids
 from rlcore.errors import DataError
 
 if TYPE_CHECKING:

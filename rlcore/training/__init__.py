@@ -11,7 +11,7 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.data.order import Order
-    from rlcore.data.preferences import stack_pairs, usable_pairs
+    from rlcore.data.preferences import flaw_of, stack_pairs, usable_pairs
     from rlcore.data.samples import stack_samples
     from rlcore.models.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
@@ -37,6 +37,7 @@ __all__ = [
     "check_logprob_gap",
     "disable_dropout",
     "eval_mode",
+    "flaw_of",
     "gather_round",
     "measure_outputs",
     "micro_batches",
@@ -54,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "rlcore.data.order": ("Order",),
-    "rlcore.data.preferences": ("stack_pairs", "usable_pairs"),
+    "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),
     "rlcore.data.samples": ("stack_samples",),
     "rlcore.models.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),

@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from rlcore.components import Dropped
+from rlcore.errors import ConfigError
 from rlcore.loggers import Loggers
 from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
@@ -184,10 +185,19 @@ class Run(RunData):
         """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
         return self.config.gen.policy_temperature
 
-    def plan_steps(self, steps_per_epoch: float) -> None:
-        """Set the number of steps from `run.epochs` and the number of yields in one pass over the data."""
+    def plan_steps(self, steps_per_epoch: float | None) -> None:
+        """Set the number of steps from `run.epochs` and the number of yields in one pass over the data.
+
+        Raises:
+            ConfigError: `run.epochs` is set, and the number of yields is None, as for a stream.
+        """
         epochs, steps = self.config.run.epochs, self.config.run.steps
-        if epochs is not None:
+        if epochs is not None and steps_per_epoch is None:
+            raise ConfigError(
+                f"run.epochs = {epochs:g}: the samples are streamed, so the length of a pass is unknown; set run.steps "
+                "or run.time_s instead"
+            )
+        if epochs is not None and steps_per_epoch is not None:
             by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
             self.total_steps = by_epochs if steps is None else min(steps, by_epochs)
 

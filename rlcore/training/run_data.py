@@ -11,10 +11,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import evolve
+from rlcore.data.data_sets import refuse_stream
 from rlcore.data.logit_masks import load_logit_mask
+from rlcore.data.order import Order
 from rlcore.data.rows import rename_columns
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.sources import load_reference, load_source
+from rlcore.data.streams import SampleStream, open_stream
 from rlcore.errors import ConfigError
 from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards
@@ -106,8 +109,40 @@ class RunData:
 
     @cached_property
     def samples(self) -> Sequence[Any]:
-        """Return the demonstrations, tokenised: `Sample` objects, or rows of the form that the pipeline returns."""
+        """Return the demonstrations, tokenised: `Sample` objects, or rows of the form that the pipeline returns.
+
+        Raises:
+            DataError: a row is invalid, or the rows are streamed, so that the trainer must call `ordered_samples`.
+        """
+        if self.sample_stream is not None:
+            refuse_stream("samples", self.sample_stream.rows)
         return self._read_samples(self.inputs.samples, "samples")
+
+    @cached_property
+    def sample_stream(self) -> SampleStream | None:
+        """Return the demonstrations if they are streamed, otherwise None."""
+        config = self.config
+        rows = open_stream(self.inputs.samples, config.data, seed=config.run.seed)
+        return None if rows is None else SampleStream(rows, self._read_samples)
+
+    def ordered_samples(
+        self,
+        read: Callable[[Sequence[Any], str], Sequence[Any]] | None = None,
+        *,
+        is_usable: Callable[[Any], bool] | None = None,
+    ) -> tuple[Any, Order | SampleStream]:
+        """Return the demonstrations, and the order in which a trainer takes them; both are the stream if there is one.
+
+        Args:
+            read: checks and filters rows in memory; called with them and with their name in errors.
+            is_usable: returns whether a streamed row is trained on; others are left out.
+        """
+        stream = self.sample_stream
+        if stream is not None:
+            stream.is_usable = is_usable or stream.is_usable
+            return stream, stream
+        rows = self.samples if read is None else read(self.samples, "samples")
+        return rows, Order(len(rows), self.config.run.seed)
 
     @cached_property
     def eval_samples(self) -> Sequence[Any]:
@@ -119,9 +154,9 @@ class RunData:
     @cached_property
     def sample_rewards(self) -> list[SampleReward]:
         """Return the reward of each token of each demonstration; none if the user gave no rewards."""
-        samples = self.samples if self.inputs.samples is not None else []
         if self.inputs.rewards is None:
             return []
+        samples = self.samples if self.inputs.samples is not None else []
         columns = {name: theirs for name, theirs in self.data.columns.items() if name == "reward"}
         rows = load_source(self.inputs.rewards, "rewards")
         return build_sample_rewards(rename_columns(rows, columns, "rewards", needed=list(columns)), samples)

@@ -67,7 +67,11 @@ def _rows(run: Run) -> dict[str, Any]:
     if run.scorer is not None:  # which samples nothing
         given |= dict.fromkeys(("prompts", "eval_prompts"), False)
     given["logit_mask"] = given["logit_mask"] and run.policy is not None
-    rows = {name: fingerprint_rows(getattr(run, ROWS[name])) if given[name] else None for name in ROWS}
+    stream = run.sample_stream
+    read = [name for name in ROWS if given[name] and not (name == "samples" and stream)]
+    rows: dict[str, Any] = dict.fromkeys(ROWS) | {name: fingerprint_rows(getattr(run, ROWS[name])) for name in read}
+    if stream is not None:
+        rows["samples"] = f"stream, first {fingerprint_rows(stream.head())}"
     mask = run.logit_mask if given["logit_mask"] else None
     return rows | {"logit_mask": None if mask is None else fingerprint_table(mask)}
 
