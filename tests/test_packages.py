@@ -19,6 +19,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.cli.machine",
         "rlcore.components.LANGUAGE_MODEL",
         "rlcore.config.paths.existing_path",
+        "rlcore.data.data_sets.is_stream",
         "rlcore.logging.LEVEL",
         "rlcore.models.freezing.vocabulary_size",
         "rlcore.models.hub.check_reach",

@@ -33,6 +33,7 @@ MODULES = [
     "rlcore.data.chat",
     "rlcore.data.labelled_answers",
     "rlcore.data.prompts",
+    "rlcore.data.rows",
     "rlcore.data.sample_rewards",
     "rlcore.data.samples",
     "rlcore.data.sources",

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.data.streams import SampleStream
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import Policy
@@ -45,7 +44,8 @@ class Reference:
         self.config, self.run, self.policy, self.rows = config, run, policy, rows
         self.tables: list[Tensor] | None = None
         self.is_used = compares_with_reference(config)
-        self.is_precomputed = self.is_used and (_has_ref_logprobs(rows[0], config) or bool(config.precompute_ref))
+        is_given = run.sample_stream is None and _has_ref_logprobs(rows[0], config)
+        self.is_precomputed = self.is_used and (is_given or bool(config.precompute_ref))
         in_steps = self.is_used and not self.is_precomputed
         self.other = run.build_frozen(config.ref_model) if in_steps and config.ref_model is not None else None
 
@@ -187,13 +187,13 @@ class Reference:
         self.tables = tables
 
 
-def _has_ref_logprobs(rows: Any, config: DPOConfig) -> bool:
+def _has_ref_logprobs(rows: Sequence[Any], config: DPOConfig) -> bool:
     """Return whether the rows come with the log-probs of a reference, which are then used.
 
     Raises:
         ConfigError: `ref_model` names another reference.
     """
-    if isinstance(rows, SampleStream) or _given(rows) is None:
+    if _given(rows) is None:
         return False
     if config.ref_model is not None:
         raise ConfigError(
