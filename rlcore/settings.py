@@ -224,7 +224,7 @@ class DataConfig:
         False, "read plain texts as messages, prompts as the user's and answers as the assistant's"
     )
     streaming: bool = option(
-        False, "read and tokenise `samples` while training, row by row, with trainers such as sft and dpo"
+        False, "read and tokenise `samples` while training, row by row, with trainers that allow it"
     )
     shuffle_buffer: int = option(
         0, "streamed rows come in random order from a buffer of this size; 0: in the order of the data set", ge=0,

@@ -67,7 +67,7 @@ def refuse_stream(what: str, source: Any) -> NoReturn:
     raise DataError(
         f"{what}: is a stream ({type(source).__name__}), but all rows are read before the first step; give a "
         "datasets.Dataset, or a part of the stream, list(rows.take(1000)), and leave data.streaming out. Only "
-        "`samples` can be streamed, by trainers such as sft and dpo"
+        "`samples` can be streamed, by trainers that allow it (docs/data.md)"
     )
 
 
