@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from warm_python import WarmPython
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
-REVIEWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "rt_polarity.jsonl"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+REVIEWS, PROBLEMS = DATA / "rt_polarity.jsonl", DATA / "gsm8k_test.jsonl"
 
 
 @pytest.fixture
@@ -97,6 +98,30 @@ def test_reviews_go_from_a_file_to_a_trained_model(source: str, run: Callable[..
     assert "held-out reviews judged rightly" in said
     assert "mean reward on" in said
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
+
+
+def test_the_form_of_answers_is_learned_from_a_rule(run: Callable[..., str], tmp_path: Path) -> None:
+    rows = [
+        {"question": f"What is {i} + {k}?", "answer": f"{i} + {k} = <<{i}+{k}={i + k}>>{i + k}\n#### {i + k}"}
+        for i in range(10) for k in range(10)
+    ]  # fmt: skip
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = run(EXAMPLES / "gsm8k_format.py", "problems.jsonl", "--quick", "--sft-epochs", "1", "--steps", "3")
+    rows_said = re.findall(r"│ (\d) to (\d) │(.*)│", said)
+    assert [row[:2] for row in rows_said] == [("1", "1"), ("2", "2"), ("3", "3")]
+    assert "nan" not in said
+
+
+def test_answers_of_gsm8k_have_the_form_that_the_rule_rewards() -> None:
+    from gsm8k_format import formed
+
+    right = "48/2 = <<48/2=24>>24 clips\n#### 24"
+    assert formed([right, f" {right}", right.removesuffix("24"), right + ".", "#### 24", "24 clips\n#### 24"]) == [
+        1, 1, 0, 0, 0, 0,
+    ]  # fmt: skip
+    if PROBLEMS.exists():
+        answers = [json.loads(line)["answer"] for line in PROBLEMS.read_text(encoding="utf-8").splitlines()]
+        assert sum(formed(answers)) > 0.7 * len(answers)
 
 
 def test_translation_goes_from_nothing_to_a_trained_t5(run: Callable[..., str], tmp_path: Path) -> None:
