@@ -1,30 +1,39 @@
-"""Built-in optimizers, and the learning-rate schedules that need more checks than those in `transformers`.
+"""Built-in optimizers, the default schedule, and those that need more checks than the schedules in `transformers`.
 
 `rlcore.plugins.builtin` registers the others directly: functions of `transformers` and classes of torch. Schedules that
 depend on a metric, such as torch's ReduceLROnPlateau, are not supported: schedules are stepped without a metric.
+
+`transformers.optimization` is imported where it is used: it imports peft, if that is installed, and takes 11 MB.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from transformers.optimization import (
-    get_cosine_with_min_lr_schedule_with_warmup,
-    get_polynomial_decay_schedule_with_warmup,
-    get_wsd_schedule,
-)
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from rlcore.errors import ConfigError
+
+
+def build_constant(optimizer: Optimizer, num_warmup_steps: int) -> LRScheduler:
+    """Build a constant rate after a linear warm-up from 0."""
+    return LambdaLR(optimizer, partial(_warm_up, num_warmup_steps=num_warmup_steps))
+
+
+def _warm_up(step: int, *, num_warmup_steps: int) -> float:
+    return min(step / num_warmup_steps, 1.0) if num_warmup_steps else 1.0
 
 
 def build_polynomial(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, *, lr_end: float = 0.0, power: float = 1.0
 ) -> LRScheduler:
     """Build polynomial decay from lr to `lr_end` after the warm-up."""
+    from transformers.optimization import get_polynomial_decay_schedule_with_warmup
+
     # transformers divides by the number of steps after the warm-up, which is 0 in a short run.
     last = max(num_training_steps, num_warmup_steps + 1)
     built: LRScheduler = get_polynomial_decay_schedule_with_warmup(
@@ -47,6 +56,8 @@ def build_cosine_with_min_lr(
     Raises:
         ValueError: not exactly one of `min_lr` and `min_lr_rate` is set, or `min_lr` is above lr.
     """
+    from transformers.optimization import get_cosine_with_min_lr_schedule_with_warmup
+
     if (min_lr is None) == (min_lr_rate is None):
         raise ValueError("exactly one of min_lr and min_lr_rate must be set")
     if min_lr is not None and min_lr > optimizer.defaults["lr"]:
@@ -73,6 +84,8 @@ def build_warmup_stable_decay(
     Raises:
         ValueError: the length of the constant phase is unknown, or warm-up and decay are longer than the run.
     """
+    from transformers.optimization import get_wsd_schedule
+
     if num_stable_steps is None and num_training_steps is None:
         raise ValueError("the number of steps is unknown: set run.steps or num_stable_steps")
     if num_stable_steps is None and num_training_steps is not None:

@@ -30,7 +30,7 @@ _OPTIMIZERS = (
 )
 """The built-in optimizers: name, target, prefix of the class in `rlcore.optim.optimizer_options`, summary."""
 _SCHEDULERS = (
-    ("constant", f"{_TRANSFORMERS}:get_constant_schedule_with_warmup", None, "constant lr"),
+    ("constant", "rlcore.optim.builtin_optimizers:build_constant", None, "constant lr"),
     ("linear", f"{_TRANSFORMERS}:get_linear_schedule_with_warmup", None, "linear decay to 0 at the last step"),
     ("cosine", f"{_TRANSFORMERS}:get_cosine_schedule_with_warmup", "Cosine", "cosine decay to 0 at the last step"),
     (

@@ -28,6 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    torch.manual_seed(0)  # of the score head
     imports, marks = after_imports(), StepMarks()
     rows = Dataset.from_list(read_preferences(options.data, BATCH_SIZE * options.steps))
     with TemporaryDirectory() as folder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers.optimization import get_constant_schedule_with_warmup
 
 from rlcore.components import Component
 from rlcore.config import config, option
 from rlcore.errors import ConfigError, PluginError, UnknownOptimizer, UnknownScheduler
 from rlcore.optim import optimization as optimizer_choice
+from rlcore.optim.builtin_optimizers import build_constant
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins import registry
 from rlcore.plugins.choice import Chooser
@@ -224,3 +228,28 @@ def test_nothing_is_written_before_names_and_options_are_good(
     with pytest.raises((UnknownOptimizer, UnknownScheduler, ConfigError)):
         make_trainer("sft", "no-such-model", optimizer=wrong, inputs={"samples": ["ab", "cd"]})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("num_warmup_steps", [0, 1, 3])
+def test_the_constant_schedule_is_that_of_transformers(num_warmup_steps: int) -> None:
+    rates = []
+    for build in (build_constant, get_constant_schedule_with_warmup):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+        schedule = build(optimizer, num_warmup_steps)
+        rates.append([])
+        for _ in range(6):
+            rates[-1].append(schedule.get_last_lr())
+            optimizer.step()
+            schedule.step()
+    assert rates[0] == rates[1]
+
+
+def test_a_run_with_the_default_optimizer_imports_no_other_schedules() -> None:
+    program = (
+        "import sys, rlcore.training.api\n"
+        "from rlcore.optim.optimization import Optimizers\n"
+        "from rlcore.settings import OptimizerConfig\n"
+        "Optimizers().get(OptimizerConfig())\n"
+        "sys.exit('transformers.optimization' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
