@@ -18,15 +18,15 @@ from rlcore.models.scorer import build_sequence_scorer
 from rlcore.rewards import Rewards
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt
-from rlcore_reward.config import ProcessRewardModelConfig
+from rlcore_reward.config import ProcessRewardConfig, ProcessRewardModelConfig, RewardConfig, workload
 from rlcore_reward.loss import combine_steps, step_loss
 from rlcore_reward.process_reward_model import ProcessRewardModel
 from rlcore_reward.process_trainer import stack_steps
 
 LINE = 29  # the id of "?", which this tokenizer writes for a line break
 ROWS = [
-    {"prompt": f"{a} or {b}.", "completions": [f"not {a}", f"it is {b}"], "labels": [False, True]}
-    for a, b in (("ab", "cd"), ("go", "on"), ("me", "so"), ("up", "we"), ("he", "as"), ("if", "an"))
+    {"prompt": f"{name}.", "completions": [f"{name} yes", f"{name} no"][::turn], "labels": [True, False][::turn]}
+    for name, turn in (("ab", 1), ("go", -1), ("me", 1), ("up", -1), ("he", -1), ("if", 1))
 ]
 
 
@@ -64,14 +64,14 @@ def test_steps_are_combined_without_the_other_tokens() -> None:
 @pytest.mark.parametrize("peft", [None, {"type": "lora", "r": 4}])
 def test_held_out_steps_are_judged_and_the_saved_model_judges_alike(tmp_path: Path, peft: Any) -> None:
     """The label is that of the last token of the line break after a step; no other token is learned."""
-    held_out = [{"prompt": "to or at.", "completions": ["not to", "it is at"], "labels": [False, True]}]
+    held_out = [{"prompt": "to.", "completions": ["to no", "to yes"], "labels": [False, True]}]
     model = {"path": make_llama(), **({"peft": peft} if peft else {})}
     result = train(tmp_path, model=model, eval_samples=held_out)
     assert result.metrics["eval/step/accuracy"] == 1
     assert result.metrics["eval/loss"] < 0.5
     batch = stack_steps(result.run.samples[:2])
     assert (batch.tokens[batch.action_mask] == LINE).all()
-    assert batch["labels"][batch.action_mask].tolist() == [False, True] * 2
+    assert batch["labels"][batch.action_mask].tolist() == [True, False, False, True]
     plain = AutoModelForTokenClassification.from_pretrained(result.run_dir / "model").eval()
     with torch.no_grad():
         seen = result.policy.logprobs(batch)
@@ -94,10 +94,10 @@ def test_an_answer_is_judged_line_by_line(tmp_path: Path, combine: str) -> None:
         return {"min": min(steps), "product": math.prod(steps), "last": steps[-1]}[combine]
 
     spec = {"fn": "process_reward_model", "path": str(folder), "combine": combine, "batch_size": 2}
-    outputs = ["it is cd\nnot ab", "it is cd\n", "", "\n", "a" * 80]
-    batch = Rewards.build(spec)([Prompt("ab or cd.", ())] * 5, outputs, tokenizer=own, output_tokens=[[1]] * 5)
+    outputs = ["ab yes\nab no", "ab yes\n", "", "\n", "a" * 80]
+    batch = Rewards.build(spec)([Prompt("ab.", ())] * 5, outputs, tokenizer=own, output_tokens=[[1]] * 5)
     (seen,) = batch.by_name.values()
-    assert seen[:2] == pytest.approx([by_hand("ab or cd.it is cd\nnot ab\n"), by_hand("ab or cd.it is cd\n")], abs=1e-5)
+    assert seen[:2] == pytest.approx([by_hand("ab.ab yes\nab no\n"), by_hand("ab.ab yes\n")], abs=1e-5)
     assert seen[2:] == [None, None, None]
 
 
@@ -110,6 +110,12 @@ def test_long_rows_and_rows_of_another_form_are_left_out_or_refused(
         train(tmp_path, trainer={"max_length": 3})
     with pytest.raises(DataError, match=r"leave data\.sample_pipeline out, or set it to stepwise"):
         train(tmp_path, [["a", "b"]], data={"sample_pipeline": "samples"})
+
+
+def test_the_workload_counts_sequences() -> None:
+    pairs, steps = workload(RewardConfig(batch_size=8), 0), workload(ProcessRewardConfig(batch_size=8), 0)
+    assert (pairs.batch_size, pairs.group) == (16, 2)
+    assert (steps.batch_size, steps.group) == (8, 1)
 
 
 def test_what_is_no_process_reward_model_is_refused(tmp_path: Path) -> None:
