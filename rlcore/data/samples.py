@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 OUTPUT_KEYS = ("output", "completion", "response")
-OTHER_FORMS = {"chosen": "dpo and reward", "chosen_ids": "dpo and reward", "completions": "process_reward"}
-"""Key of rows that are no demonstrations → the trainers that learn from them."""
+OTHER_FORMS = {"chosen": "preferences", "chosen_ids": "preferences", "completions": "answers in steps"}
+"""Key of rows that are no demonstrations → what they are."""
 FORMS = (
     "a sample is a string, a list [prompt, output, prompt, output, ...], a mapping {prompt, output}, or a list of "
     "{role, content} messages"
@@ -142,11 +142,11 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
     alone = not outputs and (prompt_column == "text" or row.get(prompt_column) is None)
     if isinstance(row.get("text"), str) and alone:
         return _Draft(texts=(str(row["text"]),), chosen=(True,))
-    for key, trainers in OTHER_FORMS.items():
+    for key, kind in OTHER_FORMS.items():
         if row.get(key) is not None:
             raise DataError(
-                f"{where}: has the key '{key}', and is no demonstration; the trainers of such rows are {trainers}: set "
-                "trainer.name"
+                f"{where}: has the key '{key}', as {kind} have, and is no demonstration: name a trainer that learns from "
+                "such rows (rlcore list-plugins lists them)"
             )
     raise DataError(
         f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "

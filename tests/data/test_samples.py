@@ -180,9 +180,12 @@ def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
         ([7], r"samples\[0\]: is 7 \(int\); a sample is a string, a list"),
         (
             [{"prompt": "a", "chosen": "b", "rejected": "c"}],
-            r"samples\[0\]: has the key 'chosen', .* are dpo and reward",
+            r"samples\[0\]: has the key 'chosen', as preferences have",
         ),
-        ([{"prompt": "a", "completions": ["b"], "labels": [True]}], r"the trainers of such rows are process_reward"),
+        (
+            [{"prompt": "a", "completions": ["b"], "labels": [True]}],
+            r"as answers in steps have, and is no demonstration",
+        ),
         ([{"question": "a"}], r"samples\[0\]: has an unknown set of keys \('question'\); pass 'prompt' with one of"),
         ([{"prompt": "a", "output": 3}], r"samples\[0\]: 'prompt' is a str and 'output' a int; both must be strings"),
         ([TALK], r"samples\[0\]: is a conversation, and the tokenizer has no chat template"),
