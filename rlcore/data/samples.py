@@ -145,8 +145,8 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
     for key, kind in OTHER_FORMS.items():
         if row.get(key) is not None:
             raise DataError(
-                f"{where}: has the key '{key}', as {kind} have, and is no demonstration: name a trainer that learns from "
-                "such rows (rlcore list-plugins lists them)"
+                f"{where}: has the key '{key}', as {kind} have, and is no demonstration: name a trainer that learns "
+                "from such rows (rlcore list-plugins lists them)"
             )
     raise DataError(
         f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "

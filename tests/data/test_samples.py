@@ -184,7 +184,7 @@ def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
         ),
         (
             [{"prompt": "a", "completions": ["b"], "labels": [True]}],
-            r"as answers in steps have, and is no demonstration",
+            r"as answers in steps have",
         ),
         ([{"question": "a"}], r"samples\[0\]: has an unknown set of keys \('question'\); pass 'prompt' with one of"),
         ([{"prompt": "a", "output": 3}], r"samples\[0\]: 'prompt' is a str and 'output' a int; both must be strings"),
