@@ -75,7 +75,7 @@ class ConsoleLogger:
             groups.setdefault(row.get("sampling"), []).append(row)
         shown = [row for group in groups.values() for row in group[: -(-show // len(groups))]][:show]
         title = f"completions after step {step}, {len(shown)} of {len(rows)}"
-        self._console.print(make_table(shown, title=title))
+        self._print_table(shown, title)
 
     def close(self, error: BaseException | None) -> None:
         """Stop the progress bar and print a summary: steps, time, last metrics, folder, how to load or resume."""
@@ -129,6 +129,9 @@ class ConsoleLogger:
                 break
             line.append(cell)
         self._print(line.append(end, style="dim"))
+
+    def _print_table(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+        self._console.print(make_table(rows, title=title))
 
     def _print(self, text: Text) -> None:
         """Print without wrapping, so that each log entry is one line in a file."""

@@ -143,9 +143,9 @@ def register_loggers(register: Register) -> None:
     """Register the console and JSON Lines loggers."""
     register(
         "console",
-        "rlcore.loggers.console:ConsoleLogger",
+        "rlcore.loggers.notebook:make_console_logger",
         config="rlcore.loggers.console_options:ConsoleConfig",
-        summary="one line per step, with a progress bar on a terminal",
+        summary="one line per step, with a progress bar on a terminal; in a notebook, one table and bar, and plots",
     )
     register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always enabled")
 

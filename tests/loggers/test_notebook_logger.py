@@ -1,0 +1,110 @@
+"""Tests of the output of runs in notebooks."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import IPython.display
+import nbclient
+import nbformat
+import pytest
+from console_screens import SomeRun
+
+from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.notebook import NotebookLogger, is_notebook, make_console_logger
+
+TRAINING = """
+import rlcore
+from rlcore.testing.small import make_gpt2, make_tokenizer
+
+result = rlcore.train(
+    make_gpt2(), tokenizer=make_tokenizer(), samples=["abc", "bcd"], eval_prompts=["a"],
+    trainer={"name": "sft", "batch_size": 1}, gen={"max_new_tokens": 3}, run={"steps": 30, "name": "run"},
+    eval={"every": 10},
+)
+"""
+
+
+class Output:
+    """Stand-in of a display handle: what was displayed, and the pages that replaced each other."""
+
+    def __init__(self) -> None:
+        self.displayed: list[Any] = []
+        self.pages: list[str] = []
+
+    def display(self, page: Any, *, display_id: bool = False) -> Output:
+        self.displayed.append(page)
+        return self
+
+    def update(self, page: Any) -> None:
+        self.pages.append(page._repr_html_())
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> Output:
+    output = Output()
+    monkeypatch.setattr(IPython.display, "display", output.display)
+    monkeypatch.setattr("rlcore.loggers.notebook.REFRESH_S", 0.0)
+    return output
+
+
+def test_lines_completions_and_the_summary_replace_each_other_in_one_output(tmp_path: Path, output: Output) -> None:
+    run = SomeRun(tmp_path, total_steps=30)
+    logger = NotebookLogger(ConsoleConfig(), run)
+    for step in range(1, 31):
+        run.step = step
+        logger.metrics(step, {"loss/total": 1 / step, "time/step_s": 0.5})
+    logger.completions(30, [{"prompt": "<b>", "output": "x\x1b", "reward": 1.5}])
+    logger.close(None)
+    *_, before, last = output.pages
+    assert '<progress value="30" max="30"></progress> step 30 of 30' in last
+    assert re.findall(r"<tr><td>step</td><td>(\d+)</td>", last) == [str(step) for step in range(19, 31)]
+    assert "<td>&lt;b&gt;</td><td>x\\x1b</td><td>1.5000</td>" in last
+    assert ("<pre>finished" in last, "<pre>" in before) == (True, False)
+    _, plot = output.displayed
+    assert plot.data.startswith(b"\x89PNG")
+
+
+def test_a_run_with_one_line_or_an_error_is_not_plotted(tmp_path: Path, output: Output) -> None:
+    for error, steps in ((None, 1), (ValueError("no"), 3)):
+        logger = NotebookLogger(ConsoleConfig(), SomeRun(tmp_path))
+        for step in range(steps):
+            logger.metrics(step, {"loss/total": 1.0})
+        logger.close(error)
+        assert "failed" in output.pages[-1] if error else "finished" in output.pages[-1]
+    assert len(output.displayed) == 2
+
+
+def test_without_matplotlib_the_table_is_all(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = __import__("importlib.util").util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+    )
+    logger = NotebookLogger(ConsoleConfig(), SomeRun(tmp_path))
+    for step in range(3):
+        logger.metrics(step, {"loss/total": 1.0})
+    logger.close(None)
+    assert len(output.displayed) == 1
+
+
+def test_a_script_that_imports_ipython_is_no_notebook(tmp_path: Path) -> None:
+    assert "IPython" in sys.modules
+    assert not is_notebook()
+    assert not isinstance(make_console_logger(ConsoleConfig(), SomeRun(tmp_path)), NotebookLogger)
+
+
+@pytest.mark.slow
+def test_a_run_in_a_notebook_has_one_output_and_a_plot(tmp_path: Path) -> None:
+    cells = [nbformat.v4.new_code_cell(text) for text in (TRAINING, "print(result.metrics['loss/total'] > 0)")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [each for each in notebook.cells[0].outputs if each.output_type == "display_data"]
+    assert {each.output_type for each in notebook.cells[0].outputs} <= {"display_data", "stream"}
+    table, plot = shown
+    assert "step 30 of 30" in table.data["text/html"]
+    assert "finished" in table.data["text/html"]
+    assert "image/png" in plot.data
+    assert notebook.cells[1].outputs[0].text == "True\n"
