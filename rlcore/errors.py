@@ -129,6 +129,10 @@ class Diverged(RLCoreError, ArithmeticError):
     """A loss or weights that are no longer finite; no checkpoint is overwritten."""
 
 
+class HubError(RLCoreError, ConnectionError):
+    """A trained model that could not be pushed to the Hugging Face hub; it stays in its folder."""
+
+
 class PluginNameError(RLCoreError, ValueError):
     """A name that is not allowed for a new plugin."""
 

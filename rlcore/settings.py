@@ -145,6 +145,13 @@ class RunConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
+    push_to_hub: str | None = option(
+        None, "repository of the Hugging Face hub, `user/name`, to which the trained model is pushed when the run has "
+        "ended; not if a signal ended it"
+    )  # fmt: skip
+    hub_private: bool | None = option(
+        None, "whether a repository that `push_to_hub` creates is private; default: the hub's"
+    )
     profile: bool | Literal["torch"] = option(
         False, "write the time spent in each phase of a step to profile/; `torch` adds operator traces of two steps"
     )

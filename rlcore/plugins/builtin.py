@@ -77,6 +77,7 @@ COMMANDS = (
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
     ("rollouts", "rlcore.cli.rollouts.rollouts_command:command", "print the rollouts or completions of a run"),
+    ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     (
         "new-plugin",

@@ -22,8 +22,10 @@ from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
+from rlcore.training.hub_upload import push_folder
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.loop import fit
+from rlcore.training.model_card import write_card
 from rlcore.training.passed_objects import observers_by_name, split_loggers
 from rlcore.training.run import Run
 from rlcore.types import Metrics
@@ -67,12 +69,36 @@ class Result:
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences, alone=alone)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
+        """Write model, tokenizer and a model card into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
         If several processes call this, rank 0 writes.
         """
         if self.run.ranks.is_main:
             self.policy.export(Path(folder))
+            write_card(self.run, Path(folder))
+
+    def push_to_hub(
+        self, repo: str, *, private: bool | None = None, token: str | None = None, revision: str | None = None
+    ) -> str | None:
+        """Upload the trained model, its tokenizer and its card to the Hugging Face hub, and return the commit's URL.
+
+        If several processes call this, rank 0 uploads, and the others return None.
+
+        Args:
+            repo: `user/name`; created if it does not exist.
+            private: whether a repository that is created is private; by default the hub decides.
+            token: access token; by default that of `hf auth login` or HF_TOKEN.
+            revision: branch to push to; created if it does not exist.
+
+        Raises:
+            HubError: the hub cannot be reached, or refuses the token, the name or a file; the model stays in the run's
+                folder, and the message has the command that pushes it later.
+        """
+        if not self.run.ranks.is_main:
+            return None
+        return push_folder(
+            self.run_dir / "model", repo, run=self.run_dir, private=private, token=token, revision=revision
+        )
 
 
 def train(
@@ -186,7 +212,10 @@ def _train(
                 parts.lock.release()
             parts.trainer.policy().module.eval()
     policy: Any = parts.trainer.policy()
-    return Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
+    result = Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
+    if settings.run.push_to_hub is not None and not parts.run.was_interrupted:
+        result.push_to_hub(settings.run.push_to_hub, private=settings.run.hub_private)
+    return result
 
 
 def _structure(values: Mapping[str, Any], where: str, problems: Problems) -> TrainConfig:

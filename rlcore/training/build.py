@@ -35,6 +35,7 @@ from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
+from rlcore.training.hub_upload import check_repository
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
@@ -121,6 +122,7 @@ def _check(
     options = None if trainer is None else trainer.options
     optimizers = problems.attempt(Optimizers, options, Chooser(where, wrapping, problems))
     problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))
+    problems.attempt(check_repository, settings.run.push_to_hub, where)
     if trainer is not None:
         problems.attempt(_check_needs, trainer.component, inputs)
     problems.check()

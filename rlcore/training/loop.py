@@ -62,6 +62,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
         run.metrics |= _peak_memory(run)
+        run.was_interrupted = not over and stop.requested
         if not over and stopped:
             log.info(
                 "stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir),

@@ -21,6 +21,7 @@ from rlcore.protocols import Trainer
 from rlcore.settings import to_record
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
+from rlcore.training.model_card import write_card
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 
@@ -160,14 +161,21 @@ class Saver:
 
     @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
-        """Write the trained model to `model/` in the run's folder; an earlier one is replaced when it is complete.
+        """Write the trained model and its card to `model/` in the run's folder.
+
+        An earlier one is replaced when it is complete.
 
         Raises:
             CheckpointError: it could not be written.
             Diverged: a weight is not finite.
         """
         self._check_finite(trainer)
-        self.run.ranks.on_main(lambda: save_beside(trainer.policy().export, self.run.dir / "model"))
+
+        def save(folder: Path) -> None:
+            trainer.policy().export(folder)
+            write_card(self.run, folder)
+
+        self.run.ranks.on_main(lambda: save_beside(save, self.run.dir / "model"))
 
 
 def start_checksum(folder: Path) -> str | None:

@@ -59,6 +59,7 @@ class Run(RunData):
         closing: closes samplers and rewards at the end of the run.
         warned: the warnings that `warn_once` has logged.
         stop_reason: why the run is to end after the current step; empty if it is not.
+        was_interrupted: whether a signal ended the run.
     """
 
     dir: Path
@@ -81,6 +82,7 @@ class Run(RunData):
     closing: ExitStack = attrs.field(factory=ExitStack)
     warned: set[str] = attrs.field(factory=set)
     stop_reason: str = ""
+    was_interrupted: bool = False
 
     def request_stop(self, reason: str) -> None:
         """End the run after the current step, with a checkpoint and the trained model, as a signal does."""

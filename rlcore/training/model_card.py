@@ -1,0 +1,158 @@
+"""The model card of a trained model: data, algorithm and sources, configuration, curves, samples and versions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.components import Component
+from rlcore.config import dump_yaml
+from rlcore.config.paths import existing_path
+from rlcore.errors import RLCoreError
+from rlcore.loggers.tables import show_cell
+from rlcore.models.hub import is_hub_id
+from rlcore.plugins.registry import registries
+from rlcore.settings import to_record
+from rlcore.training.run import Run
+
+CARD = "README.md"
+NUM_COLUMNS, NUM_SAMPLES, MAX_CHARS = 6, 3, 1000
+CURVES = ("loss/total", "reward/mean", "eval/", "kl/mean", "grad/norm", "lr")
+"""Metrics in the table of curves, in this order; the last character / selects a group."""
+TASKS = {
+    "AutoModelForCausalLM": "text-generation",
+    "AutoModelForSeq2SeqLM": "text2text-generation",
+    "AutoModelForSequenceClassification": "text-classification",
+}
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+_SOURCES = ("prompts", "samples", "eval_prompts", "eval_samples", "rewards")
+
+
+def write_card(run: Run, folder: Path) -> None:
+    """Write the card of a run's model to README.md in the model's folder."""
+    (folder / CARD).write_text(model_card(run), encoding="utf-8")
+
+
+def model_card(run: Run) -> str:
+    """Return the card of a run's model as Markdown, with metadata that the hub reads."""
+    options = to_record(run.config)
+    trainer = _trainer(run)
+    sections = [
+        ("Algorithm", _algorithm(run, trainer)),
+        ("Data", _data(options["data"])),
+        ("Curves", _curves(_lines(RunDir(run.dir).metrics))),
+        ("Samples", _samples(_lines(RunDir(run.dir).completions))),
+        ("Configuration", f"<details>\n\n```yaml\n{dump_yaml(options)}```\n\n</details>"),
+        ("Versions", _versions(trainer)),
+    ]
+    base = str(options["model"].get("path"))
+    title = f"# {run.dir.name}\n\nTrained from `{base}` with rlcore, {run.step} steps."
+    head = f"---\n{_metadata(run, options).to_yaml()}\n---"
+    loader = run.export_class
+    loading = f'```python\nfrom transformers import {loader}\n\nmodel = {loader}.from_pretrained("...")\n```'
+    body = "\n\n".join(f"## {name}\n\n{text}" for name, text in sections if text)
+    return f"{head}\n\n{title}\n\n{loading}\n\n{body}\n"
+
+
+def _metadata(run: Run, options: Mapping[str, Any]) -> ModelCardData:
+    base, name = options["model"].get("path"), str(options["trainer"].get("name")).rpartition(":")[2]
+    is_published = isinstance(base, str) and is_hub_id(base) and existing_path(base) is None
+    data = [options["data"][name] for name in _SOURCES]
+    published = {each.partition(":")[0] for each in data if isinstance(each, str) and _is_published(each)}
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=TASKS.get(run.export_class),
+        base_model=base if is_published else None,
+        datasets=sorted(published) or None,
+        tags=["rlcore", name],
+    )
+
+
+def _is_published(source: str) -> bool:
+    name = source.partition(":")[0]
+    return "/" in name and is_hub_id(name) and not Path(name).suffix and existing_path(name) is None
+
+
+def _trainer(run: Run) -> Component[Any] | None:
+    try:
+        return registries().trainers.get(str(run.config.trainer.get("name")))
+    except RLCoreError:  # its plugin may be disabled since the run
+        return None
+
+
+def _algorithm(run: Run, trainer: Component[Any] | None) -> str:
+    """Return the summary of the trainer, and the sources that the docstring of its package names."""
+    if trainer is None:
+        return f"`{run.config.trainer.get('name')}`"
+    package = sys.modules.get(str(trainer.target().__module__).partition(".")[0])
+    paragraphs = inspect.cleandoc(package.__doc__ or "").split("\n\n") if package else []
+    sources = [" ".join(each.split()) for each in paragraphs[1:] if _ARXIV.search(each)]
+    linked = [_ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", each) for each in sources]
+    about = " ".join(paragraphs[0].split()).rstrip(":") if paragraphs else trainer.summary
+    return "\n\n".join([f"`{trainer.name}` ({trainer.dist} {trainer.version}): {about}", *linked])
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    rows = []
+    for name in (*_SOURCES, "reward_fn", "metric_fn"):
+        given = data.get(name)
+        if given is not None:
+            shown = f"{len(given)} rows" if isinstance(given, list) and name in _SOURCES else f"`{given}`"
+            rows.append((f"`{name}`", shown))
+    return _table(("input", "source"), rows) if rows else ""
+
+
+def _curves(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table of the main metrics at a few steps, the first and the last among them."""
+    present = dict.fromkeys(name for line in lines for name in line if "time" not in name)
+    names = [name for main in CURVES for name in present if name == main or (main[-1] == "/" and name.startswith(main))]
+    rows = []
+    for name in names:
+        points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+        last = len(points) - 1
+        chosen = sorted({round(i * last / (NUM_COLUMNS - 1)) for i in range(NUM_COLUMNS)}) if points else []
+        shown = ", ".join(f"{points[i][0]}: {show_cell(points[i][1])}" for i in chosen)
+        rows.append((f"`{name}`", shown))
+    return _table(("metric", "step: value"), rows) if rows else ""
+
+
+def _samples(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first completions of the last evaluation."""
+    last = [line for line in lines if line["step"] == lines[-1]["step"]][:NUM_SAMPLES]
+    return "\n\n".join(
+        f"{name.capitalize()}:\n\n{_block(line.get(name, ''))}" for line in last for name in ("prompt", "output")
+    )
+
+
+def _block(text: str) -> str:
+    """Return text as an indented block of code, which its content cannot close."""
+    cut = text if len(text) <= MAX_CHARS else text[:MAX_CHARS] + "…"
+    return "\n".join(f"    {line}" for line in cut.splitlines() or [" "])
+
+
+def _versions(trainer: Component[Any] | None) -> str:
+    dists = ["rlcore", *([trainer.dist] if trainer else []), "transformers", "torch", "datasets"]
+    rows = [("Python", platform.python_version()), *((dist, version(dist)) for dist in dict.fromkeys(dists))]
+    return _table(("package", "version"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):  # the folder may have been moved since the run
+        return []
