@@ -137,7 +137,8 @@ class _Search:
             if i not in self.ends:
                 raise DataError(
                     f"{chat.where}: the chat template does not render what the assistant says in message {i}; "
-                    "change the template, or remove the message"
+                    "change the template, remove the message, or, for a model of images, write contents as parts: "
+                    "[{type: text, text: ...}]"
                 )
 
     def turns(self) -> list[Turn]:
