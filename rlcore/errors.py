@@ -18,6 +18,10 @@ class ConfigError(RLCoreError, ValueError):
     """Options that are unknown, of the wrong type or out of range, one per line."""
 
 
+class UnknownArgument(ConfigError, TypeError):
+    """An argument that a function does not have, with the argument or option of that meaning."""
+
+
 class MissingColumn(RLCoreError, KeyError):
     """A column that trajectories do not have."""
 

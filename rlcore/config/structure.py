@@ -16,6 +16,7 @@ from cattrs import Converter
 
 from rlcore.config.describe import arms, default_of, fields, is_list, is_mapping, phrase, section_class
 from rlcore.config.options import range_error
+from rlcore.config.synonyms import unknown_name
 from rlcore.errors import ConfigError
 from rlcore.safe_text import HIDDEN, is_secret, show
 
@@ -121,7 +122,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
-            problems.append(_Problem(f".{name}", attrs.NOTHING, _unknown_option(name, list(known)), ""))
+            problems.append(_Problem(f".{name}", attrs.NOTHING, unknown_name(str(name), list(known)), ""))
             continue
         field, tp = known[name]
         try:
@@ -228,11 +229,6 @@ def _type_problem(value: Any, tp: Any) -> _Problem:
     near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
     allowed = f"must be {phrase(tp)}" + (f"; did you mean '{near[0]}'?" if near else "")
     return _Problem("", value, allowed, is_of_type=True)
-
-
-def _unknown_option(name: Any, known: list[str]) -> str:
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f"no such option; did you mean '{near[0]}'?" if near else f"no such option; there are {', '.join(known)}"
 
 
 def _is_literal(tp: object) -> bool:

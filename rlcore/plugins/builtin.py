@@ -80,6 +80,11 @@ COMMANDS = (
     ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     (
+        "convert",
+        "rlcore.cli.conversion.convert_command:command",
+        "turn a configuration of trlX or arguments of TRL into a configuration file",
+    ),
+    (
         "new-plugin",
         "rlcore.cli.new_plugin.new_plugin_command:command",
         "create a working package as a starting point for your own plugin",

@@ -12,6 +12,7 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
+from rlcore.config.synonyms import synonyms
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.published import published
 from rlcore.plugins.switches import is_on, selection
@@ -104,6 +105,10 @@ class Registry(Generic[T]):
         elsewhere = {
             other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
         }
+        if self.kind == "trainers" and (synonym := synonyms("trainers").get(name)):
+            options, known = f" with {synonym.how}" if synonym.how else "", synonym.ours in here
+            source = "" if known else f", which {_describe_source(elsewhere[synonym.ours], self._plugins)}"
+            return f" Use trainer '{synonym.ours}'{options}{source}."
         dist, colon, short = name.rpartition(":")
         exact = f"{normalise(dist)}{colon}{short}"
         near = difflib.get_close_matches(

@@ -13,6 +13,7 @@ from rlcore.components import Component
 from rlcore.config import Problems, load_yaml, merge, structure, unstructure
 from rlcore.config.plain import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
+from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.logging import check_environment
 from rlcore.plugins.registry import all_registries
@@ -101,6 +102,7 @@ class Result:
         )
 
 
+@explain_arguments
 def train(
     model: Any = None,
     *,

@@ -1,0 +1,115 @@
+"""The configuration that a conversion writes, and what it could not convert."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+
+from rlcore.config import describe, dump_yaml, merge
+from rlcore.config.structure import structure_valid
+from rlcore.config.synonyms import Synonym
+from rlcore.models.model_options import CausalLMConfig, TokenizerConfig
+from rlcore.settings import TrainConfig
+
+MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
+
+
+@attrs.define
+class Conversion:
+    """A configuration in the making.
+
+    Attributes:
+        trainer: name of the trainer.
+        options: class of its options.
+        values: the sections of the configuration.
+        notes: what was converted and must be checked.
+        left: what could not be converted, and why.
+    """
+
+    trainer: str
+    options: type
+    values: dict[str, Any] = attrs.field(factory=dict)
+    notes: list[str] = attrs.field(factory=list)
+    left: list[str] = attrs.field(factory=list)
+    _known: Collection[str] = attrs.field(factory=frozenset)
+
+    def __attrs_post_init__(self) -> None:
+        rows = [("", TrainConfig), ("trainer.", self.options), ("model.", CausalLMConfig)]
+        known = {prefix + row.path for prefix, cls in rows for row in describe(cls)}
+        self._known = known | MODEL_KEYS | {f"model.tokenizer.{row.path}" for row in describe(TokenizerConfig)}
+        self.put("trainer.name", self.trainer)
+
+    def has(self, path: str) -> bool:
+        """Return whether an option exists in a run with this trainer."""
+        return path in self._known
+
+    def put(self, path: str, value: Any) -> None:
+        """Set an option."""
+        for step in reversed(path.split(".")):
+            value = {step: value}
+        self.values = merge(self.values, value)
+
+    def leave(self, name: str, value: Any, reason: str) -> None:
+        """Report an option that is not converted."""
+        self.left.append(f"{name} = {value}: {reason}")
+
+    def convert(self, synonym: Synonym | None, name: str, value: Any) -> None:
+        """Set the option that replaces `name`, or report why it is not converted; null and unused switches ask nothing.
+
+        Args:
+            synonym: the option's entry in the table, None if it has none.
+            name: the option's name in the converted file.
+            value: its value there.
+        """
+        if synonym is None:
+            self.leave(name, value, "no option of this meaning is known")
+            return
+        if value is None and not synonym.values.get("none"):
+            return
+        fitting = [paths for paths in synonym.alternatives if all(map(self.has, paths))]
+        if fitting:
+            self._convert_to(fitting[0], synonym, value)
+        elif synonym.alternatives:
+            self.leave(name, value, f"trainer '{self.trainer}' has no {synonym.ours}")
+        elif value not in (False, 0, "", [], {}):
+            self.leave(name, value, synonym.how)
+
+    def _convert_to(self, paths: tuple[str, ...], synonym: Synonym, value: Any) -> None:
+        """Set the options of `paths`, or report that the value must be converted by hand."""
+        key = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+        if key in synonym.values:
+            self._put_all(paths, synonym.values[key])
+        elif synonym.negated:
+            self._put_all(paths, not value)
+        elif synonym.same or not (synonym.values or synonym.how):
+            self._put_all(paths, value)
+        elif value is not False:
+            reason = f"set {' and '.join(paths)} by hand{f': {synonym.how}' if synonym.how else ''}"
+            self.leave(synonym.name, value, reason)
+
+    def _put_all(self, paths: tuple[str, ...], value: Any) -> None:
+        for path in paths:
+            self.put(path, value)
+
+    def check(self) -> None:
+        """Report values that rlcore refuses, and inputs that the file does not name."""
+        options: Mapping[str, Any] = {key: each for key, each in self.values["trainer"].items() if key != "name"}
+        for cls, values, path in ((TrainConfig, self.values, ""), (self.options, options, "trainer")):
+            _, error = structure_valid(cls, values, path=path)
+            self.left += str(error).splitlines() if error is not None else []
+        if "path" not in self.values.get("model", {}):
+            self.notes.append("model.path: the file names no model")
+        if not {"samples", "prompts"} & set(self.values.get("data", {})):
+            self.notes.append("data: the file names no samples or prompts")
+
+    def as_yaml(self, source: str) -> str:
+        """Return the configuration as YAML, beginning with comments for what was not converted."""
+        order = [
+            name for name in ("model", "trainer", "data", "gen", "eval", "checkpoint", "run") if name in self.values
+        ]
+        sections = {name: self.values[name] for name in [*order, *(set(self.values) - set(order))]}
+        lines = [f"# Converted from {source} by `rlcore convert`."]
+        lines += [f"# Not converted: {line}" for line in self.left] + [f"# Check: {line}" for line in self.notes]
+        return "\n".join(lines) + "\n" + dump_yaml(sections)

@@ -1,0 +1,51 @@
+"""The command `rlcore convert`: the configuration of a trlX or TRL run as a configuration file of rlcore."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rlcore.safe_text import visible
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore convert` to its parser, and return the function that runs it."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML of trlX, or arguments of TRL as YAML or JSON")
+    parser.add_argument("--trainer", help="trainer of TRL's arguments; needed if they fit several")
+    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="file to write; default: standard output")
+    return partial(_convert, parser)
+
+
+def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    from rlcore.cli.conversion import trl_arguments, trlx_config
+    from rlcore.config import load_yaml
+    from rlcore.errors import ConfigError
+    from rlcore.plugins.registry import all_registries
+
+    values = load_yaml(arguments.file)
+    is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)
+    library = trlx_config if is_trlx else trl_arguments
+    name = arguments.trainer or library.trainer_of(values)
+    if name is None:
+        parser.error(f"{arguments.file} fits several trainers: name one with --trainer")
+    component = all_registries().trainers.get(name)
+    options = component.config_class()
+    if options is None:
+        raise ConfigError(f"--trainer {name}: it has no options to convert to")
+    convert = trlx_config.convert_trlx if is_trlx else trl_arguments.convert_trl
+    try:
+        conversion = convert(values, component.name, options)
+    except (TypeError, ValueError, AttributeError) as error:  # text where a number is expected, for example
+        raise ConfigError(f"{arguments.file}: a value has another type than that library's: {error}") from error
+    text = conversion.as_yaml(arguments.file.name)
+    if arguments.out is None:
+        print(text, end="")
+    else:
+        arguments.out.write_text(text, encoding="utf-8")
+    for title, lines in (("not converted", conversion.left), ("check", conversion.notes)):
+        for line in lines:
+            print(f"{title}: {visible(line)}", file=sys.stderr)
+    return 0

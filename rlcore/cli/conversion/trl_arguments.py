@@ -1,0 +1,216 @@
+"""Arguments of TRL's trainers and scripts, with TRL 1.16's defaults, as a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from rlcore.cli.conversion.conversion import Conversion
+from rlcore.config.synonyms import synonyms
+
+LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
+_DATA = Path(__file__).with_suffix(".toml")
+"""TRL's defaults that change what is learned, by trainer, and arguments that only one trainer has."""
+LORA = {
+    "lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "lora_target_modules": "target_modules",
+    "lora_modules_to_save": "modules_to_save", "use_rslora": "use_rslora", "use_dora": "use_dora",
+}  # fmt: skip
+
+
+@functools.cache
+def _data_of(table: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads(_DATA.read_text(encoding="utf-8"))[table]
+    return found
+
+
+def trainer_of(arguments: Mapping[str, Any]) -> str | None:
+    """Return the trainer that has these arguments; None if several have."""
+    found = {trainer for name, trainer in _data_of("signs").items() if name in arguments}
+    return found.pop() if len(found) == 1 else None
+
+
+def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type) -> Conversion:
+    """Convert the arguments of one of TRL's trainers.
+
+    Args:
+        arguments: as in the file that the option --config of `trl` takes, or of `training_args.to_dict()`.
+        trainer: name of the trainer here.
+        options: class of its options.
+    """
+    conversion = Conversion(trainer, options)
+    defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(trainer, {})}
+    given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value)}}
+    counted = {"num_train_epochs"} if {"max_steps", "total_episodes"} & set(arguments) else set[str]()
+    if added := sorted(defaults.keys() - arguments.keys() - counted):
+        conversion.notes.append(f"TRL's defaults are written for {', '.join(added)}")
+    if not {"bf16", "fp16"} & set(arguments):
+        conversion.notes.append("run.mixed_precision: TRL's default is bf16 on a GPU")
+    for rule in (_batch, _length, _optimizer, _method, _files, _data, _adapter):
+        rule(conversion, given)
+    for name, value in given.items():
+        conversion.convert(synonyms("trl").get(name), name, value)
+    conversion.check()
+    return conversion
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Return whether an argument without a counterpart here has the default of `transformers`."""
+    if name in synonyms("trl"):
+        return False
+    from transformers import TrainingArguments
+
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    return value in (None, False, "", [], {}) or (name in defaults and defaults[name] == value)
+
+
+def _batch(conversion: Conversion, given: dict[str, Any]) -> None:
+    size, parts = given.pop("per_device_train_batch_size"), given.pop("gradient_accumulation_steps")
+    conversion.notes.append("batch sizes are those of one process: multiply them by the number of processes")
+    rounds = 1
+    if conversion.has("trainer.num_generations"):
+        whole = given.pop("generation_batch_size", None) or size * (given.pop("steps_per_generation", None) or parts)
+        given.pop("steps_per_generation", None)
+        rounds = max(whole // (size * parts), 1)
+        conversion.put("trainer.rollouts", whole)
+        conversion.put("trainer.minibatches", rounds)
+        rounds *= given.get("num_iterations") or 1
+    else:
+        conversion.put("trainer.batch_size", size * parts)
+    if conversion.has("trainer.rollouts") and conversion.has("trainer.batch_size"):
+        rounds = given.pop("num_mini_batches", 1)
+        conversion.put("trainer.rollouts", size * parts * rounds)
+        if (episodes := given.pop("total_episodes", None)) is not None:
+            conversion.put("run.steps", math.ceil(episodes / (size * parts * rounds)))
+            given.pop("num_train_epochs")
+        rounds *= given.get("num_ppo_epochs") or 1
+    if parts > 1:
+        conversion.put("trainer.micro_batch_size", size)
+    given["updates"] = rounds
+
+
+def _length(conversion: Conversion, given: dict[str, Any]) -> None:
+    rounds, steps, epochs = (
+        given.pop("updates"),
+        given.pop("max_steps", None) or -1,
+        given.pop("num_train_epochs", None),
+    )
+    if steps > 0:
+        conversion.put("run.steps", math.ceil(steps / rounds))
+    elif epochs is not None:
+        conversion.put("run.epochs", epochs)
+    for name in ("warmup_ratio", "warmup_steps"):
+        _warmup(conversion, name, given.pop(name, None) or 0, steps)
+    for ours, name in (("eval", "eval"), ("checkpoint", "save")):
+        _cadence(conversion, ours, given.pop(f"{name}_strategy", None), given.pop(f"{name}_steps", None), rounds)
+    if rounds > 1:
+        conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
+
+
+def _warmup(conversion: Conversion, name: str, value: float, steps: int) -> None:
+    if 0 < value < 1 and steps <= 0:
+        conversion.leave(name, value, "set trainer.optimizer.warmup_steps to this share of all optimizer steps")
+    elif value:
+        conversion.put("trainer.optimizer.warmup_steps", math.ceil(value * steps) if value < 1 else int(value))
+
+
+def _cadence(conversion: Conversion, section: str, strategy: Any, every: float | None, rounds: int) -> None:
+    """Convert when evaluations are made, or checkpoints written."""
+    if str(strategy) == "no":
+        conversion.put(f"{section}.at_end", False)
+    elif str(strategy) == "epoch":
+        conversion.leave(f"{section} strategy", strategy, f"set {section}.every to the number of steps of an epoch")
+    elif every and every < 1:
+        conversion.leave(f"{section} steps", every, f"set {section}.every to this share of all steps")
+    elif every:
+        conversion.put(f"{section}.every", math.ceil(every / rounds))
+    elif strategy is not None:
+        conversion.leave(f"{section} strategy", strategy, f"set {section}.every by hand")
+
+
+def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
+    conversion.put("trainer.optimizer.betas", [given.pop("adam_beta1"), given.pop("adam_beta2")])
+
+
+def _method(conversion: Conversion, given: dict[str, Any]) -> None:
+    loss = given.pop("loss_type", None)
+    names = loss if isinstance(loss, list) else [loss]
+    if conversion.has("trainer.norm"):
+        if loss == "cispo":
+            conversion.put("trainer.surrogate", "cispo")
+        elif loss in _data_of("norms"):
+            conversion.put("trainer.norm", _data_of("norms")[loss])
+        elif loss is not None:
+            conversion.leave(
+                "loss_type", loss, "there is no such loss; the options surrogate, level and norm select one"
+            )
+    elif conversion.has("trainer.loss") and len(names) == 1 and names[0] is not None:
+        conversion.put("trainer.loss", LOSSES.get(names[0], names[0]))
+    elif loss not in (None, "nll", ["sigmoid"]):
+        conversion.leave("loss_type", loss, "set trainer.loss by hand")
+    if not conversion.has("trainer.rollouts") and (length := given.pop("max_length", None)) is not None:
+        path = "trainer.max_length" if conversion.has("trainer.max_length") else "data.max_sample_tokens"
+        conversion.put(path, length)
+
+
+def _files(conversion: Conversion, given: dict[str, Any]) -> None:
+    if (folder := given.pop("output_dir", None)) is not None:
+        path = PurePath(str(folder))
+        conversion.put("run.root", str(path.parent))
+        conversion.put("run.name", path.name)
+        if (name := given.pop("run_name", None)) not in (None, folder):
+            conversion.leave("run_name", name, "the run's folder has the name of output_dir")
+    console, every = "console", given.pop("logging_steps", None)
+    if every and every > 1:
+        console = {"name": "console", "every": int(every)}  # type: ignore[assignment]
+    others = given.pop("report_to", None) or []
+    others = others if isinstance(others, list) else [others]
+    loggers = [name for name in others if name in ("wandb", "tensorboard", "trackio", "mlflow")]
+    for name in others:
+        if name not in ("none", *loggers):
+            conversion.leave(
+                "report_to", name, "there is no such logger; `rlcore list-plugins` lists the installed ones"
+            )
+    if loggers or console != "console":
+        conversion.put("loggers", [console, *loggers])
+    resume = given.get("resume_from_checkpoint")
+    if isinstance(resume, str):
+        conversion.put("run.resume", given.pop("resume_from_checkpoint"))
+    if (size := given.pop("per_device_eval_batch_size", None)) is not None:
+        conversion.put("eval.batch_size", size)
+
+
+def _data(conversion: Conversion, given: dict[str, Any]) -> None:
+    kind = "prompts" if conversion.has("trainer.rollouts") else "samples"
+    name, subset = given.pop("dataset_name", None), given.pop("dataset_config", None)
+    split, held_out = given.pop("dataset_train_split", None), given.pop("dataset_test_split", None)
+    if name is not None:
+        middle = f":{subset}" if subset else ""
+        conversion.put(f"data.{kind}", f"{name}{middle}:{split or 'train'}" if split or subset else name)
+        if held_out is not None:
+            conversion.put(f"data.eval_{kind}", f"{name}{middle}:{held_out}")
+    for part, value in (("config", subset), ("train_split", split), ("test_split", held_out)):
+        if value is not None and name is None:
+            conversion.leave(f"dataset_{part}", value, "there is no dataset_name")
+    if (model := given.pop("reward_model_name_or_path", None)) is not None:
+        conversion.put("data.reward_fn", {"fn": "reward_model", "path": model})
+    if (column := given.pop("dataset_text_field", "text")) not in ("text", None):
+        conversion.put("data.columns", {"text": column})
+
+
+def _adapter(conversion: Conversion, given: dict[str, Any]) -> None:
+    options = {ours: given.pop(name) for name, ours in LORA.items() if name in given}
+    given.pop("lora_task_type", None)
+    if given.pop("use_peft", False):
+        used = {name: value for name, value in options.items() if value not in (None, False)}
+        conversion.put("model.peft", {"type": "lora", "r": 16, "lora_alpha": 32, "lora_dropout": 0.05, **used})
+    else:
+        for name, value in options.items():
+            conversion.leave(f"an option of LoRA, {name}", value, "use_peft is not set")
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if not given.get(name):
+            given.pop(name, None)

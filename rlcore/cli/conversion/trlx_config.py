@@ -1,0 +1,191 @@
+"""A configuration of trlX (`TRLConfig`) as one of rlcore."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from rlcore.cli.conversion.conversion import Conversion
+from rlcore.config.synonyms import synonyms
+
+SAME = ("max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "beta")
+ENDLESS = 1e9
+"""`T_max` from which a cosine does not leave its start within any run."""
+
+
+def trainer_of(sections: Mapping[str, Any]) -> str | None:
+    """Return the trainer that a configuration of trlX names; None if it names none."""
+    name = sections.get("train", {}).get("trainer")
+    named = synonyms("trlx")["train.trainer"].values.get(str(name))
+    method = synonyms("trainers").get(str(sections.get("method", {}).get("name", "")).lower())
+    return named or (method and method.ours)
+
+
+def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type) -> Conversion:
+    """Convert a configuration of trlX.
+
+    Args:
+        sections: train, model, tokenizer, optimizer, scheduler and method, as in its YAML files.
+        trainer: name of the trainer here.
+        options: class of its options.
+    """
+    conversion = Conversion(trainer, options)
+    given = {
+        f"{section}.{name}": value for section, values in sections.items() for name, value in (values or {}).items()
+    }
+    given.pop("method.name", None)
+    given.pop("train.trainer", None)
+    conversion.put("trainer.optimizer.max_grad_norm", 0.0)
+    conversion.notes.append(
+        "batch sizes and rollouts are those of one process: multiply them by the number of processes"
+    )
+    for rule in (_sampling, _length, _texts, _optimizer, _method, _files):
+        rule(conversion, given)
+    for name, value in given.items():
+        conversion.convert(synonyms("trlx").get(name), name, value)
+    conversion.check()
+    return conversion
+
+
+def _sampling(conversion: Conversion, given: dict[str, Any]) -> None:
+    rollouts, evaluations = given.pop("method.gen_experience_kwargs", None), given.pop("method.gen_kwargs", None) or {}
+    for name, value in (rollouts or evaluations).items():
+        _sampling_option(conversion, "gen" if not isinstance(value, list) else "eval.gen", name, value)
+    for name, value in evaluations.items() if rollouts else ():
+        _sampling_option(conversion, "eval.gen", name, value)
+
+
+def _sampling_option(conversion: Conversion, section: str, name: str, value: Any) -> None:
+    if name in SAME:
+        whole = name == "top_k" and isinstance(value, float)
+        conversion.put(f"{section}.{name}", int(value) if whole else value)
+    elif name == "do_sample":
+        if not value:
+            conversion.put(f"{section}.temperature", 0.0)
+    elif name == "eos_token_id":
+        conversion.put(f"{section}.eos_token_ids", value if isinstance(value, list) else [value])
+    elif name == "num_return_sequences":
+        conversion.leave(f"gen_kwargs.{name}", value, "list each prompt so many times, or set eval.samples")
+    elif name != "pad_token_id":
+        conversion.leave(f"gen_kwargs.{name}", value, "gen has no such option")
+
+
+def _length(conversion: Conversion, given: dict[str, Any]) -> None:
+    """Convert counts of optimizer steps to counts of steps, which are rounds for trainers that sample."""
+    rounds = 1
+    is_rounds = conversion.has("trainer.target_kl")
+    if is_rounds:
+        size = given.get("train.batch_size", 32)
+        rounds = given.get("method.ppo_epochs", 4) * math.ceil(given.get("method.num_rollouts", 128) / size)
+        conversion.put("trainer.target_kl", None)  # trlX makes all epochs of every round
+        conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
+    total, epochs = given.pop("train.total_steps", None), given.pop("train.epochs", None)
+    if total is not None:
+        conversion.put("run.steps", math.ceil(total / rounds))
+    if epochs is not None and is_rounds:
+        steps = conversion.values.get("run", {}).get("steps")
+        conversion.put("run.steps", epochs if steps is None else min(steps, epochs))
+    elif epochs is not None:
+        conversion.put("run.epochs", epochs)
+    given["scheduler.total_steps"] = total
+    for name, path in (("eval_interval", "eval.every"), ("checkpoint_interval", "checkpoint.every")):
+        if (every := given.pop(f"train.{name}", None)) is not None:
+            conversion.put(path, math.ceil(every / rounds))
+    if "train.batch_size" in given:
+        conversion.put("trainer.batch_size", given.pop("train.batch_size"))
+
+
+def _texts(conversion: Conversion, given: dict[str, Any]) -> None:
+    length = given.pop("train.seq_length", None)
+    sampled = conversion.values.get("gen", {}).get("max_new_tokens", 40)
+    if length is not None and (conversion.has("trainer.rollouts") or conversion.has("trainer.generations")):
+        if length > sampled:
+            conversion.put("data.max_prompt_tokens", length - sampled)
+        else:
+            conversion.leave("train.seq_length", length, f"is not above max_new_tokens = {sampled}")
+    elif length is not None:
+        conversion.put("data.max_sample_tokens", length)
+    if given.get("model.num_layers_unfrozen") == -1:
+        given.pop("model.num_layers_unfrozen")
+    if given.get("method.num_value_layers_unfrozen") == 0:
+        given.pop("method.num_value_layers_unfrozen")
+    if given.get("tokenizer.tokenizer_path") == given.get("model.model_path"):
+        given.pop("tokenizer.tokenizer_path", None)
+    if given.get("train.pipeline") == "PromptPipeline":
+        given.pop("train.pipeline")
+    adapter = given.pop("model.peft_config", None)
+    if isinstance(adapter, Mapping):
+        kind = str(adapter.get("peft_type", "lora")).lower()
+        rest = {name: value for name, value in adapter.items() if name not in ("peft_type", "task_type")}
+        conversion.put("model.peft", {"type": kind, **rest})
+
+
+def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
+    for name, value in (given.pop("optimizer.kwargs", None) or {}).items():
+        own = conversion.has(f"trainer.optimizer.{name}")
+        conversion.put(f"trainer.optimizer.{name}" if own else f"trainer.optimizer.options.{name}", value)
+    total, name = given.pop("scheduler.total_steps"), given.pop("scheduler.name", None)
+    options = given.pop("scheduler.kwargs", None) or {}
+    if name == "cosine_annealing":
+        _cosine(conversion, float(options.get("T_max", ENDLESS)), float(options.get("eta_min", 0.0)), total)
+    elif name == "linear":
+        conversion.put("trainer.optimizer.scheduler", "linear")
+        if options:
+            conversion.leave("scheduler.kwargs", options, "linear decays to 0 at the end of the run")
+    elif name is not None:
+        conversion.leave("scheduler.name", name, "set trainer.optimizer.scheduler by hand")
+
+
+def _cosine(conversion: Conversion, period: float, lowest: float, total: int | None) -> None:
+    """Convert a cosine that falls from `lr` to `lowest` in `period` optimizer steps, and rises again after them."""
+    rate = conversion.values["trainer"]["optimizer"].get("lr")
+    if period >= ENDLESS or lowest == rate:
+        conversion.put("trainer.optimizer.scheduler", "constant")
+    elif total is not None and period == total:
+        conversion.put("trainer.optimizer.scheduler", "cosine_with_min_lr" if lowest else "cosine")
+        if lowest:
+            conversion.put("trainer.optimizer.scheduler_options.min_lr", lowest)
+    else:
+        conversion.leave(
+            "scheduler.kwargs.T_max", period, "schedules end with the run; this one has its lowest rate at another step"
+        )
+
+
+def _method(conversion: Conversion, given: dict[str, Any]) -> None:
+    if (bound := given.pop("method.cliprange_reward", None)) not in (None, False):
+        conversion.put("trainer.score_min", -float(bound))
+        conversion.put("trainer.score_max", float(bound))
+    for name, path in (("num_rollouts", "trainer.rollouts"), ("chunk_size", "gen.batch_size")):
+        if (value := given.pop(f"method.{name}", None)) is not None:
+            conversion.put(path, value)
+    if conversion.has("trainer.history"):
+        conversion.notes.append("trlX learns from all earlier rounds; trainer.history is the number of rounds used")
+
+
+def _files(conversion: Conversion, given: dict[str, Any]) -> None:
+    if (folder := given.pop("train.checkpoint_dir", None)) is not None:
+        path = PurePath(str(folder))
+        conversion.put("run.root", str(path.parent))
+        conversion.put("run.name", path.name)
+    tracker = given.pop("train.tracker", None)
+    names = {"project_name": "project", "entity_name": "entity", "group_name": "group", "tags": "tags"}
+    wandb = {ours: given.pop(f"train.{name}", None) for name, ours in names.items()}
+    folder = given.pop("train.logging_dir", None)
+    if tracker == "wandb":
+        used = {name: value for name, value in wandb.items() if value}
+        conversion.put("loggers", ["console", {"name": "wandb", **used}])
+    elif tracker == "tensorboard":
+        conversion.put("loggers", ["console", {"name": "tensorboard", **({"log_dir": folder} if folder else {})}])
+    elif tracker is not None:
+        conversion.leave("train.tracker", tracker, "there is no such logger")
+    unused = {name: value for name, value in wandb.items() if value and tracker != "wandb"}
+    unused |= {"logging_dir": folder} if folder and tracker != "tensorboard" else {}
+    for name, value in unused.items():
+        conversion.leave(f"train.{name}", value, "it belongs to a tracker that is not used")
+    resume = given.pop("train.resume_from_checkpoint", None)
+    if resume:
+        conversion.put("run.resume", "auto" if resume is True else resume)
+    if given.pop("train.rollout_logging_dir", None):
+        conversion.put("run.rollouts", "all")

@@ -1,0 +1,133 @@
+"""Names that users of TRL, trlX and `transformers` bring, and the options that replace them (`synonyms.toml`)."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+import attrs
+
+from rlcore.errors import UnknownArgument
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MISSPELT = 0.85
+"""Similarity of an unknown name to a known one (`difflib`) above which it is taken for a misspelling."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@attrs.frozen
+class Synonym:
+    """An option of another library.
+
+    Attributes:
+        name: its name there.
+        alternatives: dotted paths of the options that replace it here, of which a run has one group; empty if there is
+            no counterpart.
+        how: how the value converts, or why there is no counterpart.
+        values: the value here for each value there, as text; empty if values stay the same.
+        negated: whether true becomes false.
+        same: whether the value stays the same in spite of `how`.
+    """
+
+    name: str
+    alternatives: tuple[tuple[str, ...], ...]
+    how: str = ""
+    values: Mapping[str, Any] = _NOTHING
+    negated: bool = False
+    same: bool = False
+
+    @property
+    def ours(self) -> str:
+        """Return the options here as text."""
+        return " or ".join(" and ".join(paths) for paths in self.alternatives)
+
+
+@functools.cache
+def synonyms(library: str) -> dict[str, Synonym]:
+    """Return the names of a library: `trl`, `trlx` (with their section) or `trainers` (of both)."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[library]
+    return {name: _read(name, {"ours": entry} if isinstance(entry, str) else entry) for name, entry in table.items()}
+
+
+def _read(name: str, entry: Mapping[str, Any]) -> Synonym:
+    rest = {key: value for key, value in entry.items() if key != "ours"}
+    groups = filter(None, entry["ours"].split(" or "))
+    return Synonym(name, tuple(tuple(group.split(" and ")) for group in groups), **rest)
+
+
+def find_synonym(name: str) -> Synonym | None:
+    """Return the option of another library that is called `name`, in any section."""
+    short = name.rpartition(".")[2]
+    in_sections = {other.partition(".")[2]: found for other, found in synonyms("trlx").items()}
+    return synonyms("trl").get(short) or synonyms("trlx").get(name) or in_sections.get(short)
+
+
+def replacement(name: str, known: Collection[str]) -> str:
+    """Return what to write instead of an unknown option, as text; empty if no library has an option of this name.
+
+    Args:
+        name: the unknown option.
+        known: the options of the section in which it was written; those of a trainer rule out other trainers' options.
+    """
+    found = find_synonym(name)
+    if found is None:
+        return ""
+    is_trainer = "micro_batch_size" in known
+    fitting = [
+        paths
+        for paths in found.alternatives
+        if not is_trainer or not paths[0].startswith("trainer.") or paths[0].split(".")[1] in known
+    ]
+    if found.alternatives and not fitting:
+        return ""
+    use = " or ".join(" and ".join(paths) for paths in (fitting[:1] if is_trainer else fitting))
+    return f"use {use}{f' ({found.how})' if found.how else ''}" if use else found.how
+
+
+def unknown_name(name: str, known: list[str], *, kind: str = "option") -> str:
+    """Return what is wrong with an unknown option or argument, and what to write instead."""
+    near = difflib.get_close_matches(name, known, n=1)
+    # A letter too few is likelier than the name of another library; the latter is likelier than a distant resemblance.
+    is_misspelt = bool(near) and difflib.SequenceMatcher(None, name, near[0]).ratio() >= MISSPELT
+    instead = "" if is_misspelt else replacement(name, known)
+    hint = instead or (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}")
+    return f"no such {kind}; {hint}"
+
+
+def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with an error for unknown arguments that names the option of that meaning."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+        unknown = [name for name in kwargs if name not in known]
+        if unknown:
+            raise UnknownArgument("\n".join(_explain(function.__name__, name, known) for name in unknown))
+        return function(*args, **kwargs)
+
+    return explained
+
+
+def _explain(function: str, name: str, known: Collection[str]) -> str:
+    found, text = find_synonym(name), unknown_name(name, list(known), kind="argument")
+    if found is None or not found.alternatives:
+        return f"{function}: {name}: {text}"
+    written = dict.fromkeys(_as_argument(path, known) for paths in found.alternatives for path in paths)
+    return f"{function}: {name}: {text}; as an argument: {' or '.join(written)}"
+
+
+def _as_argument(path: str, known: Collection[str]) -> str:
+    section, *steps = path.split(".")
+    if steps and steps[-1] in known:
+        return f"{steps[-1]}=..."
+    value = "..."
+    for step in reversed(steps):
+        value = f'{{"{step}": {value}}}'
+    return f"{section}={value}"

@@ -1,0 +1,133 @@
+"""Tests of `rlcore convert`: values worked by hand from the meanings of both libraries; nothing is dropped silently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.cli import main
+from rlcore.cli.conversion.conversion import Conversion
+from rlcore.cli.conversion.trl_arguments import convert_trl
+from rlcore.cli.conversion.trlx_config import convert_trlx
+from rlcore.config import load_yaml, structure
+from rlcore.config.synonyms import synonyms
+from rlcore.plugins.registry import all_registries
+from rlcore.settings import TrainConfig
+
+TRLX: dict[str, Any] = {
+    "train": {
+        "seq_length": 64, "epochs": 100, "total_steps": 1000, "batch_size": 32, "eval_interval": 128,
+        "trainer": "AcceleratePPOTrainer", "pipeline": "PromptPipeline", "tracker": None, "checkpoint_dir": "out/walks",
+    },
+    "model": {"model_path": "gpt2", "num_layers_unfrozen": 2},
+    "tokenizer": {"tokenizer_path": "gpt2", "truncation_side": "right"},
+    "optimizer": {"name": "adamw", "kwargs": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 1e-6}},
+    "scheduler": {"name": "cosine_annealing", "kwargs": {"T_max": 1e12, "eta_min": 3e-5}},
+    "method": {
+        "name": "PPOConfig", "num_rollouts": 128, "chunk_size": 64, "ppo_epochs": 4, "init_kl_coef": 0.2,
+        "target": None, "gamma": 1, "cliprange_value": 0.2, "scale_reward": None, "cliprange_reward": 10,
+        "gen_kwargs": {"max_new_tokens": 48, "top_k": 0.0, "do_sample": True},
+    },
+}  # fmt: skip
+GRPO = {
+    "model_name_or_path": "gpt2", "num_generations": 4, "per_device_train_batch_size": 8, "steps_per_generation": 4,
+    "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 400, "beta": 0.04, "loss_type": "dr_grpo",
+    "epsilon_high": 0.28, "use_vllm": True, "dataset_name": "openai/gsm8k", "dataset_config": "main",
+}  # fmt: skip
+
+
+def options_of(trainer: str) -> type:
+    found = all_registries().trainers.get(trainer).config_class()
+    assert found is not None
+    return found
+
+
+def flat(values: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {path: values}
+    return {
+        key: each for name, part in values.items() for key, each in flat(part, f"{path}.{name}".lstrip(".")).items()
+    }
+
+
+def with_scheduler(**kwargs: float) -> Conversion:
+    return convert_trlx({**TRLX, "scheduler": {"name": "cosine_annealing", "kwargs": kwargs}}, "ppo", options_of("ppo"))
+
+
+def test_a_configuration_of_trlx_becomes_a_file_that_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "trlx.yml").write_text(json.dumps(TRLX), encoding="utf-8")
+    assert main(["convert", str(tmp_path / "trlx.yml"), "--out", str(tmp_path / "run.yaml")]) == 0
+    values = load_yaml(tmp_path / "run.yaml")
+    structure(TrainConfig, values)
+    found = flat(values)
+    wanted = {
+        "trainer.name": "ppo", "trainer.rollouts": 128, "trainer.batch_size": 32, "trainer.epochs": 4,
+        "trainer.kl_coef": 0.2, "trainer.clip_value": 0.2, "trainer.score_min": -10.0, "trainer.score_scaling": "none",
+        "trainer.target_kl": None, "trainer.optimizer.lr": 1e-4, "trainer.optimizer.scheduler": "constant",
+        "trainer.optimizer.max_grad_norm": 0.0, "model.path": "gpt2", "model.unfrozen_layers": 2,
+        "data.max_prompt_tokens": 16, "data.truncation_side": "right", "gen.max_new_tokens": 48, "gen.top_k": 0,
+        "gen.batch_size": 64, "run.root": "out", "run.name": "walks",
+        "run.steps": 63,  # 1000 optimizer steps in rounds of 4 * 128 / 32
+        "eval.every": 8,
+    }  # fmt: skip
+    assert {name: found.get(name, "absent") for name in wanted} == wanted
+    said = capsys.readouterr().err
+    assert "not converted" not in said
+    assert "steps are rounds of 16 optimizer steps" in said
+
+
+def test_a_cosine_of_trlx_that_does_not_end_with_the_run_is_reported() -> None:
+    ending = with_scheduler(T_max=1000, eta_min=1e-5)
+    assert ending.values["trainer"]["optimizer"]["scheduler"] == "cosine_with_min_lr"
+    assert ending.values["trainer"]["optimizer"]["scheduler_options"] == {"min_lr": 1e-5}
+    assert with_scheduler(T_max=1000, eta_min=0).values["trainer"]["optimizer"]["scheduler"] == "cosine"
+    [line] = with_scheduler(T_max=500, eta_min=1e-5).left
+    assert line.startswith("scheduler.kwargs.T_max = 500.0: schedules end with the run")
+
+
+def test_arguments_of_grpo_are_rounds_of_whole_groups(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "grpo.json").write_text(json.dumps(GRPO), encoding="utf-8")
+    assert main(["convert", str(tmp_path / "grpo.json"), "--out", str(tmp_path / "run.yaml")]) == 0
+    found = flat(load_yaml(tmp_path / "run.yaml"))
+    wanted = {
+        "trainer.name": "grpo", "trainer.rollouts": 32, "trainer.minibatches": 2, "trainer.micro_batch_size": 8,
+        "trainer.iterations": 2, "trainer.kl_coef": 0.04, "trainer.norm": "constant", "trainer.clip_high": 0.28,
+        "trainer.optimizer.lr": 1e-6, "trainer.optimizer.betas": [0.9, 0.999], "gen.max_new_tokens": 512,
+        "data.prompts": "openai/gsm8k:main:train",
+        "run.steps": 100,  # 400 optimizer steps in rounds of 2 iterations * 2 minibatches
+    }  # fmt: skip
+    assert {name: found.get(name, "absent") for name in wanted} == wanted
+    said = capsys.readouterr().err
+    assert "not converted: use_vllm = True" in said
+    assert "TRL's defaults are written for adam_beta1, adam_beta2, adam_epsilon, learning_rate" in said
+
+
+@pytest.mark.parametrize("trainer", ["sft", "dpo", "reward", "grpo", "ppo"])
+def test_no_argument_is_dropped_silently(trainer: str) -> None:
+    options = options_of(trainer)
+    before = convert_trl({}, trainer, options)
+    assert not before.left
+    for name in [*synonyms("trl"), "unheard_of"]:
+        after = convert_trl(
+            {name: 7, **({"use_peft": True} if name.startswith(("lora", "use_")) else {})}, trainer, options
+        )
+        changed = after.values != before.values or len(after.left) > len(before.left)
+        assert changed, name
+
+
+def test_a_value_of_another_type_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "any.yaml").write_text("packing: true\nmax_steps: many\n", encoding="utf-8")
+    assert main(["convert", str(tmp_path / "any.yaml")]) == 1
+    assert "a value has another type than that library's" in capsys.readouterr().err
+
+
+def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["convert", str(tmp_path / "any.yaml")])
+    assert "fits several trainers: name one with --trainer" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
+    assert "name: dpo" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""Tests of the names of other libraries behind errors: every option that they name exists."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import rlcore
+from rlcore.config import structure
+from rlcore.config.describe import describe
+from rlcore.config.synonyms import Synonym, synonyms
+from rlcore.errors import ConfigError, UnknownArgument
+from rlcore.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
+from rlcore.plugins.published import published
+from rlcore.plugins.registry import all_registries
+from rlcore.settings import SamplingConfig, TrainConfig
+from rlcore_ppo.config import PPOConfig
+from rlcore_sft.config import SFTConfig
+
+OPTIONS = [
+    pytest.param(each, id=f"{library}:{name}")
+    for library in ("trl", "trlx")
+    for name, each in synonyms(library).items()
+]
+
+
+def known_options() -> set[str]:
+    """Return the dotted paths of all options of the core and of this repository's trainers."""
+    found = {row.path for row in describe(TrainConfig)} | {"trainer.name", "model.path", "model.architecture"}
+    for cls in (CausalLMConfig, SequenceScorerConfig):
+        found |= {f"model.{row.path}" for row in describe(cls)}
+    found |= {f"model.tokenizer.{row.path}" for row in describe(TokenizerConfig)} | {"model.tokenizer"}
+    for component in all_registries().trainers:
+        if component.name in published("trainers"):
+            config = component.config_class()
+            assert config is not None
+            found |= {f"trainer.{row.path}" for row in describe(config)}
+    return found
+
+
+KNOWN = known_options()
+
+
+@pytest.mark.parametrize("synonym", OPTIONS)
+def test_every_option_that_an_error_names_exists(synonym: Synonym) -> None:
+    assert synonym.alternatives or synonym.how
+    for paths in synonym.alternatives:
+        assert set(paths) <= KNOWN
+
+
+def test_every_trainer_that_an_error_names_is_published_with_its_options() -> None:
+    trainers = {component.name: component for component in all_registries().trainers}
+    for name, synonym in synonyms("trainers").items():
+        assert synonym.ours in published("trainers"), name
+        options = [part.split(": ") for part in synonym.how.split(", ") if part]
+        structure(trainers[synonym.ours].config_class(), dict(options))
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "expected"),
+    [
+        (TrainConfig, "learning_rate", "learning_rate: no such option; use trainer.optimizer.lr"),
+        (SFTConfig, "learning_rate", "use trainer.optimizer.lr"),
+        (PPOConfig, "beta", r"use trainer.kl_coef \("),
+        (PPOConfig, "init_kl_coef", "use trainer.kl_coef"),
+        (SFTConfig, "beta", "no such option; there are batch_size"),
+        (PPOConfig, "max_completion_length", "use gen.max_new_tokens"),
+        (SamplingConfig, "temprature", "did you mean 'temperature'"),
+        (TrainConfig, "deepspeed", "no such option; each process has the whole model"),
+        (TrainConfig, "output_dir", r"use run.root and run.name \(output_dir: runs/first is"),
+    ],
+)
+def test_the_error_of_an_unknown_option_names_the_one_of_that_meaning(section: type, name: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        structure(section, {name: 1})
+
+
+def test_the_error_of_an_unknown_argument_says_how_to_pass_it() -> None:
+    message = r'train: max_steps: no such argument; use run.steps \(.*\); as an argument: run={"steps": ...}'
+    with pytest.raises(UnknownArgument, match=message):
+        rlcore.train("gpt2", max_steps=3)
+    with pytest.raises(TypeError, match=r"train_dataset: .*as an argument: samples=... or prompts=..."):
+        rlcore.train("gpt2", train_dataset=[])
+    assert "reward_fn" in inspect.signature(rlcore.train).parameters
