@@ -20,7 +20,9 @@ def trainer_of(sections: Mapping[str, Any]) -> str | None:
     name = sections.get("train", {}).get("trainer")
     named = synonyms("trlx")["train.trainer"].values.get(str(name))
     method = synonyms("trainers").get(str(sections.get("method", {}).get("name", "")).lower())
-    return named or (method and method.ours)
+    if named is not None:
+        return str(named)
+    return None if method is None else method.ours
 
 
 def convert_trlx(sections: Mapping[str, Any], trainer: str, options: type) -> Conversion:
