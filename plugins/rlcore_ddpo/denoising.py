@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlcore.errors import ConfigError
 from rlcore.profiling import phase
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.ddim import Schedule
@@ -23,11 +24,24 @@ class Denoiser:
 
     Attributes:
         schedule: the coefficients of the steps.
+
+    Raises:
+        ConfigError: the scheduler has no such number of steps.
     """
 
     def __init__(self, model: ImagePipeline, config: DDPOConfig) -> None:
         self.model, self.guidance, self.negative = model, config.guidance, config.negative_prompt
-        schedule = Schedule.of(model.pipeline.scheduler, steps=config.steps, eta=config.eta)
+        scheduler, longest = model.pipeline.scheduler, int(model.pipeline.scheduler.config.num_train_timesteps)
+        if config.steps > longest:
+            raise ConfigError(
+                f"trainer.steps = {config.steps}: the scheduler has {longest} timesteps; set as many or fewer"
+            )
+        schedule = Schedule.of(scheduler, steps=config.steps, eta=config.eta)
+        if not bool(schedule.is_random.any()):
+            raise ConfigError(
+                f"trainer.steps = {config.steps}: no step of the pipeline's scheduler has noise, so there is nothing "
+                "to learn; set more steps"
+            )
         self.schedule = schedule.to(model.device, torch.float32)
 
     def conditions(self, texts: Sequence[str]) -> Tensor:

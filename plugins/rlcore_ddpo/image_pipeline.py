@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from diffusers import StableDiffusionPipeline, UNet2DConditionModel
-from diffusers.utils.state_dict_utils import convert_state_dict_to_diffusers
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -128,8 +127,10 @@ class ImagePipeline:
         """Write the UNet as `unet/`, or the LoRA layers alone, in the formats of diffusers."""
         with quiet_diffusers():
             if self.has_lora:
+                options = self.module.peft_config[ADAPTER].to_dict()  # without them, loading assumes lora_alpha = r
+                plain = {name: sorted(value) if isinstance(value, set) else value for name, value in options.items()}
                 StableDiffusionPipeline.save_lora_weights(
-                    folder, unet_lora_layers=self._lora(), weight_name=LORA_FILE, safe_serialization=True
+                    folder, unet_lora_layers=self._lora(), weight_name=LORA_FILE, unet_lora_adapter_metadata=plain
                 )
             else:
                 self.module.save_pretrained(folder / "unet", max_shard_size="1TB")
@@ -175,4 +176,4 @@ class ImagePipeline:
         self.save_pretrained(folder / "adapter")
 
     def _lora(self) -> dict[str, Tensor]:
-        return dict(convert_state_dict_to_diffusers(get_peft_model_state_dict(self.module, adapter_name=ADAPTER)))
+        return dict(get_peft_model_state_dict(self.module, adapter_name=ADAPTER))

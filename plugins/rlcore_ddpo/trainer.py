@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from rlcore import ops
+from rlcore.config import unstructure
+from rlcore.logging import get_logger
+from rlcore.settings import SamplingConfig
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, micro_batches, minibatches
 from rlcore.types import Metrics, Trajectories
 from rlcore_ddpo.config import DDPOConfig, check
@@ -21,6 +24,14 @@ from rlcore_ddpo.pipeline_loading import KIND
 from rlcore_ddpo.prompt_statistics import PromptStatistics, standardised
 
 
+def warn_of_unused(gen: SamplingConfig) -> None:
+    """Warn of options of `gen` that have no effect on images: all but `batch_size`."""
+    plain, default = unstructure(gen), unstructure(SamplingConfig())
+    unused = [name for name, value in plain.items() if name != "batch_size" and value != default[name]]
+    if unused:
+        get_logger("ddpo").warning("options of gen have no effect on images", options=unused)
+
+
 class DDPOTrainer:
     """Denoising diffusion policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
@@ -30,6 +41,7 @@ class DDPOTrainer:
 
     def __init__(self, config: DDPOConfig, run: Run) -> None:
         check(config, run.ranks.world)
+        warn_of_unused(run.config.gen)
         self.config, self.run, self.num_rounds = config, run, 0
         self._model = cast("ImagePipeline", run.build_learner(KIND))
         disable_dropout(self._model.module)

@@ -11,8 +11,49 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "rollouts": 8, "batch_size": 4, "steps": 3, "guidance": 2.0, "clip_range": 0.05, "optimizer": {"lr": 3e-3},
     }
 }  # fmt: skip
+PROMPT_STATISTICS = {"ddpo": {**OPTIONS["ddpo"], "stats": "prompt", "stats_size": 4, "stats_min_count": 2, "epochs": 2}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lora": {"options": OPTIONS, "config": {"model": {"lora": {"r": 2}}}},
+    "prompt statistics": {"options": PROMPT_STATISTICS},
+    "checkpointing": {"options": OPTIONS, "config": {"model": {"gradient_checkpointing": True}}},
+    "bf16": {"options": OPTIONS, "config": {"run": {"mixed_precision": "bf16"}}},
+}
+HARDEST = {  # in bfloat16, the batches of two processes round differently
+    "resume_is_exact": tuple(VARIANTS), "two_processes_equal_one": ("lora", "prompt statistics", "checkpointing"),
+}  # fmt: skip
+LONG = ("resume_is_exact", "another_process_same_numbers", "micro_batches_change_nothing")
+"""Laws that start processes, which load diffusers for seconds, or make many runs."""
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-ddpo", options=OPTIONS))
+def parameters() -> list[Any]:
+    """Return the cases of the kit; those of long laws are marked slow."""
+    return [
+        pytest.param(*each.values, id=each.id, marks=[pytest.mark.slow] if each.id.endswith(LONG) else [])
+        for each in conformance("rlcore-ddpo", options=OPTIONS)
+    ]
+
+
+@pytest.mark.parametrize("law", parameters())
 def test_law(law: Case) -> None:
     law()
+
+
+def of_lora() -> list[Any]:
+    """Return the laws of the architecture with LoRA layers."""
+    found = conformance("rlcore-ddpo", options={"stable_diffusion": {"lora": {"r": 2}}})
+    return [each for each in found if each.values[0].law.kind == "learners"]
+
+
+@pytest.mark.parametrize("law", of_lora())
+def test_law_with_lora(law: Case) -> None:
+    law()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "law"), [
+    (variant, law) for law, variants in HARDEST.items() for variant in variants
+])  # fmt: skip
+def test_laws_hold_in_other_runs(variant: str, law: str) -> None:
+    cases = [each.values[0] for each in conformance("rlcore-ddpo", **VARIANTS[variant])]
+    (case,) = (each for each in cases if each.law.name == law and "trainer-" in each.id)
+    case()
