@@ -128,3 +128,21 @@ def test_translation_goes_from_nothing_to_a_trained_t5(run: Callable[..., str], 
     said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96
+
+
+def test_ddpo_says_how_far_the_reward_rose(run: Callable[..., str], tmp_path: Path) -> None:
+    said = run(EXAMPLES / "ddpo.py", "--rounds", "1", "--reward", "compressibility")
+    assert re.search(r"compressibility: -0\.\d+ -> -0\.\d+, a rise of .* standard errors", said)
+
+
+@pytest.mark.slow
+def test_ddpo_learns_and_its_control_does_not(run: Callable[..., str]) -> None:
+    rises = {}
+    for name, options in (("trained", ()), ("control", ("--control",))):
+        said = run(EXAMPLES / "ddpo.py", *options)
+        found = re.search(r"a rise of (\S+), or (\S+) standard errors", said)
+        assert found is not None
+        rises[name] = [float(number) for number in found.groups()]
+    assert rises["trained"][0] > 0.004
+    assert rises["trained"][1] > 5
+    assert rises["control"][0] < 0.001
