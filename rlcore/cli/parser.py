@@ -57,11 +57,7 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         parser.epilog = ". ".join(filter(None, [parser.epilog, _describe_unloaded()]))
     elif len(words) > len(switches) and not any(word.startswith(("--v", "-h", "--h")) for word in switches):
         name = words[len(switches)]
-        if name in _OWN:
-            run = _fill_own(own[name], name)
-        else:
-            component = _find(name, parser)
-            run = _fill(_add(commands, name, component.summary), component)
+        run = _fill_own(own[name], name) if name in _OWN else _fill_other(commands, name, parser)
     arguments, rest = parser.parse_known_args(words)
     if rest and ("overrides" not in arguments or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(_without_values(rest))}")
@@ -102,6 +98,17 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 def _fill_own(parser: argparse.ArgumentParser, name: str) -> Run:
     module, _, attribute = _OWN[name][0].partition(":")
     return cast("Run", getattr(importlib.import_module(module), attribute)(parser))
+
+
+def _fill_other(commands: Any, name: str, parser: argparse.ArgumentParser) -> Run:
+    """Add the arguments of a plugin's command, or of the short command of a trainer."""
+    from rlcore.cli import trainer_command
+
+    trainer = trainer_command.find_trainer(name)
+    if trainer is not None:
+        return trainer_command.fill(_add(commands, name, trainer.summary), trainer)
+    component = _find(name, parser)
+    return _fill(_add(commands, name, component.summary), component)
 
 
 def _nothing(_: argparse.Namespace) -> int:  # never called: argparse exits if no command is given

@@ -79,6 +79,7 @@ COMMANDS = (
     ("rollouts", "rlcore.cli.rollouts.rollouts_command:command", "print the rollouts or completions of a run"),
     ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
+    ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
     (
         "convert",
         "rlcore.cli.conversion.convert_command:command",

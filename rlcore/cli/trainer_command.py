@@ -1,0 +1,62 @@
+"""Short commands: the name of a trainer, with every option of a run as an argument, in place of a YAML file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rlcore.components import Component
+
+RUN_OPTIONS = ("steps", "epochs", "name", "seed")
+"""Options of the section `run` that need no prefix, unless the trainer has an option of that name."""
+
+
+def find_trainer(name: str) -> Component[Any] | None:
+    """Return the installed trainer that a command names; None if there is none, or a plugin's command has the name."""
+    from rlcore.plugins.registry import all_registries
+
+    known = all_registries()
+    return known.trainers.get(name) if not known.commands.matches(name) and name in known.trainers else None
+
+
+def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of a trainer's command to its parser, and return the function that trains."""
+    from rlcore.config import describe
+    from rlcore.settings import TrainConfig
+
+    parser.add_argument("--model", dest="model.path", metavar="MODEL", help="hub id or folder of the model")
+    parser.add_argument("--data", dest="data", metavar="DATA", help="prompts or samples, whichever the trainer needs")
+    options = component.config_class()
+    own = [] if options is None else describe(options)
+    taken = {"model", "data"} | {row.path for row in own}
+    for row in own:
+        names = [f"--trainer.{row.path}", *([f"--{row.path}"] if row.path not in ("model", "data") else [])]
+        _add(parser, names, f"trainer.{row.path}", row.meaning, row.default)
+    for row in describe(TrainConfig):
+        section, _, short = row.path.partition(".")
+        if section not in ("trainer", "model") and row.path not in taken:
+            is_short = section == "run" and short in RUN_OPTIONS and short not in taken
+            _add(parser, [f"--{row.path}", *([f"--{short}"] if is_short else [])], row.path, row.meaning, row.default)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="any other option, as for train")
+    return partial(_train, component)
+
+
+def _add(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: str, default: Any) -> None:
+    text = f"{meaning} (default: {default})".replace("%", "%%")
+    parser.add_argument(*names, dest=path, metavar="VALUE", help=text)
+
+
+def _train(component: Component[Any], arguments: argparse.Namespace) -> int:
+    from rlcore.config import merge, parse_overrides
+
+    given = {path: text for path, text in vars(arguments).items() if path != "overrides" and text is not None}
+    if (data := given.pop("data", None)) is not None:
+        needs = getattr(component.target(), "needs", ())
+        given["data.prompts" if "prompts" in needs else "data.samples"] = data
+    values = parse_overrides([f"{path}={text}" for path, text in given.items()] + arguments.overrides)
+    from rlcore.training.api import train_from_config
+
+    train_from_config(merge({"trainer": {"name": component.qualified}}, values), f"rlcore {component.name}")
+    return 0

@@ -1,0 +1,46 @@
+"""Tests of short commands and of the files that `rlcore init` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.cli import main
+from rlcore.config import describe, load_yaml
+from rlcore.training import api
+from rlcore_ppo.config import PPOConfig
+
+
+def test_a_short_command_sets_the_options_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append((values, where)))
+    words = ["--model", "gpt2", "--data", "a.txt", "--clip", "0.1", "--trainer.epochs", "2", "--optimizer.lr", "1e-4"]
+    assert main(["ppo", *words, "--steps", "3", "--gen.top_k", "5", "model.dtype=auto"]) == 0
+    assert taken == [
+        (
+            {
+                "trainer": {"name": "rlcore-ppo:ppo", "clip": 0.1, "epochs": 2, "optimizer": {"lr": 1e-4}},
+                "model": {"path": "gpt2", "dtype": "auto"}, "data": {"prompts": "a.txt"},
+                "run": {"steps": 3}, "gen": {"top_k": 5},
+            },
+            "rlcore ppo",
+        )
+    ]  # fmt: skip
+
+
+def test_a_written_file_shows_every_option_and_leaves_data_to_fill_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "ppo"]) == 0
+    text = (tmp_path / "ppo.yaml").read_text(encoding="utf-8")
+    values = {name: part for name, part in load_yaml(tmp_path / "ppo.yaml").items() if part}
+    assert values == {
+        "model": {"path": "MODEL"}, "trainer": {"name": "rlcore-ppo:ppo"},
+        "data": {"prompts": "PROMPTS", "reward_fn": "REWARD_FN"},
+    }  # fmt: skip
+    assert all(f" {row.path.rpartition('.')[2]}: " in text and row.meaning in text for row in describe(PPOConfig))
+    assert main(["init", "ppo"]) == 1
+    assert "ppo.yaml: exists" in capsys.readouterr().err
