@@ -59,7 +59,6 @@ def main() -> None:
     options = parse_options()
     console = Console()
     train, held_out = read_reviews(options.reviews, options.seed, limit=200 if options.quick else None)
-    tokenizer = train_tokenizer(texts(train), vocab_size=300 if options.quick else 2000)
     classifier = train_classifier(train)
     accuracy = classifier.score(texts(held_out), [review["label"] for review in held_out])
     console.print(f"classifier: {accuracy:.3f} of {len(held_out)} held-out reviews judged rightly")
@@ -67,16 +66,7 @@ def main() -> None:
     def reward_fn(samples: list[str]) -> list[float]:
         return [float(p) for p in classifier.predict_proba(samples)[:, 1]]
 
-    imitation = rlcore.train(
-        model_config(tokenizer, layers=1 if options.quick else 3, width=32 if options.quick else 128),
-        tokenizer=tokenizer,
-        trainer={"name": "sft", "batch_size": 32, "optimizer": OPTIMIZER | {"lr": 2e-3, "warmup_steps": 20}},
-        samples=texts(train),
-        eval_samples=texts(held_out),
-        eval_prompts=prompts_from(held_out)[:5],
-        gen=GEN,
-        run={"epochs": options.sft_epochs, "seed": options.seed, **folder_of(options.out, "reviews-sft")},
-    )
+    imitation = imitate(train, held_out, options)
     eval_prompts = prompts_from(held_out)[:NUM_EVAL_PROMPTS]
     before = write(imitation, eval_prompts)
     improved = rlcore.train(
@@ -128,6 +118,21 @@ def read_reviews(path: Path, seed: int, *, limit: int | None = None) -> tuple[li
     reviews = reviews[:limit]
     num_held_out = len(reviews) // 10
     return reviews[num_held_out:], reviews[:num_held_out]
+
+
+def imitate(train: list[Review], held_out: list[Review], options: argparse.Namespace) -> rlcore.Result:
+    """Train a tokenizer and, from random weights, a GPT-2 that writes reviews; return the run."""
+    tokenizer = train_tokenizer(texts(train), vocab_size=300 if options.quick else 2000)
+    return rlcore.train(
+        model_config(tokenizer, layers=2 if options.quick else 3, width=32 if options.quick else 128),
+        tokenizer=tokenizer,
+        trainer={"name": "sft", "batch_size": 32, "optimizer": OPTIMIZER | {"lr": 2e-3, "warmup_steps": 20}},
+        samples=texts(train),
+        eval_samples=texts(held_out),
+        eval_prompts=prompts_from(held_out)[:5],
+        gen=GEN,
+        run={"epochs": options.sft_epochs, "seed": options.seed, **folder_of(options.out, "reviews-sft")},
+    )
 
 
 def texts(reviews: Sequence[Review]) -> list[str]:

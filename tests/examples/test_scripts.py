@@ -10,7 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from warm_python import WarmPython
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -98,6 +103,17 @@ def test_reviews_go_from_a_file_to_a_trained_model(source: str, run: Callable[..
     assert "held-out reviews judged rightly" in said
     assert "mean reward on" in said
     assert (tmp_path / "runs/reviews-ppo/model/config.json").exists()
+
+
+def test_reviews_are_learned_from_preferences_by_each_configuration_file(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
+    said = run(EXAMPLES / "reviews_preferences.py", made_up_reviews(tmp_path), "--quick", "--sft-epochs", "1")
+    assert re.search(r"reward model: [01]\.\d+ of them", said)
+    rows = re.findall(r"│ (\w+) +│ (0\.\d+) +│ (-?\d+\.\d+) +│ (-?\d+\.\d) +│", said)
+    assert [row[0] for row in rows] == ["sft", "grpo", "ppo", "dpo"]
+    assert float(rows[0][3]) == 0  # the KL of the first writer from itself
+    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs/reviews-reward/model").num_labels == 1
 
 
 def test_the_form_of_answers_is_learned_from_a_rule(run: Callable[..., str], tmp_path: Path) -> None:
