@@ -25,6 +25,7 @@ from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
 from rlcore.models.peft.inject import activate, attach, unwrap
+from rlcore.models.quantization import quantization_options
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.safe_text import shorten
 
@@ -53,6 +54,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
     if (declared_config := declared(spec, config.revision)) is not None:
         check_kind(declared_config, kind, spec if isinstance(spec, str) else type(spec).__name__)
     spec = unwrap(spec)
+    quantization = quantization_options(spec, config)
     if isinstance(spec, PreTrainedModel):
         model = spec
         if config.attention is not None:
@@ -63,7 +65,7 @@ def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODE
         name, base = os.fspath(spec), base_of(os.fspath(spec))
         if base and isinstance(name, ConfigOnly):
             base = ConfigOnly(base)
-        model = from_pretrained(kind.loader, base or name, config)
+        model = from_pretrained(kind.loader, base or name, config, **quantization)
         attach(model, spec) if base else activate(model)
     else:
         raise ModelError(f"model = {spec!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")

@@ -62,6 +62,9 @@ class LanguageModelConfig(TransformerConfig):
     critic: str | None = option(
         None, "separate model of the value function: a hub id or folder (a reward model keeps its head), or `copy`"
     )
+    quantization: Literal["4bit", "8bit"] | None = option(
+        None, "load the model's own weights in 4 bits (NF4) or 8 bits, by bitsandbytes, to train an adapter (`peft`)"
+    )
     sampling_dtype: Literal["bfloat16", "float16"] | None = option(
         None, "type of a copy of the weights to sample from, for machines with fast matrix products in it; trainers "
         "that need log-probs and values then recompute them; absent, the weights themselves are sampled from",

@@ -19,6 +19,7 @@ from rlcore.models.hub import quiet_transformers
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import REWRITTEN
 from rlcore.models.peft.layers import bare_twin, merged_twin
+from rlcore.models.quantization import is_quantized, whole_twin
 from rlcore.models.weights import check_same_form
 
 
@@ -53,8 +54,9 @@ def export_policy(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizer
     if adapters is None:
         save_policy(folder, module, tokenizer)
         return
-    _save_model(folder, merged_twin(module.model))
     adapters.save(folder / ADAPTER)
+    quantized = is_quantized(module.model)
+    _save_model(folder, whole_twin(module.model, folder / ADAPTER) if quantized else merged_twin(module.model))
     _save_beside(folder, module, tokenizer)
 
 
@@ -180,5 +182,11 @@ def _leave(reason: str) -> None:
 
 def head_weights(module: Modelled) -> dict[str, Tensor]:
     """Return the parameters and buffers of the heads that are not part of the language model, by name."""
-    held = {id(weight) for weight in module.model.state_dict(keep_vars=True).values()}
-    return {name: weight for name, weight in module.state_dict(keep_vars=True).items() if id(weight) not in held}
+    own = module.model.state_dict(keep_vars=True)
+    held, names = {id(weight) for weight in own.values()}, {f"model.{name}" for name in own}
+    # Quantised layers pack their scales into a new tensor at each call, which only its name tells from a head.
+    return {
+        name: weight
+        for name, weight in module.state_dict(keep_vars=True).items()
+        if id(weight) not in held and name not in names
+    }

@@ -323,7 +323,8 @@ class Run(RunData):
     def is_full_precision(self) -> bool:
         """Return whether forward passes run in float32 throughout."""
         weights = next(self.built_policy.module.parameters())
-        return self.ranks.mixed_precision == "no" and weights.dtype == torch.float32
+        is_quantized = self.config.model.get("quantization") is not None
+        return self.ranks.mixed_precision == "no" and weights.dtype == torch.float32 and not is_quantized
 
     @property
     def export_class(self) -> str:
