@@ -8,7 +8,7 @@ from rlcore.testing import Case, conformance
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ddpo": {
-        "rollouts": 8, "batch_size": 4, "steps": 3, "guidance": 2.0, "clip_range": 0.05, "optimizer": {"lr": 3e-3},
+        "rollouts": 5, "batch_size": 3, "steps": 2, "guidance": 2.0, "clip_range": 0.05, "optimizer": {"lr": 3e-3},
     }
 }  # fmt: skip
 PROMPT_STATISTICS = {"ddpo": {**OPTIONS["ddpo"], "stats": "prompt", "stats_size": 4, "stats_min_count": 2, "epochs": 2}}
@@ -21,7 +21,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 HARDEST = {  # in bfloat16, the batches of two processes round differently
     "resume_is_exact": tuple(VARIANTS), "two_processes_equal_one": ("lora", "prompt statistics", "checkpointing"),
 }  # fmt: skip
-LONG = ("resume_is_exact", "another_process_same_numbers", "micro_batches_change_nothing")
+LONG = (
+    "resume_is_exact", "another_process_same_numbers", "micro_batches_change_nothing", "checkpoints_change_nothing",
+    "a_spawned_worker_has_the_same_components",
+)  # fmt: skip
 """Laws that start processes, which load diffusers for seconds, or make many runs."""
 
 

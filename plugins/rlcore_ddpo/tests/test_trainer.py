@@ -13,6 +13,7 @@ from ddpo_making import TRAINER, train
 from diffusers import FlowMatchEulerDiscreteScheduler, PNDMScheduler, StableDiffusionPipeline
 from PIL import Image
 
+import rlcore
 from rlcore.cli import main
 from rlcore.config import structure
 from rlcore.config.yaml_files import dump_yaml
@@ -201,3 +202,19 @@ def test_the_noise_schedule_of_another_scheduler_is_kept(tmp_path: Path) -> None
     result = train(tmp_path, model=pipeline)
     assert type(result.policy.pipeline.scheduler).__name__ == "DDIMScheduler"
     assert torch.equal(result.policy.pipeline.scheduler.alphas_cumprod, ours)
+
+
+def test_a_trainer_of_language_models_refuses_an_image_pipeline(tmp_path: Path) -> None:
+    model = {"path": make_tiny_pipeline(), "architecture": "stable_diffusion"}
+    with pytest.raises(RLCoreError, match="builds an image pipeline, and this trainer trains a language model"):
+        rlcore.train(model, trainer="sft", samples=["a cat"], run={"root": str(tmp_path)})
+
+
+def test_a_second_run_continues_with_the_lora_layers_of_a_pipeline_in_memory(tmp_path: Path) -> None:
+    pipeline = make_tiny_pipeline()
+    for steps in (1, 2):
+        model = {"path": pipeline, "lora": {"r": 2}}
+        result = train(tmp_path, model=model, steps=steps, run={"resume": "auto"})
+    whole = train(tmp_path / "whole", model={"path": make_tiny_pipeline(), "lora": {"r": 2}}, steps=2)
+    for name, weight in whole.policy.module.named_parameters():
+        assert torch.equal(weight, dict(result.policy.module.named_parameters())[name]), name
