@@ -68,8 +68,8 @@ def test_an_unknown_name_says_what_is_near_what_is_installed_and_what_is_not_loa
 
 def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
     with pytest.raises(errors.UnknownReward) as caught:
-        registries_of().rewards.get("kindness")
-    assert str(caught.value) == "no reward is called 'kindness'.\n  installed:  none        see: rlcore list-plugins"
+        registries_of().rewards.get("xyz")
+    assert str(caught.value) == "no reward is called 'xyz'.\n  installed:  none        see: rlcore list-plugins"
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rlcore-reinforce:reinforce", "RLcore.reinforce:reinforce"])
