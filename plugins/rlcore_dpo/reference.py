@@ -115,7 +115,7 @@ class Reference:
             first = self._chunks(rows)[0]
             again = self._pass(rows, first, score)
             if ranks.on_main(lambda: torch.equal(torch.tensor(again).view(-1, 2), kept[first])):
-                get_logger("dpo").info("reference log-probs of an earlier run are used", rows=len(rows))
+                get_logger("dpo").info("reference log-probs are read from the cache", rows=len(rows))
                 return kept
         table = self._table(rows, score)
         if ranks.is_main:

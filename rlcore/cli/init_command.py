@@ -29,7 +29,7 @@ def _init(arguments: argparse.Namespace) -> int:
         raise RunExists(f"{path}: exists; name another file with --out")
     options, needs = component.config_class(), getattr(component.target(), "needs", ())
     lines = [f"# {component.summary}. Fill in the values in capitals; a comment shows an option's default.", ""]
-    lines += ["model:", "  path: MODEL  # hub id or folder", "", "trainer:", f"  name: {component.qualified}"]
+    lines += ["model:", "  path: MODEL  # hub id or folder", "", "trainer:", f"  name: {arguments.trainer}"]
     lines += [*_comments([] if options is None else describe(options)), ""]
     sections = groupby(
         (row for row in describe(TrainConfig) if "." in row.path), key=lambda row: row.path.split(".")[0]

@@ -42,8 +42,9 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
     parser = _Parser(
         prog="rlcore",
         description="Reinforcement-learning fine-tuning of language models, one plugin per algorithm.",
-        epilog="Plugins add commands of their own: rlcore --commands. RLCORE_DEBUG=1 shows the traceback behind an "
-        'error. Completion in bash: complete -o default -C "rlcore --complete" rlcore',
+        epilog="Trainers are commands too: rlcore TRAINER --model MODEL --data DATA. Plugins add their own commands: "
+        "rlcore --commands. RLCORE_DEBUG=1 shows the traceback behind an error. "
+        'Completion in bash: complete -o default -C "rlcore --complete" rlcore',
     )
     parser.add_argument("--version", action="version", version=f"rlcore {__version__}")
     parser.add_argument("--commands", action="help", help="list the commands of plugins too, and exit")
@@ -60,7 +61,10 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         run = _fill_own(own[name], name) if name in _OWN else _fill_other(commands, name, parser)
     arguments, rest = parser.parse_known_args(words)
     if rest and ("overrides" not in arguments or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(_without_values(rest))}")
+        unknown = _without_values(rest)
+        if "refuse" in arguments:
+            arguments.refuse(unknown)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         arguments.overrides += rest
     return run, arguments

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from rlcore.components import Component
+from rlcore.config.synonyms import replacement
 
 RUN_OPTIONS = ("steps", "epochs", "name", "seed")
 """Options of the section `run` that need no prefix, unless the trainer has an option of that name."""
+
+_NO_OPTIONS = ("overrides", "refuse")
 
 
 def find_trainer(name: str) -> Component[Any] | None:
@@ -28,11 +31,13 @@ def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable
 
     parser.add_argument("--model", dest="model.path", metavar="MODEL", help="hub id or folder of the model")
     parser.add_argument("--data", dest="data", metavar="DATA", help="prompts or samples, whichever the trainer needs")
+    parser.usage = "%(prog)s [--model MODEL] [--data DATA] [--OPTION VALUE ...] [key=value ...]"
     options = component.config_class()
     own = [] if options is None else describe(options)
     taken = {"model", "data"} | {row.path for row in own}
     for row in own:
         names = [f"--trainer.{row.path}", *([f"--{row.path}"] if row.path not in ("model", "data") else [])]
+        names += ["--lr"] if row.path == "optimizer.lr" and "lr" not in taken else []
         _add(parser, names, f"trainer.{row.path}", row.meaning, row.default)
     for row in describe(TrainConfig):
         section, _, short = row.path.partition(".")
@@ -40,6 +45,7 @@ def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable
             is_short = section == "run" and short in RUN_OPTIONS and short not in taken
             _add(parser, [f"--{row.path}", *([f"--{short}"] if is_short else [])], row.path, row.meaning, row.default)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="any other option, as for train")
+    parser.set_defaults(refuse=partial(_refuse, parser))
     return partial(_train, component)
 
 
@@ -48,10 +54,16 @@ def _add(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: 
     parser.add_argument(*names, dest=path, metavar="VALUE", help=text)
 
 
+def _refuse(parser: argparse.ArgumentParser, options: Sequence[str]) -> NoReturn:
+    """Exit with code 2, and with what to write instead of unknown options."""
+    found = {option: replacement(option.lstrip("-"), ()) for option in options}
+    parser.error("; ".join(f"no such option {option}{f': {use}' if use else ''}" for option, use in found.items()))
+
+
 def _train(component: Component[Any], arguments: argparse.Namespace) -> int:
     from rlcore.config import merge, parse_overrides
 
-    given = {path: text for path, text in vars(arguments).items() if path != "overrides" and text is not None}
+    given = {path: text for path, text in vars(arguments).items() if path not in _NO_OPTIONS and text is not None}
     if (data := given.pop("data", None)) is not None:
         needs = getattr(component.target(), "needs", ())
         given["data.prompts" if "prompts" in needs else "data.samples"] = data

@@ -150,7 +150,8 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
             )
     raise DataError(
         f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "
-        f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text'"
+        f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text', or rename columns: "
+        f"data.columns = {{{prompt_column}: question, output: answer}}"
     )
 
 

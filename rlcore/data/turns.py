@@ -136,7 +136,7 @@ class _Search:
         for i in self.marked:
             if i not in self.ends:
                 raise DataError(
-                    f"{chat.where}: the chat template does not render what the assistant says in message {i}; "
+                    f"{chat.where}: the chat template omits the content of message {i} (assistant); "
                     "change the template, remove the message, or, for a model of images, write contents as parts: "
                     "[{type: text, text: ...}]"
                 )

@@ -38,9 +38,24 @@ def test_a_written_file_shows_every_option_and_leaves_data_to_fill_in(
     text = (tmp_path / "ppo.yaml").read_text(encoding="utf-8")
     values = {name: part for name, part in load_yaml(tmp_path / "ppo.yaml").items() if part}
     assert values == {
-        "model": {"path": "MODEL"}, "trainer": {"name": "rlcore-ppo:ppo"},
+        "model": {"path": "MODEL"}, "trainer": {"name": "ppo"},
         "data": {"prompts": "PROMPTS", "reward_fn": "REWARD_FN"},
     }  # fmt: skip
     assert all(f" {row.path.rpartition('.')[2]}: " in text and row.meaning in text for row in describe(PPOConfig))
     assert main(["init", "ppo"]) == 1
     assert "ppo.yaml: exists" in capsys.readouterr().err
+
+
+def test_an_unknown_option_of_a_short_command_names_the_option_to_use(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["sft", "--learning_rate", "1e-4", "--stepz=3"])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert "rlcore sft: error: no such option --learning_rate: use trainer.optimizer.lr; no such option --stepz" in said
+
+
+def test_lr_is_short_for_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append(values))
+    assert main(["sft", "--lr", "0.5"]) == 0
+    assert taken == [{"trainer": {"name": "rlcore-sft:sft", "optimizer": {"lr": 0.5}}}]
