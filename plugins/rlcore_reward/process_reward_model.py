@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from rlcore.data.labelled_answers import SEPARATOR, build_stepwise
+from rlcore.data.tokens import shorter
 from rlcore.errors import ConfigError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.step_scorer import StepScorer, load_step_scorer
@@ -60,7 +61,7 @@ class ProcessRewardModel:
     @torch.no_grad()
     def score(self, samples: Sequence[SteppedSample]) -> list[float | None]:
         """Return one number for each answer in steps; answers of similar length are scored together."""
-        scorer, limit = self.scorer, self.config.max_length or self.scorer.max_length
+        scorer, limit = self.scorer, shorter(self.config.max_length, self.scorer.max_length)
         lengths = [len(sample.sample.tokens) for sample in samples]
         scores: list[float | None] = [None] * len(samples)
         order = sorted((i for i, size in enumerate(lengths) if not limit or size <= limit), key=lengths.__getitem__)

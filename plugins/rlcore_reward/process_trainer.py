@@ -34,8 +34,8 @@ class ProcessRewardTrainer:
         if not config.dropout:
             disable_dropout(self.scorer.module)
         self.scorer.module.train()
-        self.rows = usable_steps(run.samples, config, "samples")
-        self.held_out = usable_steps(run.eval_samples, config, "eval_samples") if run.eval_samples else []
+        self.rows = self.usable(run.samples, "samples")
+        self.held_out = self.usable(run.eval_samples, "eval_samples") if run.eval_samples else []
         self.order = Order(len(self.rows), run.config.run.seed)
         run.plan_steps(-(-len(self.rows) // config.batch_size))
         self.updater = run.updater(self.scorer, config.optimizer)
@@ -77,6 +77,16 @@ class ProcessRewardTrainer:
                     meter.add(part.action_mask, self.loss(part)[1])
         return {name.removesuffix("/total"): value for name, value in meter.means().items()}
 
+    def usable(self, rows: Sequence[Any], what: str) -> list[SteppedSample]:
+        """Return the rows that are no longer than `max_length` and the model's context; a warning counts the others.
+
+        Raises:
+            DataError: the rows are no answers in steps, or none is left.
+        """
+        context, asked = self.scorer.max_length, self.run.config.data.max_sample_tokens
+        is_cut_on_purpose = bool(asked) and not 0 < context < asked
+        return usable_steps(rows, self.config, what, context=0 if is_cut_on_purpose else context)
+
     def policy(self) -> SequenceScorer:
         """Return the scorer."""
         return self.scorer
@@ -91,8 +101,14 @@ class ProcessRewardTrainer:
         self.order.load_state_dict(state["order"])
 
 
-def usable_steps(rows: Sequence[Any], config: ProcessRewardConfig, what: str) -> list[SteppedSample]:
-    """Return the rows that are no longer than `max_length`; a warning counts the others.
+def usable_steps(rows: Sequence[Any], config: ProcessRewardConfig, what: str, *, context: int) -> list[SteppedSample]:
+    """Return the rows that are no longer than `max_length` and not cut to the context; a warning counts the others.
+
+    Args:
+        rows: what the pipeline returned.
+        config: the trainer's options.
+        what: the option that holds the rows, for errors.
+        context: tokens to which the pipeline has cut longer rows; 0 if `data.max_sample_tokens` cuts them on purpose.
 
     Raises:
         DataError: the rows are no answers in steps, or none is left.
@@ -103,9 +119,13 @@ def usable_steps(rows: Sequence[Any], config: ProcessRewardConfig, what: str) ->
             "needs answers in steps with labels: leave data.sample_pipeline out, or set it to stepwise"
         )
     limit = config.max_length
-    kept = [row for row in rows if not limit or len(row.sample.tokens) <= limit]
+    whole = [row for row in rows if not context or row.sample.ended]
+    kept = [row for row in whole if not limit or len(row.sample.tokens) <= limit]
     if not kept:
-        raise DataError(f"{what}: all {len(rows)} rows are longer than trainer.max_length = {limit}; raise it")
+        raise DataError(
+            f"{what}: all {len(rows)} rows are longer than trainer.max_length = {limit} or the model's "
+            "context; raise trainer.max_length, or set data.max_sample_tokens to cut off the last steps"
+        )
     if len(kept) < len(rows):
         get_logger("reward").warning(
             f"{what}: rows are left out", kept=len(kept), longer_than_max_length=len(rows) - len(kept)

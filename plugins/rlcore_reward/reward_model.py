@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.data.chat import Chat, apply_template, template_variables
+from rlcore.data.tokens import shorter
 from rlcore.errors import ConfigError, ModelError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import ModelScorer, load_sequence_scorer
@@ -90,7 +91,7 @@ class RewardModel:
     @torch.no_grad()
     def score(self, rows: Sequence[Sequence[int]]) -> list[float | None]:
         """Return the score of each sequence of tokens; sequences of similar length are scored together."""
-        scorer, limit = self.scorer, self.config.max_length or self.scorer.max_length
+        scorer, limit = self.scorer, shorter(self.config.max_length, self.scorer.max_length)
         scores: list[float | None] = [None] * len(rows)
         order = sorted(
             (i for i, row in enumerate(rows) if row and (not limit or len(row) <= limit)), key=lambda i: len(rows[i])

@@ -19,8 +19,8 @@ from rlcore.data.tokens import (
     missing_opening,
     opening_tokens,
     rendered_opening,
+    shorter,
     special_ids,
-    truncated,
 )
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
@@ -98,8 +98,8 @@ def tokenise_answers(
     """Return one sample for each answer, in which the answer is chosen.
 
     Plain answers end with EOS if `data.append_eos` is set. A prompt is truncated to `data.max_prompt_tokens` and then
-    the whole to `data.max_sample_tokens`, on the right. A sample whose answer is empty, or is cut off, has no chosen
-    token.
+    the whole to `data.max_sample_tokens` and the model's context, on the right. A sample whose answer is empty, or is
+    cut off, has no chosen token.
 
     Args:
         exchanges: the rows.
@@ -108,7 +108,7 @@ def tokenise_answers(
         max_length: length of the model's context in tokens; 0 if it is unbounded.
 
     Raises:
-        DataError: a row cannot be rendered, or is longer than `max_length`.
+        DataError: a row cannot be rendered.
     """
     check_forms(exchanges)
     is_chat = bool(exchanges) and exchanges[0].is_chat
@@ -125,7 +125,7 @@ def join_answers(
     prompt: list[int], answers: Sequence[tuple[list[int], int]], tokenizer: PreTrainedTokenizerBase, data: DataConfig,
     *, max_length: int, where: str,
 ) -> tuple[Sample, ...]:  # fmt: skip
-    """Return the prompt with each answer, truncated as `data` says.
+    """Return the prompt with each answer, truncated as `data` says and to the model's context.
 
     Args:
         prompt: token ids.
@@ -136,10 +136,11 @@ def join_answers(
         where: the row, for errors.
 
     Raises:
-        DataError: a sequence is longer than `max_length`.
+        DataError: `data.max_prompt_tokens` leaves no room for a prompt.
     """
     start = _cut(prompt, tokenizer, data, where)
-    return tuple(_join(start, *answer, data.max_sample_tokens, max_length, where) for answer in answers)
+    limit = shorter(data.max_sample_tokens, max_length)
+    return tuple(_join(start, *answer, limit) for answer in answers)
 
 
 _Parts = tuple[list[int], list[tuple[list[int], int]]]
@@ -203,8 +204,8 @@ def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig
     return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
 
 
-def _join(start: list[int], answer: list[int], count: int, limit: int, max_length: int, where: str) -> Sample:
-    tokens = truncated([*start, *answer], limit=limit, max_length=max_length, where=where)
+def _join(start: list[int], answer: list[int], count: int, limit: int) -> Sample:
+    tokens = [*start, *answer][: limit or None]
     mask = tuple(k >= len(start) and k < len(start) + count and k > 0 for k in range(len(tokens)))
     return Sample(tokens=tuple(tokens), action_mask=mask, ended=len(tokens) == len(start) + len(answer))
 

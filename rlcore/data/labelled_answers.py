@@ -11,7 +11,7 @@ from rlcore.data.preferences import read_preference
 from rlcore.data.rows import ANSWERS, load_rows
 from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.data.tokens import encode as encode_texts
-from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, truncated
+from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, shorter
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import LabelledSample, Pair, Sample, SteppedSample
@@ -87,12 +87,14 @@ def build_stepwise(
     """Read and tokenise answers in steps with a verdict each, in their order.
 
     A row is a mapping with `prompt` (or `data.prompt_column`), a string, `completions`, a list of strings, and
-    `labels`, one true or false for each. Each step is followed by a line break, whose last token has the label.
+    `labels`, one true or false for each. Each step is followed by a line break, whose last token has the label. A row
+    that is longer than `data.max_sample_tokens` or the model's context is cut at the end; cut to the context, it may
+    have no label left.
 
     The arguments are those of `rlcore.protocols.SamplePipeline`.
 
     Raises:
-        DataError: a row is invalid, or no step of it is left once truncated; the message names the first such row.
+        DataError: a row is invalid, or `data.max_sample_tokens` leaves no step of it; the message names the first one.
     """
     rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
     read = [_read_steps(row, data.prompt_column, where) for where, row in rows]
@@ -144,9 +146,9 @@ def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple
 
 def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:
     size = len(ids)
-    ids = truncated(ids, limit=limit, max_length=max_length, where=where)
+    ids = ids[: shorter(limit, max_length) or None]
     marks = marks[: len(ids)]
-    if all(mark == UNLABELLED for mark in marks):
+    if 0 < limit == len(ids) and all(mark == UNLABELLED for mark in marks):
         raise DataError(f"{where}: no step ends within data.max_sample_tokens = {limit}; raise it, or remove the row")
     chosen = tuple(k > 0 and k >= start for k in range(len(ids)))
     return SteppedSample(Sample(tuple(ids), chosen, ended=len(ids) == size), tuple(marks))

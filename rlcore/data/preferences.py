@@ -41,7 +41,8 @@ def build_preferences(
     may have token ids, `prompt_ids`, `chosen_ids` and `rejected_ids` (`read_token_ids`). `ref_chosen_logps` and
     `ref_rejected_logps` are the log-probs of the answers under a reference model.
 
-    An answer that is empty, or that `data.max_sample_tokens` cuts off, has no chosen token; `usable_pairs` drops it.
+    A sample that is longer than `data.max_sample_tokens` or the model's context is cut at the end. An answer that is
+    empty, or is cut off, has no chosen token; `usable_pairs` drops its pair.
 
     The arguments are those of `rlcore.protocols.SamplePipeline`.
 
@@ -168,15 +169,17 @@ def stack_pairs(pairs: Sequence[Pair]) -> Trajectories:
 def flaw_of(pair: Pair, *, whole: bool = False) -> str | None:
     """Return why nothing can be learned from a pair: `empty_answer`, `equal_answers`, or with `whole` `truncated`."""
     both = (pair.chosen, pair.rejected)
+    if whole and not all(sample.ended for sample in both):
+        return "truncated"
     if not all(any(sample.action_mask) for sample in both):
         return "empty_answer"
     if pair.chosen.tokens == pair.rejected.tokens and not pair.is_tie:
         return "equal_answers"
-    return "truncated" if whole and not all(sample.ended for sample in both) else None
+    return None
 
 
 def usable_pairs(pairs: Sequence[Pair], what: str = "samples", *, whole: bool = False) -> list[Pair]:
-    """Return the pairs that can be learned from, and log a warning with the number of the others, by reason.
+    """Return the pairs that can be learned from; a warning counts the others, by reason, and those that are truncated.
 
     Args:
         pairs: what a pipeline such as `preferences` returned.
@@ -199,10 +202,16 @@ def usable_pairs(pairs: Sequence[Pair], what: str = "samples", *, whole: bool = 
         get_logger("data").warning(
             f"{what}: pairs are dropped, from which nothing can be learned", kept=len(kept), **counts
         )
+    if cut := sum(not (pair.chosen.ended and pair.rejected.ended) for pair in kept):
+        get_logger("data").warning(
+            f"{what}: pairs are longer than data.max_sample_tokens or the model's context; the ends of their answers "
+            "are cut off", cut=cut, kept=len(kept),
+        )  # fmt: skip
     if not kept:
         raise DataError(
             f"{what}: none of the {len(pairs)} pairs can be learned from ("
             + ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
-            + "); look at the columns 'chosen' and 'rejected', and raise data.max_sample_tokens if answers are cut off"
+            + "); look at the columns 'chosen' and 'rejected'; if answers are cut off, raise data.max_sample_tokens or "
+            "take a model with a longer context"
         )
     return kept

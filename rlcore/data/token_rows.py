@@ -57,7 +57,7 @@ def read_token_ids(
         max_length: length of the model's context in tokens; 0 if it is unbounded.
 
     Raises:
-        DataError: a row has other values than token ids of the tokenizer, or is longer than `max_length`.
+        DataError: a row has other values than token ids of the tokenizer.
     """
     made = []
     for where, row in rows:

@@ -204,6 +204,11 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special:
     return len(ids) if is_text else end
 
 
+def shorter(limit: int, max_length: int) -> int:
+    """Return the smaller of two limits in tokens, each of which 0 leaves out; 0 if both do."""
+    return min(limit or max_length, max_length or limit)
+
+
 def truncated(tokens: list[int], *, limit: int, max_length: int, where: str) -> list[int]:
     """Return the first `limit` tokens of a sample, or all if `limit` is 0.
 

@@ -70,10 +70,12 @@ def test_a_wrong_row_is_named(pipeline, row, message, char_tokenizer):
         build(pipeline, [row], char_tokenizer)
 
 
-def test_steps_longer_than_the_context_are_refused_or_cut(char_tokenizer):
+def test_steps_are_cut_to_the_context_or_the_limit(char_tokenizer):
     row = {"prompt": "ab", "completions": ["c", "de"], "labels": [True, False]}
-    with pytest.raises(DataError, match=r"samples\[0\]: has 7 tokens, .*context of 6;.*max_sample_tokens to at most 6"):
-        build(build_stepwise, [row], char_tokenizer, max_length=6)
+    for context, kept in ((6, [True]), (3, [])):
+        (cut,) = build(build_stepwise, [row], char_tokenizer, max_length=context)
+        assert (len(cut.sample.tokens), cut.sample.ended) == (context, False)
+        assert [label for label in cut.labels if label >= 0] == kept
     (cut,) = build(build_stepwise, [row], char_tokenizer, max_length=6, max_sample_tokens=5)
     assert (len(cut.sample.tokens), len(cut.labels), cut.sample.ended) == (5, 5, False)
 

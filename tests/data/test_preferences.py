@@ -134,7 +134,6 @@ WRONG = {
         {"prompt": "why", "chosen": [GOOD], "rejected": [BAD]}, r"samples\[1\]: 'prompt' is a string, and the answers"
     ),
     "margin below 0": ({"chosen": "a", "rejected": "b", "margin": -1}, r"samples\[1\]: 'margin' is -1"),
-    "too long": ({"prompt": "a" * 9, "chosen": "b", "rejected": "c"}, r"samples\[1\]: has 11 tokens, more than"),
     "no mapping": ("ab", r"samples\[1\]: is 'ab' \(str\); a row must be a mapping"),
 }  # fmt: skip
 
@@ -167,9 +166,24 @@ def test_pairs_that_teach_nothing_are_dropped_and_counted(char_tokenizer, capsys
     assert "empty_answer=2" in (said := capsys.readouterr().err)
     assert "equal_answers=1" in said
     assert usable_pairs(pairs, whole=True) == [pairs[0], pairs[4]]
-    assert "truncated=1" in capsys.readouterr().err
+    assert "truncated=2" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"eval_samples: none of the 1 pairs can be learned from \(equal answers: 1\)"):
         usable_pairs(pairs[2:3], "eval_samples")
+
+
+def test_pairs_are_cut_to_the_context_and_counted(char_tokenizer, capsys):
+    rows = [
+        {"prompt": "ab", "chosen": "cdef", "rejected": "g"}, {"prompt": "abcde", "chosen": "f", "rejected": "g"},
+        {"prompt": "a", "chosen": "b", "rejected": "c"},
+    ]  # fmt: skip
+    for limit in (0, 9):
+        pairs = build(rows, char_tokenizer, max_length=5, max_sample_tokens=limit)
+        assert pairs[0].chosen == Sample((0, 1, 2, 3, 4), (False, False, True, True, True), ended=False)
+        assert usable_pairs(pairs) == [pairs[0], pairs[2]]
+        assert "empty_answer=1" in (said := capsys.readouterr().err)
+        assert said.count("cut=1") == 1
+    assert usable_pairs(pairs, whole=True) == [pairs[2]]
+    assert "cut=" not in capsys.readouterr().err
 
 
 def test_stacked_pairs_alternate_and_have_margins_and_ties(char_tokenizer):

@@ -81,6 +81,14 @@ def test_held_out_steps_are_judged_and_the_saved_model_judges_alike(tmp_path: Pa
             torch.testing.assert_close(seen[row][batch.mask[row]], expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("where", ["model", "run"])
+def test_bf16_trains(tmp_path: Path, where: str) -> None:
+    model = {"path": make_llama().config, "dtype": "bfloat16"} if where == "model" else None
+    run = {"mixed_precision": "bf16"} if where == "run" else {}
+    result = train(tmp_path, model=model, eval_samples=ROWS, run=run)
+    assert result.metrics["eval/loss"] < 0.5 < math.log(2)
+
+
 @pytest.mark.parametrize("combine", ["min", "product", "last"])
 def test_an_answer_is_judged_line_by_line(tmp_path: Path, combine: str) -> None:
     folder = train(tmp_path).run_dir / "model"
@@ -110,6 +118,18 @@ def test_long_rows_and_rows_of_another_form_are_left_out_or_refused(
         train(tmp_path, trainer={"max_length": 3})
     with pytest.raises(DataError, match=r"leave data\.sample_pipeline out, or set it to stepwise"):
         train(tmp_path, [["a", "b"]], data={"sample_pipeline": "samples"})
+
+
+def test_rows_longer_than_the_context_are_left_out_or_cut_on_purpose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The context of this model is 64 tokens."""
+    rows = [*ROWS, {**ROWS[0], "prompt": "a" * 70}, {**ROWS[0], "completions": ["a", "b" * 70]}]
+    for limit, kept in ((0, 6), (80, 6), (64, 7)):
+        given = rows if limit != 64 else [*ROWS, rows[-1]]
+        result = train(tmp_path, given, data={"max_sample_tokens": limit}, run={"steps": 1, "name": f"r{limit}"})
+        assert ("longer_than_max_length=2" in capsys.readouterr().err) == (kept == 6)
+        assert result.metrics["progress/epoch"] == pytest.approx(3 / kept)
 
 
 def test_the_workload_counts_sequences() -> None:

@@ -33,7 +33,9 @@ def rows_of(result: rlcore.Result) -> list[dict[str, Any]]:
 
 def test_held_out_accuracy_rises(tmp_path: Path) -> None:
     held_out = [{"prompt": "it was ", "chosen": word, "rejected": f"{word} not"} for word in ("kind", "calm", "safe")]
-    result = train(tmp_path, eval_samples=held_out, run={"steps": 20}, eval={"at_start": True})
+    keep = {"keep_best": 1, "metric": "eval/reward/accuracy"}  # as the README writes it
+    evaluation = {"at_start": True, "every": 10}
+    result = train(tmp_path, eval_samples=held_out, run={"steps": 20}, eval=evaluation, checkpoint=keep)
     evaluations = [row for row in rows_of(result) if "eval/reward/accuracy" in row]
     assert evaluations[-1]["eval/reward/accuracy"] == 1.0
     assert evaluations[-1]["eval/loss"] < 0.2 < evaluations[0]["eval/loss"]
@@ -93,7 +95,7 @@ def test_ties_are_dropped_and_counted_or_learned(tmp_path: Path, capsys: pytest.
     rows = [*PAIRS[:4], *({**row, "label": "tie"} for row in PAIRS[4:])]
     dropping = train(tmp_path, rows, run={"name": "drop"})
     assert "ties=4" in capsys.readouterr().err
-    assert len(dropping.run.evaluations) == 0
+    assert dropping.metrics["progress/epoch"] == 2  # 2 steps of 4 pairs: the ties are in none
     learning = train(tmp_path, rows, run={"name": "learn", "steps": 25}, trainer={"ties": "learn", "batch_size": 8})
     metrics = rows_of(learning)[-1]
     assert metrics["reward/accuracy"] == 1.0  # of the four pairs that have a better answer
@@ -129,6 +131,16 @@ def test_what_cannot_be_learned_from_is_dropped_and_counted(tmp_path: Path, caps
     assert "longer_than_max_length=1" in seen
 
 
+def test_pairs_longer_than_the_context_are_dropped_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The context of this model is 64 tokens, less than `max_length`."""
+    result = train(tmp_path, [*PAIRS, {"prompt": "a", "chosen": "b" * 70, "rejected": "c"}])
+    assert "truncated=1" in capsys.readouterr().err
+    assert result.metrics["data/pairs"] == 4
+    assert result.metrics["progress/epoch"] == 1  # 2 steps of 4 pairs: the long one is in none
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -147,7 +159,7 @@ def test_other_rows_and_other_models_are_refused(tmp_path: Path) -> None:
         train(tmp_path, [["a", "b"]], data={"sample_pipeline": "samples"})
     with pytest.raises(ModelError, match=r"set model.architecture=sequence_scorer"):
         train(tmp_path, model={"path": make_gpt2(), "architecture": "causal_lm"})
-    with pytest.raises(ModelError, match="leave it out, or name a trainer of scorers"):
+    with pytest.raises(ModelError, match="leave it out, or name another trainer"):
         train(
             tmp_path,
             [["a", "b"]],
