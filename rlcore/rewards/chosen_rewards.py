@@ -52,7 +52,7 @@ def choose_rewards(reward_fn: Any, chooser: Chooser | None = None, path: str = "
         ConfigError: an option of a registered reward is unknown, of the wrong type or out of range.
     """
     chooser = chooser or Chooser("", Wrapping())
-    return tuple(_choose(form, chooser) for form in read_forms(reward_fn, path))
+    return tuple(_choose(form, chooser) for form in read_forms(reward_fn, registries().rewards, path))
 
 
 def _choose(form: RewardForm, chooser: Chooser) -> ChosenReward:

@@ -6,7 +6,7 @@ import functools
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import attrs
@@ -17,8 +17,8 @@ from rlcore.safe_text import is_secret, show
 
 FORMS = (
     "a reward is a function, 'module:function', a registered reward's name, a reward model or its folder, a pair "
-    "(reward, weight), a mapping {fn, weight, name} (and the options of a registered one), a list of these, or a "
-    "mapping from names to them"
+    "(reward, weight), a mapping {fn, weight, name} or {name, weight} with the options of a registered one, a list of "
+    "these, or a mapping from names to them"
 )
 OWN_KEYS = ("fn", "weight", "name")
 """Keys of a mapping that every reward has; all other keys are options of a registered reward."""
@@ -43,33 +43,48 @@ class RewardForm:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def read_forms(reward_fn: Any, path: str = "reward_fn") -> list[RewardForm]:
-    """Parse any form of `reward_fn` into a list; `path` is the path of the option, for errors.
+def read_forms(reward_fn: Any, registered: Container[str], path: str = "reward_fn") -> list[RewardForm]:
+    """Parse any form of `reward_fn` into a list.
+
+    Args:
+        reward_fn: the user's value of the option.
+        registered: the names of registered rewards. A mapping without 'fn' whose 'name' is one of them is that reward.
+        path: path of the option, for errors.
 
     Raises:
         DataError: `reward_fn` has none of the allowed forms, or a weight is not a finite number.
     """
-    if isinstance(reward_fn, Mapping) and "fn" not in reward_fn and not any(map(is_secret, reward_fn)):
-        forms = [attrs.evolve(_read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
+    read = functools.partial(_read, registered=registered)
+    is_one = isinstance(reward_fn, Mapping) and ("fn" in reward_fn or _names_registered(reward_fn, registered))
+    if isinstance(reward_fn, Mapping) and not is_one and not any(map(is_secret, reward_fn)):
+        forms = [attrs.evolve(read(spec, f"{path}.{name}"), name=str(name)) for name, spec in reward_fn.items()]
     elif isinstance(reward_fn, (list, tuple)) and not _is_weighted(reward_fn):
-        forms = [_read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
+        forms = [read(spec, f"{path}[{i}]") for i, spec in enumerate(reward_fn)]
     else:
-        forms = [_read(reward_fn, path)]
+        forms = [read(reward_fn, path)]
     if not forms:
         raise DataError(f"reward_fn is empty: {reward_fn!r}; {FORMS}")
     return forms
 
 
-def _read(spec: Any, path: str) -> RewardForm:
+def _read(spec: Any, path: str, registered: Container[str]) -> RewardForm:
     if isinstance(spec, Mapping):
+        if "fn" not in spec and _names_registered(spec, registered):
+            spec = {**spec, "fn": spec["name"], "name": None}
         if "fn" not in spec:
-            raise DataError(f"{path}: {show(spec)} needs the key 'fn' ('weight' and 'name' are optional)")
+            raise DataError(
+                f"{path}: {show(spec)} needs the key 'fn', or as 'name' a registered reward ('weight' is optional)"
+            )
         name = None if spec.get("name") is None else str(spec["name"])
         options = {key: value for key, value in spec.items() if key not in OWN_KEYS}
         return RewardForm(spec["fn"], path, name, _weight(spec.get("weight", 1.0), spec["fn"]), options)
     if _is_weighted(spec):
         return RewardForm(spec[0], path, weight=_weight(spec[1], spec[0]))
     return RewardForm(spec, path)
+
+
+def _names_registered(spec: Mapping[str, Any], registered: Container[str]) -> bool:
+    return isinstance(spec.get("name"), str) and spec["name"] in registered
 
 
 def _is_weighted(spec: Any) -> bool:

@@ -62,6 +62,10 @@ def test_a_registered_reward_is_found_by_its_short_and_its_full_name():
         ({"half": {"fn": "scaled", "per": 2.0}}, "half", [0.5, 1, 0]),
         ([{"fn": "scaled", "name": "long", "per": 0.25}], "long", [4, 8, 0]),
         (("scaled", 2), "scaled", [2, 4, 0]),
+        ({"name": "scaled", "per": 0.5}, "scaled", [2, 4, 0]),
+        ([{"name": "acme:scaled", "weight": 3, "per": 2.0}], "acme:scaled", [1.5, 3, 0]),
+        ({"half": {"name": "scaled", "per": 2.0}}, "half", [0.5, 1, 0]),
+        ({"name": by_output}, "name", [1, 2, 0]),
     ],
 )
 def test_a_registered_reward_with_options_is_what_its_target_returns_for_them(reward_fn, name, totals):

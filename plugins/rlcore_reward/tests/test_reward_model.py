@@ -73,6 +73,19 @@ def test_eos_is_added_where_the_policy_ended_its_answer(folder: Path) -> None:
     assert seen == pytest.approx([plain(folder, "abcd|"), plain(folder, "abcd")], abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "auto"])
+def test_scores_are_those_of_the_weights_in_the_chosen_dtype(folder: Path, dtype: str) -> None:
+    reward_fn = {"name": "reward_model", "path": str(folder), "batch_size": 4, "dtype": dtype, "device": "cpu"}
+    seen = score(reward_fn, [Prompt("ab", ())] * 2, ["cd", "cdefg"], [True, True])
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype)
+    with torch.no_grad():
+        expected = [float(model(torch.tensor([ids(text)])).logits[0, 0]) for text in ("abcd|", "abcdefg|")]
+    assert seen == pytest.approx(expected, abs=0 if dtype == "auto" else 4e-3)
+    if dtype != "auto":
+        reward = RewardModel(RewardModelConfig(path=str(folder), dtype=dtype))  # type: ignore[arg-type]
+        assert {each.dtype for each in reward.scorer.module.parameters()} == {getattr(torch, dtype)}
+
+
 def test_conversations_are_rendered_with_the_reward_models_own_template(folder: Path) -> None:
     """TRL #6952 tokenises with the policy's tokenizer, GRM #6 writes BOS twice."""
     policy = make_tokenizer()
@@ -165,8 +178,10 @@ def test_a_model_that_was_saved_with_eos_as_padding_is_read_where_transformers_r
     assert seen == pytest.approx([plain(tmp_path, "abcd|"), plain(tmp_path, "abce|")], abs=1e-5)
 
 
-def test_an_answer_longer_than_the_context_gets_no_reward(folder: Path) -> None:
-    seen = score({"fn": "reward_model", "path": str(folder)}, [Prompt("ab", ())] * 2, ["c" * 70, "c"], [True, True])
+@pytest.mark.parametrize("limit", [0, 100])
+def test_an_answer_longer_than_the_context_gets_no_reward(folder: Path, limit: int) -> None:
+    reward_fn = {"fn": "reward_model", "path": str(folder), "max_length": limit}
+    seen = score(reward_fn, [Prompt("ab", ())] * 2, ["c" * 70, "c"], [True, True])
     assert seen[0] is None
     assert seen[1] is not None
 
