@@ -23,7 +23,9 @@ BALANCED = (1.0, 4 / 3)
 
 
 def read_labelled(rows: Sequence[Any], what: str, config: DPOConfig) -> list[LabelledSample]:
-    """Return answers with a verdict; a pair gives two, the chosen one desirable. Empty answers are dropped and counted.
+    """Return answers with a verdict; a pair gives two, the chosen one desirable. Empty answers are dropped.
+
+    Warnings count these, and answers that are cut at the end.
 
     Raises:
         DataError: the rows are neither, or fewer than two are left.
@@ -43,6 +45,11 @@ def read_labelled(rows: Sequence[Any], what: str, config: DPOConfig) -> list[Lab
     log = get_logger("dpo")
     if len(kept) < len(found):
         log.warning("empty answers are dropped", rows=what, kept=len(kept), empty_answer=len(found) - len(kept))
+    if cut := sum(not row.sample.ended for row in kept):
+        log.warning(
+            "answers are longer than data.max_sample_tokens or the model's context; their ends are cut off",
+            rows=what, cut=cut, kept=len(kept),
+        )  # fmt: skip
     if len(kept) < 2:
         raise DataError(f"{what}: has {len(kept)} answers with text; loss 'kto' needs at least 2")
     good = sum(row.label for row in kept)
@@ -63,13 +70,17 @@ def stack_labelled(rows: Sequence[LabelledSample]) -> Trajectories:
 
 
 def rotated(batch: Trajectories) -> Trajectories:
-    """Return each prompt with the answer to the next prompt of the batch, on the CPU."""
+    """Return each prompt with the answer to the next other prompt of the batch, on the CPU.
+
+    In a batch whose prompts are all equal, it is the next answer.
+    """
     prompts, answers, ends = [], batch.action_tokens, batch.ended.tolist()
     for row, chosen, real in zip(batch.tokens, batch.action_mask, batch.mask, strict=True):
         prompts.append(row[real & ~chosen].tolist())
     samples = []
     for i, prompt in enumerate(prompts):
-        j = (i + 1) % len(prompts)
+        following = [(i + k) % len(prompts) for k in range(1, len(prompts))]
+        j = next((k for k in following if prompts[k] != prompt), following[0])
         mask = (False,) * len(prompt) + (True,) * len(answers[j])
         samples.append(Sample((*prompt, *answers[j]), (False, *mask[1:]), ended=ends[j]))
     return stack_samples(samples)

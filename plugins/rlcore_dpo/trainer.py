@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -78,8 +79,11 @@ class DPOTrainer:
         config, ranks, count = self.config, self.run.ranks, len(self.held_out)
         meter, group = Meter(ranks), self.objective.group
         with eval_mode(self._policy.module):
-            for start in range(0, count, config.batch_size):
-                batch = self.batch(range(start, min(start + config.batch_size, count)), table=1)
+            starts = [*range(0, count, config.batch_size)]
+            if config.loss == "kto" and count - starts[-1] == 1:
+                starts.pop()  # a single answer has none to be compared with: it joins the batch before
+            for start, end in itertools.pairwise([*starts, count]):
+                batch = self.batch(range(start, end), table=1)
                 measure = self.objective.loss_of(batch)
                 for part, _ in micro_batches(
                     batch, config.micro_batch_size, ranks, tokens=config.micro_batch_tokens, group=group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -27,6 +28,35 @@ def test_no_answer_is_matched_with_its_own_prompt(tmp_path: Path, size: int) -> 
         prompt = [t for t, chosen in zip(row.sample.tokens, row.sample.action_mask, strict=True) if not chosen]
         other = rows[(i + 1) % size].sample
         assert tokens == prompt + [t for t, chosen in zip(other.tokens, other.action_mask, strict=True) if chosen]
+
+
+def test_no_answer_is_matched_with_another_to_the_same_prompt(tmp_path: Path) -> None:
+    trainer = make(tmp_path, make_gpt2(), ROWS[:2], loss="kto")
+    (good, bad, other, last), prompt = [row.sample.tokens for row in trainer.rows], 2
+    mixed = rotated(stack_labelled(trainer.rows))
+    seen = [mixed.tokens[i][mixed.mask[i]].tolist() for i in range(4)]
+    start = len(ROWS[1]["prompt"])
+    assert seen[:2] == [[*good[:prompt], *other[start:]]] * 2
+    assert seen[2:] == [[*other[:start], *good[prompt:]]] * 2
+    assert bad != last
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_held_out_answers_are_never_matched_with_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """TRL #1911, at the end of the held-out rows."""
+    trainer = make(tmp_path, make_gpt2(), LABELLED, held_out=LABELLED[:count], loss="kto", batch_size=2)
+    seen, batch = [], trainer.batch
+
+    def spy(rows: range, *, table: int) -> Any:
+        seen.append([*rows])
+        return batch(rows, table=table)
+
+    monkeypatch.setattr(trainer, "batch", spy)
+    trainer.validation()
+    assert [row for rows in seen for row in rows] == [*range(count)]
+    assert all(len(rows) > 1 for rows in seen)
 
 
 def test_the_gradient_of_kto_is_that_of_the_equation_in_any_split(
