@@ -24,6 +24,13 @@ IMITATING = ("cpo", "orpo")
 """Losses that contain the negative log-likelihood of chosen answers by default."""
 
 
+OWNERS = {
+    "label_smoothing": SMOOTHED, "gamma": ("simpo",), "average": ("ipo",), "desirable_weight": ("kto",),
+    "undesirable_weight": ("kto",),
+}  # fmt: skip
+"""Option → the losses that read it."""
+
+
 @config
 class DPOConfig(BatchOptions):
     """Learn from pairs of a chosen and a rejected answer, or from answers with a verdict (`kto`)."""
@@ -80,19 +87,22 @@ def resolve(config: DPOConfig, *, is_streamed: bool = False) -> DPOConfig:
         ConfigError: two options contradict each other; the message names the one to change.
     """
     losses = weights_of(config)
-    if config.label_smoothing and not {*losses} & {*SMOOTHED}:
-        raise ConfigError(
-            f"trainer.label_smoothing = {config.label_smoothing}: loss '{next(iter(losses))}' has none; it belongs to "
-            f"{', '.join(SMOOTHED)}"
-        )
+    _check_owners(config)
     if "exo" in losses and config.label_smoothing == 0:
         raise ConfigError("trainer.label_smoothing = 0: loss 'exo' takes its logarithm; it must be above 0")
     if "kto" in losses:
         _check_kto(config)
     compares = compares_with_reference(config)
+    reason = "reference_free is set" if config.reference_free else f"loss '{next(iter(losses))}' has no reference"
     if config.ref_model is not None and not compares:
-        reason = "reference_free is set" if config.reference_free else f"loss '{next(iter(losses))}' has no reference"
         raise ConfigError(f"trainer.ref_model = {config.ref_model!r}: {reason}; leave it out")
+    if config.precompute_ref and not compares:
+        raise ConfigError(f"trainer.precompute_ref = true: {reason}; leave it out")
+    if config.nll == "full" and not _sft_coef(config):
+        raise ConfigError(
+            "trainer.nll = 'full': the loss has no negative log-likelihood of chosen answers; set trainer.sft_coef, or "
+            "leave it out"
+        )
     if is_streamed and ("kto" in losses or config.precompute_ref):
         option, value = ("loss", "kto") if "kto" in losses else ("precompute_ref", "true")
         raise ConfigError(
@@ -124,6 +134,22 @@ def weights_of(config: DPOConfig) -> dict[str, float]:
             "trainer 'sft'"
         )
     return found
+
+
+def _check_owners(config: DPOConfig) -> None:
+    """Check that a loss reads each option that is set.
+
+    Raises:
+        ConfigError: an option differs from its default, and none of the losses reads it.
+    """
+    losses = weights_of(config)
+    for name, owners in OWNERS.items():
+        value = getattr(config, name)
+        is_set = bool(value) if name == "label_smoothing" else value != getattr(DPOConfig(), name)
+        if is_set and not {*losses} & {*owners}:
+            raise ConfigError(
+                f"trainer.{name} = {value!r}: loss '{next(iter(losses))}' has none; it belongs to {', '.join(owners)}"
+            )
 
 
 def _sft_coef(config: DPOConfig) -> float:

@@ -99,6 +99,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"sigmod": 1}}, "trainer.loss.sigmod: is no loss of pairs; the losses are sigmoid, robust"),
     ({"loss": {"hinge": 0}}, "trainer.loss.hinge = 0.0: a weight is a finite number above 0"),
     ({"loss": {"sft": 1}}, "has no loss of pairs; add one of sigmoid, .* or use the trainer 'sft'"),
+    ({"gamma": 1.0}, "trainer.gamma = 1.0: loss 'sigmoid' has none; it belongs to simpo"),
+    ({"loss": "simpo", "average": "sum"}, "trainer.average = 'sum': loss 'simpo' has none; it belongs to ipo"),
+    ({"desirable_weight": 2.0}, "trainer.desirable_weight = 2.0: loss 'sigmoid' has none; it belongs to kto"),
+    ({"loss": {"hinge": 1}, "undesirable_weight": 2.0}, "trainer.undesirable_weight = 2.0: loss 'hinge' has none"),
+    ({"nll": "full"}, "trainer.nll = 'full': the loss has no negative log-likelihood"),
+    ({"loss": "cpo", "precompute_ref": True}, "trainer.precompute_ref = true: loss 'cpo' has no reference"),
+    ({"reference_free": True, "precompute_ref": True}, "trainer.precompute_ref = true: reference_free is set"),
     ({"loss": {"hinge": 1, "sft": 1}, "sft_coef": 2}, "trainer.sft_coef = 2.0: trainer.loss has the term 'sft'"),
 ]
 
@@ -113,6 +120,24 @@ def test_prompts_of_an_encoder_decoder_have_no_likelihood(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"trainer\.nll = 'full': the prompts of an encoder-decoder"):
         make(tmp_path, make_t5(), loss="orpo", nll="full")
     assert next(make(tmp_path / "x", make_t5()).steps())["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_rows_longer_than_the_context_are_cut_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The context of this model is 64 tokens."""
+    rows = [
+        *ROWS,
+        {"prompt": "ab", "chosen": "c" * 70, "rejected": "d"},
+        {"prompt": "a" * 64, "chosen": "b", "rejected": "c"},
+    ]
+    trainer = make(tmp_path, make_gpt2(), rows)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "empty_answer=1" in said
+    assert "cut=1" in said
+    assert (len(trainer.rows), len(trainer.rows[-1].chosen.tokens)) == (len(ROWS) + 1, 64)
+    assert math.isfinite(next(trainer.steps())["loss/total"])
+    labelled = [*LABELLED, {"prompt": "ab", "completion": "c" * 70, "label": True}]
+    assert len(make(tmp_path / "kto", make_gpt2(), labelled, loss="kto").rows[-1].sample.tokens) == 64
+    assert "cut=1" in capsys.readouterr().err
 
 
 def test_defaults_follow_the_loss() -> None:
