@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import attrs
-
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 CENTERING = "Eisenstein et al. 2023, arXiv:2312.09244, eq. 2"
@@ -82,12 +80,4 @@ class ProcessRewardModelConfig(RewardModelConfig):
 
     combine: Literal["min", "product", "last"] = option(
         "min", "how the probabilities that the steps are correct become one number", source=LIGHTMAN
-    )
-
-
-def workload(config: RewardConfig | ProcessRewardConfig, num_prompts: int) -> Workload:
-    """Return the batch sizes of a run with these options, for `rlcore plan`."""
-    group = 2 if isinstance(config, RewardConfig) else 1
-    return attrs.evolve(
-        default_workload(config, num_prompts), batch_size=config.batch_size * group, group=group, num_scored=0
     )

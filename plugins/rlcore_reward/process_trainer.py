@@ -14,7 +14,7 @@ from rlcore.models.step_scorer import StepScorer
 from rlcore.protocols import SequenceScorer
 from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, SteppedSample, Trajectories
-from rlcore_reward.config import ProcessRewardConfig, workload
+from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
 
 
@@ -26,7 +26,6 @@ class ProcessRewardTrainer:
     architecture = "step_scorer"
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    workload = staticmethod(workload)
 
     def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
         self.config, self.run = config, run

@@ -57,7 +57,7 @@ def test_an_implicit_prompt_ends_between_words(one, other, prompt):
 
 
 def test_a_token_that_spans_the_boundary_belongs_to_both_answers(byte_tokenizer):
-    """TRL #1153, #1679 and #2054 count tokens of the prompt alone, which merge with those of the answer."""
+    """The prompt's last token merges with the answer's first: TRL #1153, #1679 and #2054, ArcticTraining #72."""
     (pair,) = build([{"prompt": "the ", "chosen": "cat", "rejected": "."}], byte_tokenizer, append_eos=False)
     whole = byte_tokenizer("the cat")["input_ids"]
     alone = byte_tokenizer("the ")["input_ids"]

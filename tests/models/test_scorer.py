@@ -45,7 +45,10 @@ def without_spare() -> Any:
 
 @torch.no_grad()
 def test_the_score_is_read_at_eos_even_where_the_tokenizer_pads_with_it() -> None:
-    """TRL's fallback sets pad = eos, and transformers then scores the token before EOS."""
+    """TRL's fallback sets pad = eos, and transformers then scores the token before EOS; gpt-neox #1285 likewise.
+
+    EOS is the tokenizer's own, not that of gpt2 for every model (torchrl #3887).
+    """
     scorer = build(make_gpt2(), tokenizer=make_tokenizer(pad_is_eos=True))
     assert (scorer.tokenizer.pad_token_id, scorer.model.config.pad_token_id) == (PAD, PAD)
     hidden = scorer.model.transformer(torch.tensor([WORDS[0]])).last_hidden_state[0]

@@ -33,6 +33,8 @@ def expected_loss(name: str, plain: Any, reference: Any, pairs: list[Pair]) -> t
             losses.append(-F.logsigmoid(0.1 * ((c.sum() - rc.sum()) - (r.sum() - rr.sum()))))
         elif name == "ipo":
             losses.append(((c.mean() - rc.mean()) - (r.mean() - rr.mean()) - 5) ** 2)
+        elif name == "ipo sum":
+            losses.append(((c.sum() - rc.sum()) - (r.sum() - rr.sum()) - 5) ** 2)
         elif name == "simpo":
             losses.append(-F.logsigmoid(2 * (c.mean() - r.mean()) - 0.5))
         elif name == "cpo":
@@ -46,12 +48,14 @@ def expected_loss(name: str, plain: Any, reference: Any, pairs: list[Pair]) -> t
     return torch.stack(losses).mean() + coef * likelihood / tokens
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "ipo", "simpo", "cpo", "orpo", "orpo full", "sum"])
+@pytest.mark.parametrize("name", ["sigmoid", "ipo", "ipo sum", "simpo", "cpo", "orpo", "orpo full", "sum"])
 def test_the_gradient_is_that_of_the_equation_in_any_split(tmp_path: Path, name: str) -> None:
+    """TRL #1265 and #1677: ipo compares means over tokens, unless told to compare sums."""
     model = make_llama()
     reference, plain = copy.deepcopy(model), perturbed(model)
-    options = {"sft_coef": 0.3} if name == "sigmoid" else {"nll": "full"} if name == "orpo full" else {}
-    loss = {"sigmoid": 1, "simpo": 2, "sft": 0.3} if name == "sum" else name.removesuffix(" full")
+    own = {"sigmoid": {"sft_coef": 0.3}, "orpo full": {"nll": "full"}, "ipo sum": {"average": "sum"}}
+    options: dict[str, Any] = own.get(name, {})
+    loss = {"sigmoid": 1, "simpo": 2, "sft": 0.3} if name == "sum" else name.split(maxsplit=1)[0]
     trainer = make(tmp_path, model, loss=loss, **options)
     if trainer.config.precompute_ref:
         trainer.reference.precompute()

@@ -45,6 +45,7 @@ def test_a_path_is_a_reference(tmp_path: Path) -> None:
 
 
 def test_the_table_is_the_same_bit_for_bit_on_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL #6403 crashes when it precomputes with ZeRO: a wrapped module needs as many passes on each rank."""
     trainer = make(tmp_path, make_gpt2(), batch_size=3)
     trainer.reference.precompute()
     ranks, found = trainer.run.ranks, []

@@ -18,7 +18,7 @@ from rlcore.models.scorer import build_sequence_scorer
 from rlcore.rewards import Rewards
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt
-from rlcore_reward.config import ProcessRewardConfig, ProcessRewardModelConfig, RewardConfig, workload
+from rlcore_reward.config import ProcessRewardModelConfig
 from rlcore_reward.loss import combine_steps, step_loss
 from rlcore_reward.process_reward_model import ProcessRewardModel
 from rlcore_reward.process_trainer import stack_steps
@@ -130,12 +130,6 @@ def test_rows_longer_than_the_context_are_left_out_or_cut_on_purpose(
         result = train(tmp_path, given, data={"max_sample_tokens": limit}, run={"steps": 1, "name": f"r{limit}"})
         assert ("longer_than_max_length=2" in capsys.readouterr().err) == (kept == 6)
         assert result.metrics["progress/epoch"] == pytest.approx(3 / kept)
-
-
-def test_the_workload_counts_sequences() -> None:
-    pairs, steps = workload(RewardConfig(batch_size=8), 0), workload(ProcessRewardConfig(batch_size=8), 0)
-    assert (pairs.batch_size, pairs.group) == (16, 2)
-    assert (steps.batch_size, steps.group) == (8, 1)
 
 
 def test_what_is_no_process_reward_model_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ def test_held_out_accuracy_rises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pad_is_eos", [False, True])
 @pytest.mark.parametrize("peft", [None, {"type": "lora", "r": 2}])
 def test_the_saved_model_scores_the_same_in_plain_transformers(tmp_path: Path, peft: Any, pad_is_eos: bool) -> None:
-    """Heads are lost or drawn anew on saving, above all with LoRA: TRL #1379, transformers #26160, peft #577."""
+    """Heads are lost or drawn anew on saving or loading, above all with LoRA.
+
+    TRL #1379, transformers #26160, peft #577, sentence-transformers #3980, OpenRLHF #1342.
+    """
     model: dict[str, Any] = {"path": make_llama(), **({"peft": peft} if peft else {})}
     result = train(tmp_path, model=model, tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))
     pairs = result.run.samples[:3]
