@@ -207,9 +207,16 @@ def _given(rows: Sequence[Any]) -> Tensor | None:
     """Return the log-probs of a reference that rows come with: float[rows, 2]; None if they have none.
 
     Raises:
-        DataError: only some rows have them.
+        DataError: only some rows have them, or an answer has lost its end since they were computed.
     """
-    given = [row.ref_logprobs for row in rows if isinstance(row, Pair) and row.ref_logprobs is not None]
+    pairs = [row for row in rows if isinstance(row, Pair) and row.ref_logprobs is not None]
+    given = [pair.ref_logprobs for pair in pairs]
+    if cut := sum(not (pair.chosen.ended and pair.rejected.ended) for pair in pairs):
+        raise DataError(
+            f"{cut} of {len(rows)} rows have log-probs of a reference (ref_chosen_logps, ref_rejected_logps) for whole "
+            "answers, whose ends data.max_sample_tokens or the model's context cuts off; remove these rows, or these "
+            "columns from all"
+        )
     if 0 < len(given) < len(rows):
         raise DataError(
             f"{len(given)} of {len(rows)} rows have log-probs of a reference (ref_chosen_logps, ref_rejected_logps); "

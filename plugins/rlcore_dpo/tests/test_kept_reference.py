@@ -70,6 +70,13 @@ def test_a_table_whose_numbers_the_model_does_not_give_is_computed_again(
     assert computed == [10, 10]
 
 
+def test_log_probs_of_whole_answers_are_refused_for_answers_that_are_cut(tmp_path: Path) -> None:
+    given = [{**row, "ref_chosen_logps": -1.0, "ref_rejected_logps": -2.0} for row in ROWS]
+    long = {**given[0], "chosen": "c" * 70}  # the model's context is 64 tokens
+    with pytest.raises(DataError, match=r"1 of 11 rows have log-probs .*the model's context cuts off"):
+        make(tmp_path, make_gpt2(), [*given, long])
+
+
 def test_log_probs_of_the_rows_replace_the_reference(tmp_path: Path, computed: list[int]) -> None:
     other = perturbed(make_gpt2())
     plain = make(tmp_path, make_gpt2()).rows
