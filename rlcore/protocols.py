@@ -198,7 +198,8 @@ class Sampler(Protocol):
         Returns:
             B sequences on the policy's device; row i continues prompt i. `ended` is True only if EOS or a stop sequence
             was sampled. The columns `logprobs` (log softmax(logits / temperature), of the whole vocabulary; with
-            temperature 1 if sampling is greedy) and `values` are optional; the trainer computes missing ones.
+            temperature 1 if sampling is greedy) and `values` are optional; the trainer computes its own
+            and compares the log-probs with them.
         """
         ...
 

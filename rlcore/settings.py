@@ -51,8 +51,8 @@ class SamplingConfig:
     batch_size: int = option(0, "prompts continued at once; 0: all", ge=0, unit="sequences")
     reused_logprobs: bool = option(
         True,
-        "trainers use the log-probs and values of the sampler where they equal the policy's up to rounding; false "
-        "computes them again",
+        "trainers use the log-probs and values of the built-in sampler where they equal the policy's up to rounding; "
+        "false computes them again",
     )
 
     @property

@@ -35,6 +35,11 @@ def build_sampler(config: SamplerConfig) -> Sampler:
     return partial(sample, options=config)
 
 
+def is_builtin(sampler: Callable[..., Trajectories]) -> bool:
+    """Return whether a sampler is the built-in one, which samples from the policy it receives, and is not wrapped."""
+    return isinstance(sampler, partial) and sampler.func is sample
+
+
 def sample(
     policy: Policy,
     prompts: Sequence[Prompt] | Sequence[str],

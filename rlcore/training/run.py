@@ -24,6 +24,7 @@ from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Learner, Policy, RolloutStore, Sampler, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
+from rlcore.sampling.sampler import is_builtin
 from rlcore.settings import OptimizerConfig, SamplingConfig
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
@@ -312,12 +313,13 @@ class Run(RunData):
     def samples_exactly(self) -> bool:
         """Return whether the sampler's log-probs can replace the trainer's own: exact policy, full precision.
 
-        In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate.
+        In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate. Those
+        of another sampler than the built-in one may be of other weights, and are never taken for the trainer's.
         """
         low_precision = self.config.model.get("sampling_dtype") is not None
         gen = self.config.gen
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
-        return gen.reused_logprobs and is_policy and self.is_full_precision
+        return gen.reused_logprobs and is_policy and self.is_full_precision and is_builtin(self.sampler)
 
     @property
     def is_full_precision(self) -> bool:

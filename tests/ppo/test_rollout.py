@@ -100,10 +100,19 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
         assert metrics["policy/clip_fraction"] == metrics["value/clip_fraction"] == 0
 
 
-@pytest.mark.parametrize(("gen", "rescored"), [({}, False), ({"temperature": 0.7}, False), ({"top_k": 5}, True)])
-def test_what_the_sampler_says_is_taken_where_sampling_is_plain_and_rescored_elsewhere(
-    make_trainer: Make, tiny_gpt2: PreTrainedModel, gen: dict[str, Any], rescored: bool
+@pytest.mark.parametrize(
+    ("gen", "builtin", "rescored"),
+    [({}, True, False), ({"temperature": 0.7}, True, False), ({"top_k": 5}, True, True), ({}, False, True)],
+)
+def test_what_the_built_in_sampler_says_is_taken_where_sampling_is_plain_and_rescored_elsewhere(
+    make_trainer: Make,
+    tiny_gpt2: PreTrainedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    gen: dict[str, Any],
+    builtin: bool,
+    rescored: bool,
 ) -> None:
+    monkeypatch.setattr("rlcore.training.run.is_builtin", lambda _: builtin)
     trainer = make_ppo(make_trainer, tiny_gpt2, gen=gen)
     sampler = trainer.run.sampler
 
