@@ -38,7 +38,7 @@ def compare(scores: Tensor, size: int, *, baseline: str, scale: str) -> Groups:
         baseline: "mean" or "loo".
         scale: "group", "batch" or "none".
     """
-    grouped = scores.view(-1, size)
+    grouped = scores.view(len(scores) // size, size)
     known = ~grouped.isnan()
     count = known.sum(1, keepdim=True)
     filled = grouped.where(known, 0.0)
@@ -57,20 +57,25 @@ def compare(scores: Tensor, size: int, *, baseline: str, scale: str) -> Groups:
     return Groups(torch.where(has_spread[:, None], difference, 0.0).flatten(), has_spread, deviation)
 
 
-def compare_each(columns: Tensor, weights: Tensor, size: int, *, baseline: str) -> Groups:
+def compare_each(columns: Tensor, weights: Tensor, added: Tensor, size: int, *, baseline: str) -> Groups:
     """Return the weighted sum of the advantages of each reward function, divided by its deviation over all responses.
+
+    Before the division, each response receives what is added to its score less the baseline of its group, so that a
+    penalty has the unit of the deviation of a reward function.
 
     Args:
         columns: float64[P * G, K], the scores of K functions; NaN where one does not apply.
         weights: float64[K].
+        added: float64[P * G], such as penalties; NaN for a response without a score.
         size: G.
         baseline: "mean" or "loo".
 
     Source: GDPO, arXiv:2601.05242.
     """
     parts = [compare(column, size, baseline=baseline, scale="group") for column in columns.unbind(1)]
-    total = torch.stack([part.advantages for part in parts], 1) @ weights
-    has_spread = torch.stack([part.has_spread for part in parts]).any(0)
+    penalties = compare(added, size, baseline=baseline, scale="none")
+    total = torch.stack([part.advantages for part in parts], 1) @ weights + penalties.advantages
+    has_spread = torch.stack([part.has_spread for part in (*parts, penalties)]).any(0)
     scored = ~columns.isnan().all(1)
     total = torch.where(scored, total / (_deviation(total[scored]) + EPSILON), 0.0)
     return Groups(total, has_spread, torch.stack([part.deviation for part in parts]).mean(0))
@@ -80,6 +85,21 @@ def weighted_sum(columns: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sum over functions that apply, NaN where none does: float64[B, K] -> float64[B]."""
     total = (columns.nan_to_num(0.0) * weights).sum(1)
     return torch.where(columns.isnan().all(1), torch.nan, total)
+
+
+def level(numbers: Tensor, size: int, *, tolerance: Tensor) -> Tensor:
+    """Return the numbers of each group, all of them its lowest where they differ by rounding only: float64[P * G].
+
+    Args:
+        numbers: float64[P * G]; NaN where there is none.
+        size: G.
+        tolerance: float64[P], largest difference that counts as rounding.
+    """
+    grouped = numbers.view(len(numbers) // size, size)
+    known = ~grouped.isnan()
+    lowest = grouped.where(known, torch.inf).amin(1)
+    is_level = grouped.where(known, -torch.inf).amax(1) - lowest <= tolerance
+    return torch.where(is_level[:, None] & known, lowest[:, None], grouped).flatten()
 
 
 def overlong(lengths: Tensor, *, longest: int, buffer: float, penalty: float) -> Tensor:

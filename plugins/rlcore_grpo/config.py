@@ -8,7 +8,6 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.config import Workload, config, default_workload, option
-from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 GRPO = "Shao et al. 2024, arXiv:2402.03300"
@@ -70,13 +69,14 @@ class GRPOConfig(BatchOptions):
     )
     combine: Literal["sum", "normalize_then_sum"] = option(
         "sum",
-        "several reward functions: their weighted sum is compared, or each is compared by itself and then summed",
+        "several reward functions: their weighted sum is compared, or each is compared by itself and then summed, with "
+        "penalties and divided by the deviation of the round",
         source="GDPO, arXiv:2601.05242",
     )
     zero_spread: Literal["keep", "drop", "refill"] = option(
         _of_preset("zero_spread", "keep"),
-        "groups whose scores are all equal: `keep` them, with advantages of 0; `drop` them; `refill`: drop them and "
-        "sample other prompts in their place",
+        "groups whose scores before the KL are all equal: `keep` them, with advantages of 0 or of the KL in the score; "
+        "`drop` them; `refill`: drop them and sample other prompts in their place",
         source=DAPO,
     )
     refill_batches: int = option(10, "most times a round samples again to refill dropped groups", ge=1)
@@ -149,58 +149,21 @@ class GRPOConfig(BatchOptions):
         "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"
     ] = option(
         "off",
-        "weights for responses whose sampler computes other log-probs than the trainer",
+        "weights for responses whose sampler computes other log-probs than the trainer, from a forward pass of the "
+        "trainer before it learns",
         source="arXiv:2503.14286",
     )
     is_low: float = option(0.0, "smallest such weight", ge=0)
     is_high: float = option(2.0, "largest such weight", gt=0)
     off_policy_mask: float | None = option(
         None,
-        "leave out responses with a negative advantage whose mean log-prob has fallen by more than this since they "
-        "were sampled; null: none",
+        "leave out responses with a negative advantage whose mean log-prob is lower than the sampler's by more than "
+        "this; null: none",
         gt=0, unit="nats", source=DEEPSEEK,
     )  # fmt: skip
     optimizer: OptimizerConfig = option(
         OptimizerConfig(lr=1e-6), "optimizer, learning-rate schedule, gradient clipping"
     )
-
-
-def check(config: GRPOConfig, world: int) -> None:
-    """Check options against each other.
-
-    Raises:
-        ConfigError: two options contradict each other; the message names the one to change.
-    """
-    size, num_prompts = config.num_generations, config.rollouts // config.num_generations
-    if size < 2:
-        raise ConfigError(
-            f"trainer.num_generations = {size}: a response is compared with others to its prompt; set at least 2"
-        )
-    if config.rollouts % size:
-        raise ConfigError(
-            f"trainer.rollouts = {config.rollouts}: is not a multiple of trainer.num_generations = {size}; set it to "
-            f"{max(num_prompts, 1) * size} or {(num_prompts + 1) * size}"
-        )
-    if num_prompts < world:
-        raise ConfigError(
-            f"trainer.rollouts = {config.rollouts}: these are {num_prompts} groups, and each of the {world} processes "
-            "needs one; raise it, or lower trainer.num_generations"
-        )
-    if config.minibatches > num_prompts:
-        raise ConfigError(
-            f"trainer.minibatches = {config.minibatches}: a round has {num_prompts} groups; set at most as many"
-        )
-    if config.kl_coef and config.kl_in == "loss" and config.kl_estimator == "k1":
-        raise ConfigError(
-            "trainer.kl_estimator = 'k1': its gradient in the loss is 0 on average; use k2 or k3, or kl_in: reward"
-        )
-    if config.sync_ref_every and not config.kl_coef:
-        raise ConfigError(
-            f"trainer.sync_ref_every = {config.sync_ref_every}: without trainer.kl_coef there is no reference; set it "
-            "above 0, or leave this out"
-        )
-    if config.is_low > config.is_high:
-        raise ConfigError(f"trainer.is_low = {config.is_low}: is above trainer.is_high = {config.is_high}")
 
 
 def workload(config: GRPOConfig, num_prompts: int) -> Workload:
@@ -224,3 +187,10 @@ def is_rescored(config: GRPOConfig) -> bool:
         or config.is_correction != "off"
         or config.top_entropy < 1
     )
+
+
+def doubted(config: GRPOConfig) -> str:
+    """Return the option because of which the sampler's log-probs are compared with the trainer's; "" without one."""
+    if config.is_correction != "off":
+        return f"trainer.is_correction = {config.is_correction!r}"
+    return "" if config.off_policy_mask is None else f"trainer.off_policy_mask = {config.off_policy_mask:g}"

@@ -121,6 +121,24 @@ def correction(
     return weight.clamp(low, high) if action == "truncate" else weight.where(inside, 0.0)
 
 
+def off_policy(
+    logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor, advantages: Tensor, *, threshold: float
+) -> Tensor:
+    """Return the responses with A < 0 and mean_t (log pi_sampler - log pi) above `threshold`: bool[B, 1].
+
+    Args:
+        logprobs: float[B, T], of the policy that learns.
+        sampled_logprobs: float[B, T], the sampler's.
+        mask: bool[B, T].
+        advantages: float[B, 1].
+        threshold: in nats.
+
+    Source: DeepSeek-V3.2, arXiv:2512.02556.
+    """
+    fallen = torch.where(mask, sampled_logprobs - logprobs, 0.0).sum(1, keepdim=True)
+    return (advantages < 0) & (fallen / mask.sum(1, keepdim=True).clamp(min=1) > threshold)
+
+
 def uncertain(entropies: Tensor, mask: Tensor, *, share: float) -> Tensor:
     """Return the tokens with the highest entropies: those at or above the quantile 1 - share of all that count.
 

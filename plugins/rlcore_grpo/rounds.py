@@ -6,16 +6,43 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+import attrs
 import torch
 
 from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.training import Order, Run, Scored, gather_round, put_through, rollout_health
-from rlcore.types import Metrics, Trajectories, grouped
-from rlcore_grpo.advantages import Groups, compare, compare_each, overlong, weighted_sum
-from rlcore_grpo.config import GRPOConfig, is_rescored
+from rlcore.types import Metrics, Prompt, Trajectories, grouped
+from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong, weighted_sum
+from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
+from rlcore_grpo.constraints import check_sampling
 from rlcore_grpo.loss import correction
+
+ROUNDING, LOW_PRECISION_ROUNDING = 1e-5, 1e-2
+"""Mean difference of two responses' KL, in nats per token, up to which rounding explains it."""
+
+
+@attrs.frozen(eq=False)
+class _Sampled:
+    """Groups of a round that were sampled together.
+
+    Attributes:
+        batch: their responses, the same on every rank.
+        table: float64[B, K], the score of each by each reward function.
+        groups: their comparison without the KL, by which groups without spread are found.
+        own: the rows that this rank sampled.
+    """
+
+    batch: Trajectories
+    table: torch.Tensor
+    groups: Groups
+    own: Sequence[int]
+
+    @property
+    def num_learning(self) -> int:
+        """Number of groups with spread."""
+        return int(self.groups.has_spread.sum())
 
 
 class Rounds:
@@ -31,69 +58,91 @@ class Rounds:
         self.config, self.run, self._policy = config, run, policy
         self.num_prompts = config.rollouts // config.num_generations
         self.order = Order(len(run.prompts), run.config.run.seed)
-        gen = run.config.gen
-        if config.is_correction != "off" and (gen.top_k or gen.top_p < 1):
-            raise ConfigError(
-                f"trainer.is_correction = '{config.is_correction}': with gen.top_k or gen.top_p the log-probs of "
-                "sampler and trainer are those of different distributions; leave these options out, or set it to off"
-            )
+        check_sampling(config, run.config.gen)
+        self._doubted = doubted(config)
+        self._nothing: tuple[Trajectories, Scored]
 
     def sample(self) -> tuple[Trajectories, Metrics]:
         """Return a round with advantages, and its metrics; with `zero_spread: refill`, groups are sampled anew.
 
         Metrics of rewards and lengths, and the fraction of groups without spread, are about the prompts sampled first,
-        so that refilling does not change what they mean.
+        so that refilling does not change what they mean. Advantages are about the round as it is learned from: `scale:
+        batch` divides by the deviation of all its responses, and not of those that were sampled together.
 
         Returns:
             responses with the columns `advantages` (float[B]) and `counts` (bool[B], whether the loss counts them), and
             those of `_scored`; the same on every rank.
         """
-        config, size = self.config, self.config.num_generations
-        batch, groups, metrics = self._sample(self.num_prompts)
-        metrics["group/zero_spread_fraction"] = 1.0 - float(groups.has_spread.double().mean())
-        metrics["group/reward_std_mean"] = float(groups.deviation.mean())
+        config = self.config
+        first, metrics = self._sample(self.num_prompts)
+        metrics["group/zero_spread_fraction"] = 1.0 - float(first.groups.has_spread.double().mean())
+        metrics["group/reward_std_mean"] = float(first.groups.deviation.mean())
+        parts = [first]
+        missing = self.num_prompts - first.num_learning
+        while config.zero_spread == "refill" and missing and len(parts) <= config.refill_batches:
+            parts.append(self._sample(missing)[0])
+            missing -= parts[-1].num_learning
+        batch = self._with_advantages(parts)
         if config.zero_spread == "keep":
-            if not groups.has_spread.any():
+            if not batch["advantages"].any():
                 self.run.warn_once("grpo", "no group of a round has two different scores, so it teaches nothing")
             return batch, metrics | {"group/dropped": 0.0}
-        kept, dropped, refills = [batch.rows(_rows(groups, size))], int((~groups.has_spread).sum()), 0
-        missing = self.num_prompts - int(groups.has_spread.sum())
-        while config.zero_spread == "refill" and missing and refills < config.refill_batches:
-            more, groups, _ = self._sample(max(missing, self.run.ranks.world))
-            kept.append(more.rows(_rows(groups, size)[: missing * size]))
-            dropped += int((~groups.has_spread).sum())
-            missing -= min(missing, int(groups.has_spread.sum()))
-            refills += 1
         if config.zero_spread == "refill":
-            metrics["group/refill_rounds"] = float(refills)
+            metrics["group/refill_rounds"] = float(len(parts) - 1)
             if missing:
                 self.run.warn_once(
                     "grpo",
                     "a round stays smaller than trainer.rollouts: too few groups have two different scores within "
                     "trainer.refill_batches; the prompts are too easy or too hard",
                 )
-        return Trajectories.concat(kept), metrics | {"group/dropped": float(dropped)}
+        dropped = sum(len(part.groups.has_spread) - part.num_learning for part in parts)
+        return batch, metrics | {"group/dropped": float(dropped)}
 
-    def _sample(self, num_prompts: int) -> tuple[Trajectories, Groups, Metrics]:
+    def _with_advantages(self, parts: Sequence[_Sampled]) -> Trajectories:
+        """Return the responses that are learned from, of all parts, compared with each other."""
+        config = self.config
+        learning = [
+            grouped((part.groups.has_spread | (config.zero_spread == "keep")).nonzero()[:, 0], config.num_generations)
+            for part in parts
+        ]
+        batch = Trajectories.concat([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
+        table = torch.cat([part.table[rows] for part, rows in zip(parts, learning, strict=True)])
+        advantages = self._compared(batch, table, kl=True).advantages
+        shares = advantages.split([len(rows) for rows in learning])
+        for back, part, rows, share in zip(range(len(parts), 0, -1), parts, learning, shares, strict=True):
+            whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, share)
+            self.run.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
+        counts = batch["has_score"] & (batch.ended | (not config.mask_truncated))
+        return batch.with_columns(advantages=advantages.to(batch.tokens.device, torch.float32), counts=counts)
+
+    def _sample(self, num_prompts: int) -> tuple[_Sampled, Metrics]:
         """Sample and score so many groups, all of which are returned."""
         run, size = self.run, self.config.num_generations
         indices = self.order.take(num_prompts)
-        rows = run.ranks.share(num_prompts * size, group=size)
+        own = run.ranks.share(num_prompts * size, group=size)
         begun = time.perf_counter()
-        batch, scored = run.rollout([run.prompts[indices[row // size]] for row in rows], group=size)
-        batch = self._scored(batch)
-        table = self._table(rows, scored)
+        batch, scored = self._rollout([run.prompts[indices[row // size]] for row in own])
+        table = self._table(own, scored)
         batch, metrics = gather_round(run, batch, scored, group=size)
-        groups = self._compared(batch, table)
-        run.rollouts.note("advantage", groups.advantages[list(rows)].tolist())
-        counts = batch["has_score"] & (batch.ended | (not self.config.mask_truncated))
-        batch = batch.with_columns(advantages=groups.advantages.to(batch.tokens.device, torch.float32), counts=counts)
         sample_s = scored.times["time/sample_s"]
         metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
         if "kl" in batch:
             metrics["kl/mean"] = float(batch["kl"].mean())
             rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
-        return batch, groups, metrics
+        return _Sampled(batch, table, self._compared(batch, table, kl=False), own), metrics
+
+    def _rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
+        """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""
+        if not prompts:
+            self.run.rollouts.add([], *self._nothing, group=self.config.num_generations)
+            return self._nothing
+        batch, scored = self.run.rollout(prompts, group=self.config.num_generations)
+        batch = self._scored(batch)
+        nothing = attrs.evolve(
+            scored, outputs=[], scores=scored.scores[:0], dense=None, by_name={name: [] for name in scored.by_name}
+        )
+        self._nothing = batch.rows(torch.zeros(0, dtype=torch.long)), nothing
+        return batch, scored
 
     def _table(self, rows: Sequence[int], scored: Scored) -> torch.Tensor:
         """Return the score of each response by each reward function, in the order of the round: float64[B, K]."""
@@ -101,7 +150,8 @@ class Rounds:
         whole = sorted(self.run.ranks.gather(list(zip(rows, scores, strict=True))))
         return torch.tensor([row for _, row in whole], dtype=torch.float64)
 
-    def _compared(self, batch: Trajectories, table: torch.Tensor) -> Groups:
+    def _compared(self, batch: Trajectories, table: torch.Tensor, *, kl: bool) -> Groups:
+        """Compare the responses of each group, with or without a KL that is part of their scores."""
         config, size, rewards = self.config, self.config.num_generations, self.run.reward_fn
         weights = torch.tensor([each.weight for each in rewards.functions] if rewards else [], dtype=torch.float64)
         added = torch.zeros(len(table), dtype=torch.float64)
@@ -110,14 +160,24 @@ class Rounds:
                 batch.num_actions.cpu(), longest=self.run.config.gen.max_new_tokens, buffer=config.overlong_buffer,
                 penalty=config.overlong_penalty,
             )  # fmt: skip
-        if config.kl_coef and config.kl_in == "reward":
-            added -= config.kl_coef * batch["kl"].cpu().double()
-        if added.any():
-            added = added.masked_fill(table.isnan().all(1), math.nan)
-            table, weights = torch.cat([table, added[:, None]], 1), torch.cat([weights, weights.new_ones(1)])
+        unscored = table.isnan().all(1)
+        if kl and config.kl_coef and config.kl_in == "reward":
+            added -= config.kl_coef * self._kl(batch, unscored)
+        added = added.masked_fill(unscored, math.nan)
         if config.combine == "normalize_then_sum":
-            return compare_each(table, weights, size, baseline=config.baseline)
-        return compare(weighted_sum(table, weights), size, baseline=config.baseline, scale=config.scale)
+            return compare_each(table, weights, added, size, baseline=config.baseline)
+        return compare(weighted_sum(table, weights) + added, size, baseline=config.baseline, scale=config.scale)
+
+    def _kl(self, batch: Trajectories, unscored: torch.Tensor) -> torch.Tensor:
+        """Return the KL of each response, the same in a group if it differs there by rounding only: float64[B].
+
+        Otherwise rounding would give advantages to responses with equal rewards, and a scale would enlarge them.
+        """
+        size = self.config.num_generations
+        longest = batch.num_actions.cpu().view(len(batch) // size, size).amax(1)
+        rounding = ROUNDING if self.run.is_full_precision else LOW_PRECISION_ROUNDING
+        kl = batch["kl"].cpu().double().masked_fill(unscored, math.nan)
+        return level(kl, size, tolerance=rounding * longest.double())
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories) -> Trajectories:
@@ -128,11 +188,12 @@ class Rounds:
         config, run = self.config, self.run
         if "logprobs" in batch:
             batch = batch.rename(logprobs="sampler_logprobs")
-        elif config.is_correction != "off":
-            raise ConfigError(f"trainer.is_correction = '{config.is_correction}': the sampler returns no log-probs")
+        elif self._doubted:
+            raise ConfigError(f"{self._doubted}: the sampler returns no log-probs")
         if not is_rescored(config):
             return batch.with_only(*({"sampler_logprobs"} & set(batch.columns)))
-        if run.samples_exactly and "sampler_logprobs" in batch and config.top_entropy == 1:
+        is_known = run.samples_exactly and "sampler_logprobs" in batch and not self._doubted
+        if is_known and config.top_entropy == 1:
             batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
         else:
             batch = self._put_through(batch, self._rescored)
@@ -163,7 +224,3 @@ class Rounds:
         kl = ops.kl_estimate(part["old_logprobs"], reference, estimator=estimator)
         kl = kl.masked_fill(~part.action_mask, 0.0).sum(1)
         return part.with_columns(ref_logprobs=reference, kl=kl)
-
-
-def _rows(groups: Groups, size: int) -> torch.Tensor:
-    return grouped(groups.has_spread.nonzero()[:, 0], size)

@@ -14,8 +14,9 @@ from rlcore import ops
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Run, check_logprob_gap, disable_dropout, minibatches, warn_of_bias
 from rlcore.types import Metrics, Trajectories, grouped
-from rlcore_grpo.config import GRPOConfig, check, workload
-from rlcore_grpo.loss import cispo_loss, clipped_loss, ratios, sapo_loss, token_weights, uncertain
+from rlcore_grpo.config import GRPOConfig, workload
+from rlcore_grpo.constraints import check
+from rlcore_grpo.loss import cispo_loss, clipped_loss, off_policy, ratios, sapo_loss, token_weights, uncertain
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
 
@@ -153,8 +154,10 @@ class GRPOTrainer:
         if "is_weights" in part:
             policy = policy * part["is_weights"]
         if config.off_policy_mask is not None:
-            fallen = (torch.where(mask, old - logprobs.detach(), 0.0).sum(1) / part.num_actions.clamp(min=1))[:, None]
-            policy = policy.masked_fill((advantages < 0) & (fallen > config.off_policy_mask), 0.0)
+            gone = off_policy(
+                logprobs.detach(), part["sampler_logprobs"], mask, advantages, threshold=config.off_policy_mask
+            )
+            policy = policy.masked_fill(gone, 0.0)
         if "learns" in part:
             policy = policy.where(part["learns"], 0.0)
         loss, metrics = policy, {"loss/policy": policy, **self._metrics(ratio, logprobs, old, advantages)}

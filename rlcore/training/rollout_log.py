@@ -35,14 +35,15 @@ class Rollouts:
         self._limit = {"none": 0, "all": None}[keep] if isinstance(keep, str) else keep
         self._ranks, self._lines = ranks, JsonLines(folder / "rollouts.jsonl")
         self._rows: list[tuple[tuple[int, ...], Row]] = []
-        self._last: list[Row] = []
+        self._batches: list[list[Row]] = []
         self._num_calls, self._num_groups, self._is_paused = 0, 0, False
 
     def add(self, prompts: Sequence[Prompt], batch: Trajectories, scored: Scored, *, group: int = 1) -> None:
         """Collect a batch that this rank sampled for training; `group` consecutive rows continue one prompt."""
         if self._is_paused:
             return
-        self._last, first = [], self._num_groups
+        batch_rows, first = list[Row](), self._num_groups
+        self._batches.append(batch_rows)
         self._num_calls += 1
         self._num_groups += -(-len(prompts) // group) * self._ranks.world if group > 1 else 0
         room = len(prompts) if self._limit is None else min(self._limit - len(self._rows), len(prompts))
@@ -61,12 +62,18 @@ class Rollouts:
             row |= {name: values[i] for name, values in columns.items()}
             if columns_of_prompt := {name: value for name, value in prompt.columns.items() if is_plain(value)}:
                 row["columns"] = columns_of_prompt
-            self._last.append(row)
+            batch_rows.append(row)
             self._rows.append(((self._num_calls, i // group, self._ranks.rank, i % group), row))
 
-    def note(self, name: str, values: Sequence[float]) -> None:
-        """Add a number, such as the advantage, to each completion of the last batch that `add` received."""
-        for row, value in zip(self._last, values, strict=False):  # the first ones may be all that are kept
+    def note(self, name: str, values: Sequence[float], *, back: int = 1) -> None:
+        """Add a number, such as the advantage, to each completion of a batch that `add` received since `write`.
+
+        Args:
+            name: the name of the column.
+            values: one for each completion.
+            back: 1 for the last batch, 2 for the one before, and so on.
+        """
+        for row, value in zip(self._batches[-back], values, strict=False):  # the first ones may be all that are kept
             row[name] = value
 
     @contextmanager
@@ -80,7 +87,7 @@ class Rollouts:
 
     def write(self, step: int) -> None:
         """Write the completions that all ranks have collected since the last call; all ranks call this together."""
-        mine, self._rows, self._last = self._rows, [], []
+        mine, self._rows, self._batches = self._rows, [], []
         self._num_calls = self._num_groups = 0
         if self._limit == 0:
             return

@@ -37,7 +37,9 @@ def gather_round(
     Raises:
         RewardError: fewer than `at_least` responses have a score.
     """
-    has_score = torch.tensor([score is not None for score in scored.totals], device=batch.tokens.device)
+    has_score = torch.tensor(
+        [score is not None for score in scored.totals], dtype=torch.bool, device=batch.tokens.device
+    )
     batch = run.ranks.gather_batch(batch.with_columns(scores=scored.scores, **{HAS_SCORE: has_score}), group=group)
     metrics, kept = rollout_metrics(batch, scored, run.ranks), batch[HAS_SCORE]
     num_kept = int(kept.sum())

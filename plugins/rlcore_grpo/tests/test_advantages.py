@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from rlcore_grpo.advantages import compare, compare_each, overlong, weighted_sum
+from rlcore_grpo.advantages import compare, compare_each, level, overlong, weighted_sum
 
 NAN = math.nan
 
@@ -103,11 +103,34 @@ def test_a_group_does_not_depend_on_the_others_or_on_its_place() -> None:
 def test_functions_are_compared_by_themselves_and_then_summed() -> None:
     columns = torch.tensor([[1.0, 0.0], [3.0, 200.0], [2.0, 100.0], [2.0, 100.0]], dtype=torch.float64)
     weights = torch.tensor([1.0, 0.5], dtype=torch.float64)
-    seen = compare_each(columns, weights, 2, baseline="mean").advantages
+    seen = compare_each(columns, weights, torch.zeros(4), 2, baseline="mean").advantages
     one, two = 1 / (math.sqrt(2) + 1e-4), 100 / (math.sqrt(20000) + 1e-4)
     total = [-(one + two / 2), one + two / 2, 0.0, 0.0]
     deviation = statistics.stdev(total) + 1e-4
     assert seen.tolist() == pytest.approx([x / deviation for x in total], abs=1e-12)
+
+
+@pytest.mark.parametrize(("baseline", "factor"), [("mean", 1.0), ("loo", 2.0)])
+def test_penalties_are_added_to_the_sum_of_compared_functions(baseline: str, factor: float) -> None:
+    """The larger a penalty is, the more of the advantages is its own; a column of its own would cancel its size.
+
+    In groups of 2, the others' mean is twice as far as the group's.
+    """
+    columns, one = scores(1, 3, 2, 2)[:, None], 1 / (math.sqrt(2) + 1e-4)
+    for size in (0.01, 10.0):
+        added = scores(0, -size, 0, -size)
+        seen = compare_each(columns, scores(1), added, 2, baseline=baseline).advantages
+        total = [factor * x for x in (-one + size / 2, one - size / 2, size / 2, -size / 2)]
+        deviation = statistics.stdev(total) + 1e-4
+        assert seen.tolist() == pytest.approx([x / deviation for x in total], abs=1e-12)
+
+
+def test_numbers_that_differ_by_rounding_are_the_same_in_their_group() -> None:
+    numbers = scores(1.0, 1.0 + 1e-6, 2.0, 2.5, NAN, 3.0)
+    seen = level(numbers, 2, tolerance=scores(1e-5, 1e-5, 1e-5))
+    assert seen[:4].tolist() == [1.0, 1.0, 2.0, 2.5]
+    assert bool(seen[4].isnan())
+    assert seen[5] == 3.0
 
 
 def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:

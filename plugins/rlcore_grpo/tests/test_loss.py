@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore_grpo.loss import cispo_loss, clipped_loss, correction, ratios, sapo_loss, token_weights, uncertain
+from rlcore_grpo.loss import (
+    cispo_loss,
+    clipped_loss,
+    correction,
+    off_policy,
+    ratios,
+    sapo_loss,
+    token_weights,
+    uncertain,
+)
 
 GARBAGE = 999.0
 MASK = torch.tensor([[True, True, False], [True, False, False]])
@@ -116,6 +125,16 @@ def test_a_long_response_is_masked_by_its_sum_and_not_by_its_mean() -> None:
     assert correction(old, torch.zeros_like(old), mask, kind="geometric_mask", **bounds).sum() == 200
     same = correction(old, old, mask, kind="sequence_mask", **bounds)
     assert same.unique().tolist() == [1.0]
+
+
+def test_bad_responses_whose_mean_log_prob_fell_are_off_policy() -> None:
+    # Mean falls: (.2 + .4) / 2 = .3, .3, and of the one token that counts .1.
+    sampled = numbers([-1.0, -1.0], [-1.0, -1.0], [-1.0, GARBAGE])
+    logprobs = numbers([-1.2, -1.4], [-1.2, -1.4], [-1.1, -GARBAGE])
+    mask = torch.tensor([[True, True], [True, True], [True, False]])
+    for threshold, expected in ((0.29, [True, False, False]), (0.31, [False] * 3), (0.09, [True, False, True])):
+        seen = off_policy(logprobs, sampled, mask, numbers([-1.0], [1.0], [-1.0]), threshold=threshold)
+        assert seen.flatten().tolist() == expected
 
 
 def test_an_unknown_correction_is_an_error() -> None:

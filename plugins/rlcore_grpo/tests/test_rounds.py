@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from grpo_making import SIZE, make
+from grpo_making import SIZE, halves, make
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
@@ -130,12 +130,17 @@ def test_a_prompt_that_occurs_twice_in_a_round_has_two_groups(tmp_path: Path) ->
 
 def test_each_round_takes_the_next_prompts(tmp_path: Path) -> None:
     """TRL #3675 and #4531 sample the same prompts in every micro-step."""
-    trainer = make(tmp_path, prompts=["a", "b", "c", "d", "e", "f"])
-    steps, seen = trainer.steps(), list[int]()
+    asked, letters = list[str](), ["a", "b", "c", "d", "e", "f"]
+
+    def noting(prompts: list[str], outputs: list[str]) -> list[float]:
+        asked.extend(prompts)
+        return halves(outputs)
+
+    steps = make(tmp_path, prompts=letters, reward_fn=noting, minibatches=3).steps()
     for _ in range(2):
         next(steps)
-        seen.append(trainer.rounds.order.position)
-    assert seen == [3, 6]
+    assert all(asked[i : i + SIZE] == asked[i : i + 1] * SIZE for i in range(0, 24, SIZE))
+    assert sorted(asked[::SIZE]) == letters
 
 
 def test_large_rewards_that_differ_little_are_told_apart(tmp_path: Path) -> None:
@@ -159,6 +164,36 @@ def test_the_kl_in_the_reward_is_subtracted_before_the_baseline(tmp_path: Path) 
     expected = total - (total.sum(1, keepdim=True) - total) / (SIZE - 1)
     assert float(kl.abs().max()) > 0.1
     assert torch.allclose(batch["advantages"].double(), expected.flatten(), atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [
+    {"preset": "rloo"}, {"scale": "group"}, {"scale": "batch"}, {"combine": "normalize_then_sum"},
+])  # fmt: skip
+def test_equal_rewards_teach_nothing_while_the_policy_is_the_reference(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The KL there is rounding: it gave advantages of up to 1.24."""
+    trainer = make(tmp_path, reward_fn=constant(1.0), **{"kl_coef": 0.05, "kl_in": "reward", **options})
+    metrics = trainer.rollout()
+    assert trainer.store.take()["advantages"].tolist() == [0.0] * 12
+    assert metrics["group/zero_spread_fraction"] == 1.0
+
+
+@pytest.mark.parametrize("zero_spread", ["keep", "drop"])
+def test_where_rewards_are_equal_the_kl_teaches_unless_such_groups_are_dropped(
+    tmp_path: Path, zero_spread: str
+) -> None:
+    trainer = make(tmp_path, preset="rloo", kl_coef=0.3, reward_fn=constant(1.0), zero_spread=zero_spread)
+    with torch.no_grad():
+        for parameter in trainer.policy().module.parameters():
+            parameter.mul_(1.3)
+    metrics = trainer.rollout()
+    batch, policy = trainer.store.take(), trainer.policy()
+    assert metrics["group/zero_spread_fraction"] == 1.0
+    assert len(batch) == (12 if zero_spread == "keep" else 0)
+    if zero_spread == "keep":
+        gap = (policy.score(batch).logprobs - policy.reference_score(batch).logprobs) * batch.action_mask
+        kl = gap.sum(1).detach().double().view(-1, SIZE)
+        expected = -0.3 * (kl - (kl.sum(1, keepdim=True) - kl) / (SIZE - 1))
+        assert torch.allclose(batch["advantages"].double(), expected.flatten(), atol=1e-4)
 
 
 def test_old_log_probs_are_those_before_the_first_step(tmp_path: Path) -> None:

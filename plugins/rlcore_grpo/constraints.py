@@ -1,0 +1,93 @@
+"""Which options of GRPO go together."""
+
+from __future__ import annotations
+
+from rlcore.errors import ConfigError
+from rlcore.settings import SamplingConfig
+from rlcore_grpo.config import GRPOConfig
+
+
+def check(config: GRPOConfig, world: int) -> None:
+    """Check options against each other.
+
+    Raises:
+        ConfigError: two options contradict each other; the message names the one to change.
+    """
+    size, num_prompts = config.num_generations, config.rollouts // config.num_generations
+    if size < 2:
+        raise ConfigError(
+            f"trainer.num_generations = {size}: a response is compared with others to its prompt; set at least 2"
+        )
+    if config.rollouts % size:
+        raise ConfigError(
+            f"trainer.rollouts = {config.rollouts}: is not a multiple of trainer.num_generations = {size}; set it to "
+            f"{max(num_prompts, 1) * size} or {(num_prompts + 1) * size}"
+        )
+    if num_prompts < world:
+        raise ConfigError(
+            f"trainer.rollouts = {config.rollouts}: these are {num_prompts} groups, and each of the {world} processes "
+            "needs one; raise it, or lower trainer.num_generations"
+        )
+    if config.minibatches > num_prompts:
+        raise ConfigError(
+            f"trainer.minibatches = {config.minibatches}: a round has {num_prompts} groups; set at most as many"
+        )
+    if config.kl_coef and config.kl_in == "loss" and config.kl_estimator == "k1":
+        raise ConfigError(
+            "trainer.kl_estimator = 'k1': its gradient in the loss is 0 on average; use k2 or k3, or kl_in: reward"
+        )
+    if config.combine == "normalize_then_sum" and config.scale != "group":
+        raise ConfigError(
+            f"trainer.scale = {config.scale!r}: combine: normalize_then_sum divides each reward function by the "
+            "deviation of its group and their sum by that of the round; set scale to group"
+        )
+    if config.is_low > config.is_high:
+        raise ConfigError(f"trainer.is_low = {config.is_low}: is above trainer.is_high = {config.is_high}")
+    _check_effects(config)
+
+
+def _check_effects(config: GRPOConfig) -> None:
+    """Refuse options that differ from their defaults and have no effect."""
+    default = GRPOConfig(preset=config.preset)
+    is_clipped, is_corrected = config.surrogate == "clip", config.is_correction != "off"
+    has_kl = config.kl_coef > 0
+    effects = {
+        "sync_ref_every": (has_kl, "without trainer.kl_coef there is no reference; set it above 0"),
+        "sync_ref_alpha": (config.sync_ref_every > 0, "the reference stays; set trainer.sync_ref_every above 0"),
+        "kl_in": (has_kl, "there is no KL; set trainer.kl_coef above 0"),
+        "kl_estimator": (has_kl, "there is no KL; set trainer.kl_coef above 0"),
+        "kl_ratio": (
+            has_kl and config.kl_in == "loss",
+            "there is no KL in the loss; set trainer.kl_coef above 0 and kl_in to loss",
+        ),
+        "clip_low": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
+        "clip_high": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
+        "dual_clip": (is_clipped, f"surrogate: {config.surrogate} has other bounds; set surrogate to clip"),
+        "cispo_cap": (config.surrogate == "cispo", "it is the bound of cispo; set trainer.surrogate to cispo"),
+        "refill_batches": (config.zero_spread == "refill", "groups are not refilled; set zero_spread to refill"),
+        "overlong_penalty": (config.overlong_buffer > 0, "no length is too long; set trainer.overlong_buffer above 0"),
+        "is_low": (is_corrected, "no weight is computed; set trainer.is_correction"),
+        "is_high": (is_corrected, "no weight is computed; set trainer.is_correction"),
+    }
+    for name, (has_effect, reason) in effects.items():
+        value = getattr(config, name)
+        if not has_effect and value != getattr(default, name):
+            raise ConfigError(f"trainer.{name} = {value!r}: {reason}, or leave this out")
+
+
+def check_sampling(config: GRPOConfig, gen: SamplingConfig) -> None:
+    """Check options against those of sampling.
+
+    Raises:
+        ConfigError: two options contradict each other.
+    """
+    if config.is_correction != "off" and (gen.top_k or gen.top_p < 1):
+        raise ConfigError(
+            f"trainer.is_correction = '{config.is_correction}': with gen.top_k or gen.top_p the log-probs of "
+            "sampler and trainer are those of different distributions; leave these options out, or set it to off"
+        )
+    if config.overlong_buffer > gen.max_new_tokens:
+        raise ConfigError(
+            f"trainer.overlong_buffer = {config.overlong_buffer:g}: is above gen.max_new_tokens = "
+            f"{gen.max_new_tokens}, so that every response has a penalty; set at most as many tokens"
+        )
