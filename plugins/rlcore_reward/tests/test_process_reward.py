@@ -83,7 +83,8 @@ def test_held_out_steps_are_judged_and_the_saved_model_judges_alike(tmp_path: Pa
 
 @pytest.mark.parametrize("where", ["model", "run"])
 def test_bf16_trains(tmp_path: Path, where: str) -> None:
-    model = {"path": make_llama().config, "dtype": "bfloat16"} if where == "model" else None
+    make_llama().save_pretrained(tmp_path / "lm")
+    model = {"path": str(tmp_path / "lm"), "dtype": "bfloat16" if where == "model" else "float32"}
     run = {"mixed_precision": "bf16"} if where == "run" else {}
     result = train(tmp_path, model=model, eval_samples=ROWS, run=run)
     assert result.metrics["eval/loss"] < 0.5 < math.log(2)
