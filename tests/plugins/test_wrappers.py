@@ -243,5 +243,5 @@ def test_what_stands_in_for_an_object_has_its_methods() -> None:
     [("trainers", Trainer), ("architectures", Policy), ("rollout_stores", RolloutStore), ("loggers", Logger)],
 )
 def test_the_methods_are_those_of_the_protocol(kind: str, protocol: type) -> None:
-    functions = [name for name, member in vars(protocol).items() if inspect.isfunction(member)]
+    functions = [name for name, _ in inspect.getmembers(protocol, inspect.isfunction)]
     assert set(METHODS[kind]) == {name for name in functions if not name.startswith("_") or name == "__len__"}

@@ -20,5 +20,5 @@ def test_no_file_of_a_run_holds_a_secret_and_the_run_resumes(tmp_path: Path) -> 
     train(steps=1)
     assert train(steps=2, resume="auto").run.step == 2
     texts = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert sum(b"ftp://<hidden>@host" in text for text in texts) == 3  # config.yaml and two manifests
+    assert sum(b"ftp://<hidden>@host" in text for text in texts) == 4  # config.yaml, two manifests, the model card
     assert not any(b"s3cret" in text for text in texts)
