@@ -14,46 +14,13 @@ import io
 import json
 import math
 import statistics
-import string
 import tempfile
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from PIL import Image
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 import rlcore
-
-WIDTH, MAX_TOKENS = 16, 16
-
-
-def make_pipeline(seed: int, size: int) -> StableDiffusionPipeline:
-    """Return a StableDiffusionPipeline with random weights: latents of 4 * size * size, images of twice that side."""
-    torch.manual_seed(seed)
-    letters = [*string.ascii_lowercase, *(f"{letter}</w>" for letter in string.ascii_lowercase)]
-    vocabulary = {token: i for i, token in enumerate([*letters, "<|startoftext|>", "<|endoftext|>"])}
-    text_encoder = CLIPTextModel(CLIPTextConfig(
-        vocab_size=54, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_attention_heads=2, num_hidden_layers=1,
-        max_position_embeddings=MAX_TOKENS, bos_token_id=52, eos_token_id=53, pad_token_id=53,
-    ))  # fmt: skip
-    unet = UNet2DConditionModel(
-        sample_size=size, block_out_channels=(16, 32), layers_per_block=1, in_channels=4, out_channels=4,
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-        cross_attention_dim=WIDTH, attention_head_dim=4, norm_num_groups=4,
-    )  # fmt: skip
-    vae = AutoencoderKL(
-        sample_size=2 * size, block_out_channels=(8, 16), latent_channels=4, norm_num_groups=4,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-    )  # fmt: skip
-    scheduler = DDIMScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, clip_sample=False,
-        set_alpha_to_one=False,
-    )  # fmt: skip
-    return StableDiffusionPipeline(
-        unet=unet, vae=vae, text_encoder=text_encoder, scheduler=scheduler, safety_checker=None, feature_extractor=None,
-        tokenizer=CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=MAX_TOKENS),
-        requires_safety_checker=False,
-    )  # fmt: skip
+from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
 
 
 def brightness(images: torch.Tensor) -> list[float]:
@@ -94,7 +61,7 @@ def main() -> None:
         return reward(images.roll(1, 0))
 
     result = rlcore.train(
-        make_pipeline(given.seed, SIZES[given.reward]),
+        make_tiny_pipeline(seed=given.seed, size=SIZES[given.reward]),
         trainer={
             "name": "ddpo", "rollouts": 32, "batch_size": 8, "steps": 4, "guidance": 2.0, **OPTIONS[given.reward],
         },

@@ -10,7 +10,7 @@ from wrong_architectures import Wrong
 
 
 class Shifted(Wrong):
-    """Say of each token how likely the one before it was."""
+    """Return for each token the log-prob of the token before it."""
 
     def score(self, batch, **wanted):
         said = super().score(batch, **wanted)
