@@ -65,6 +65,7 @@ MODULES = [
     "rlcore.testing",
     "rlcore.testing.small",
     "rlcore.types",
+    "rlcore_ddpo.tiny_pipeline",
     "rlcore_ilql.config",
     "rlcore_ilql.loss",
     "rlcore_ppo.config",
