@@ -179,6 +179,7 @@ class Sampler(Protocol):
         sampling: SamplingConfig,
         *,
         generator: torch.Generator | None = None,
+        row_seeds: Sequence[int] | None = None,
         logit_mask: torch.Tensor | None = None,
         on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
@@ -188,7 +189,12 @@ class Sampler(Protocol):
             policy: the policy to sample from; `policy.decoder` encodes prompts and returns logits.
             prompts: the B prompts of this rank.
             sampling: temperature, truncation, weight of the advantages, length limits and stop sequences.
-            generator: source of every random number, so that the run is reproducible; on the CPU.
+            generator: source of every random number, so that the run is reproducible; on the CPU. In a run it differs
+                by rank.
+            row_seeds: a seed in 0..2^63-1 for each prompt; the random numbers of row i then follow from its seed alone,
+                and `generator` is not used, so that a row is sampled alike on every number of ranks. An engine with a
+                seed for each request, such as vLLM, receives them as these. A sampler may omit this parameter; its
+                runs then depend on the number of ranks.
             logit_mask: bool[V, V] on the policy's device; entry [i, j] is True if token j may follow token i. Passed
                 only in runs with a logit mask; such runs refuse a sampler without this parameter.
             on_batch: callback for finished sequences, called on the calling thread with their indices in `prompts` and

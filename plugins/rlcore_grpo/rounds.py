@@ -134,6 +134,7 @@ class Rounds:
     def _rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
         """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""
         if not prompts:
+            self.run.row_seeds(0)  # every rank draws the seed of every round
             self.run.rollouts.add([], *self._nothing, group=self.config.num_generations)
             return self._nothing
         batch, scored = self.run.rollout(prompts, group=self.config.num_generations)

@@ -17,6 +17,7 @@ from rlcore.sampling.active_rows import Running
 from rlcore.sampling.draw import draw, draw_multinomial
 from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
+from rlcore.sampling.row_seeds import check_seeds, draw_seeds, row_uniforms
 from rlcore.sampling.sampler_inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
 from rlcore.sampling.sampler_options import ALL_ON, SamplerConfig
 from rlcore.settings import SamplingConfig
@@ -46,6 +47,7 @@ def sample(
     sampling: SamplingConfig,
     *,
     generator: torch.Generator | None = None,
+    row_seeds: Sequence[int] | None = None,
     logit_mask: Tensor | None = None,
     on_batch: Callable[[list[int], Trajectories], None] | None = None,
     options: SamplerConfig = ALL_ON,
@@ -53,9 +55,9 @@ def sample(
     """Sample one continuation of each prompt, with the log-prob of every sampled token.
 
     A sequence ends with an EOS token or a completed stop sequence (`ended` is True; both stay in the trajectory as
-    chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). All random numbers are
-    drawn at the start, one row for each prompt in the given order, so the sampled tokens of a sequence depend neither
-    on `batch_size` nor on the other sequences. Greedy sampling (temperature 0) draws no random numbers.
+    chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). The random numbers of a
+    sequence follow from its own seed, so its sampled tokens depend neither on `batch_size` nor on the other sequences.
+    Greedy sampling (temperature 0) uses no random numbers.
 
     At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
     (`rlcore.protocols.JoiningDecoder`), waiting prompts join once enough sequences have left the batch; otherwise each
@@ -68,7 +70,8 @@ def sample(
         policy: sampled in evaluation mode; its mode is restored afterwards.
         prompts: N prompts, or strings for the policy's tokenizer.
         sampling: the sampling options.
-        generator: source of the random numbers; torch's default generator if omitted.
+        generator: source of the seeds if `row_seeds` is omitted; torch's default generator if both are.
+        row_seeds: a seed for each prompt, in 0..2^64-1.
         logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
         on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size` sequences
             have finished; every index occurs once. The policy is in evaluation mode during the call.
@@ -82,7 +85,7 @@ def sample(
 
     Raises:
         DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
-            allows no token after a sampled one.
+            allows no token after a sampled one; there are more or fewer seeds than prompts.
         ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
             policy without Q-heads.
     """
@@ -92,9 +95,9 @@ def sample(
     longest = max(limits, default=0)
     uniforms = None
     if sampling.temperature > 0:
-        source = generator.device if generator is not None else torch.device("cpu")
-        uniforms = torch.rand(len(ready), longest, dtype=torch.float64, generator=generator, device=source)
-        uniforms = to_device(uniforms, policy.device)
+        seeds = draw_seeds(len(ready), generator) if row_seeds is None else row_seeds
+        check_seeds(seeds, len(ready))
+        uniforms = to_device(row_uniforms(seeds, longest), policy.device)
     names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
     record = Record(len(ready), longest, policy.device, () if ready else names)
     pad_id = policy.tokenizer.pad_token_id

@@ -49,6 +49,11 @@ def takes_on_batch(sampler: Callable[..., Any]) -> bool:
     return _takes(sampler, "on_batch")
 
 
+def takes_row_seeds(sampler: Callable[..., Any]) -> bool:
+    """Return whether the signature of a sampler accepts `row_seeds`."""
+    return _takes(sampler, "row_seeds")
+
+
 def takes_waiting(policy: Policy) -> bool:
     """Return whether the signature of `policy.decoder` names `waiting`, the number of waiting prompts.
 

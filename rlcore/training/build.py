@@ -100,6 +100,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         unfinished.callback(run.closing.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
+        seed_dropout(settings.run.seed, ranks.rank)
         if settings.run.epochs is not None and run.total_steps is None:
             name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
@@ -188,6 +189,12 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  the user's functions may use the global one
     torch.manual_seed(seed)
+
+
+def seed_dropout(seed: int, rank: int) -> None:
+    """Seed torch's global generator anew on ranks above 0, so that rows on different ranks have different dropout."""
+    if rank:
+        torch.manual_seed(seed * 1009 + rank)
 
 
 def _with_budget(settings: TrainConfig, default: Mapping[str, Any]) -> TrainConfig:

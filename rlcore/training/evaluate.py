@@ -14,6 +14,7 @@ from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
+from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.sampling.sampler_inputs import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
@@ -121,7 +122,7 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     """Return the metrics of the current policy, with keys under `eval/`, and all completions, on every rank.
 
     Every evaluation uses the same random numbers, separate from those of training, so evaluations do not change what a
-    run learns.
+    run learns. Those of a completion depend on its index alone, and so not on the number of processes.
     """
     metrics: Metrics = {}
     rows: list[Row] = []
@@ -142,17 +143,18 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
     """Sample and score completions of this rank's prompts, and gather the rows of all ranks in the order of prompts."""
     prompts = [prompt for prompt in run.eval_prompts for _ in range(run.config.eval.samples)]
     mine = run.ranks.share(len(prompts))
-    generator = torch.Generator().manual_seed(run.config.run.seed * 1009 + 500 + run.ranks.rank)
+    seeds = derive_seeds(run.config.run.seed * 1009 + 500, mine)
     rows: list[tuple[int, Row]] = []
     for start in range(0, len(mine), run.config.eval.batch_size):
-        index = mine[start : start + run.config.eval.batch_size]
-        rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, generator), strict=True)
+        part = slice(start, start + run.config.eval.batch_size)
+        index = mine[part]
+        rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, seeds[part]), strict=True)
     return [row for _, row in sorted(run.ranks.gather(rows), key=lambda pair: pair[0])]
 
 
-def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, generator: torch.Generator) -> list[Row]:
+def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]) -> list[Row]:
     where = f"evaluation after step {run.step}"
-    batch = run.sample(prompts, sampling, generator=generator)
+    batch = run.sample(prompts, sampling, row_seeds=seeds)
     scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
     rows: list[Row] = [
         {"prompt": prompt.text, "output": output, "length": length, "ended": ended}

@@ -137,18 +137,17 @@ class Saver:
             self.saved_at = run.step
             if self.checkpoints is not None:
                 self.checkpoints.trust(checkpoint)
-        states: list[Any] = load_state(folder / "rng.safetensors")["ranks"]
-        if len(states) == run.ranks.world:
-            self.rng = states[run.ranks.rank]
-        else:
-            run.generator.manual_seed(run.generator.initial_seed() * 1_000_003 + run.step)
-            self.note_random_state()
-            log.warning(
-                "the number of processes has changed: random generators are seeded anew",
-                then=len(states),
-                now=run.ranks.world,
-            )
+        self.rng = self._random_state(load_state(folder / "rng.safetensors")["ranks"])
         log.info("resumed", step=run.step, checkpoint=str(folder))
+
+    def _random_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return this rank's state of those in a checkpoint.
+
+        The run's generator is in the same state on all ranks. The global generators of a rank that the run did not have
+        before are seeded as at the beginning of a run.
+        """
+        rank, first = self.run.ranks.rank, states[0]
+        return states[rank] if rank < len(states) else {**self.rng, "generators": first["generators"]}
 
     def _check_finite(self, trainer: Trainer) -> None:
         """Raise if a weight is not finite, so that it never replaces a good model."""

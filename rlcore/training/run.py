@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import Learner, Policy, RolloutStore, Sampler, SequenceScorer
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
+from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler import is_builtin
+from rlcore.sampling.sampler_inputs import takes_row_seeds
 from rlcore.settings import OptimizerConfig, SamplingConfig
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
@@ -123,8 +125,11 @@ class Run(RunData):
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """Return the random generator of this process's sampling; every checkpoint contains its state."""
-        return torch.Generator().manual_seed(self.config.run.seed * 1009 + self.ranks.rank)
+        """Return the random generator of the run, in the same state on all ranks; every checkpoint contains it.
+
+        It draws the seeds of sampling (`row_seeds`). A trainer that draws from it does so on all ranks alike.
+        """
+        return torch.Generator().manual_seed(self.config.run.seed * 1009)
 
     def build_policy(self, *, value_head: bool = False, reference: bool = False, q_heads: int = 0) -> Policy:
         """Build the policy that the configuration describes, on this process's device.
@@ -219,24 +224,50 @@ class Run(RunData):
             updates_per_step=updates_per_step, steps_done=lambda: self.step,
         )  # fmt: skip
 
+    def row_seeds(self, count: int, *, group: int = 1) -> list[int]:
+        """Draw the seed of a round, and return the seeds of this rank's `count` rows of it.
+
+        The seed of a row depends on its index in the round, and so not on the number of processes. `sample` calls this
+        unless it receives seeds. All ranks call it equally often: a rank that has no prompts, and skips `sample`, calls
+        it with a count of 0.
+
+        Args:
+            count: the number of rows.
+            group: so many consecutive rows are dealt together, as `Ranks.share` does.
+        """
+        (seed,), whole = draw_seeds(1, self.generator), -(-count // group) * group
+        return derive_seeds(seed, self.ranks.share(whole * self.ranks.world, group=group)[:count])
+
     @timed("generate")
     def sample(
         self,
         prompts: Sequence[Prompt],
         sampling: SamplingConfig | None = None,
         *,
-        generator: torch.Generator | None = None,
+        group: int = 1,
+        row_seeds: Sequence[int] | None = None,
         on_batch: Callable[[list[int], Trajectories], None] | None = None,
     ) -> Trajectories:
-        """Continue each prompt once with the current policy; the result lies on this process's device."""
-        options: dict[str, Any] = {} if self.logit_mask is None else {"logit_mask": self.logit_mask}
+        """Continue each prompt once with the current policy; the result lies on this process's device.
+
+        Args:
+            prompts: this rank's prompts, dealt by `Ranks.share`.
+            sampling: the sampling options; by default those of `gen`.
+            group: so many consecutive prompts were dealt together.
+            row_seeds: a seed for each prompt; by default those of `Run.row_seeds`, so that a row is sampled alike
+                whatever the number of processes, if the sampler supports that.
+            on_batch: called with finished trajectories (`rlcore.protocols.Sampler`).
+        """
+        seeds = self.row_seeds(len(prompts), group=group) if row_seeds is None else row_seeds
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(int(seeds[0]) if len(seeds) else 0)}
+        if takes_row_seeds(self.sampler):
+            options["row_seeds"] = seeds
+        if self.logit_mask is not None:
+            options["logit_mask"] = self.logit_mask
         if on_batch is not None:
             options["on_batch"] = on_batch
         with torch.no_grad():
-            batch = self.sampler(
-                self.built_policy, prompts, sampling or self.config.gen, generator=generator or self.generator,
-                **options,
-            )  # fmt: skip
+            batch = self.sampler(self.built_policy, prompts, sampling or self.config.gen, **options)
         count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)
         return batch
@@ -296,7 +327,8 @@ class Run(RunData):
             group: so many consecutive prompts are the same, and dealt together (`Ranks.share`); rollouts.jsonl numbers
                 the groups.
         """
-        batch, scored = collect(self.sample, self._scorer(), prompts, overlap=self._overlaps)
+        sample = partial(self.sample, group=group)
+        batch, scored = collect(sample, self._scorer(), prompts, overlap=self._overlaps)
         self.rollouts.add(prompts, batch, scored, group=group)
         return batch, scored
 

@@ -14,7 +14,9 @@ from rlcore.checkpoints.fingerprints import (
 )
 from rlcore.checkpoints.identity import flatten
 from rlcore.config import unstructure
+from rlcore.models.dropout import is_stochastic
 from rlcore.safe_text import redact
+from rlcore.sampling.sampler_inputs import takes_row_seeds
 from rlcore.settings import to_record
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen
@@ -31,7 +33,8 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 
     Options count if they change what a run learns: those of trainer, model, sampling and sampler. Rows of data count as
     they are tokenised, so the options of `data` count through them. Not part of it are the length of the run,
-    evaluation options, cadences, loggers, paths, devices and plugin versions.
+    evaluation options, cadences, loggers, paths, devices and plugin versions. The number of processes counts only where
+    each of them draws random numbers of its own.
     """
     config = to_record(run.config)  # without secrets
     model = {name: value for name, value in config["model"].items() if name not in ("path", "tokenizer")}
@@ -44,9 +47,15 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "sampler": {"name": sampler.component.qualified, **(redact(unstructure(sampler.options)) or {})},
             "data": {**_rows(run), "reward_fn": _rewards(run, chosen)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
-            "world_size": run.ranks.world,
+            **({"world_size": run.ranks.world} if _draws_by_rank(run) else {}),
         }
     )
+
+
+def _draws_by_rank(run: Run) -> bool:
+    """Return whether ranks draw random numbers by themselves: dropout, or a sampler without seeds for rows."""
+    dropout = run.built is not None and is_stochastic(run.built.module)
+    return dropout or (run.policy is not None and not takes_row_seeds(run.sampler))
 
 
 def _model(run: Run) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Run one scenario: child.py SCENARIO ROOT RUN CHANGES_AS_JSON [SIGNAL@CALL], or child.py learn_from ROOT RUN FILE."""
+"""Run one scenario: child.py SCENARIO ROOT RUN CHANGES_AS_JSON [SIGNAL@CALL], or child.py learn_from ROOT RUN FILE.
+
+SCENARIO may be several names, joined by commas; each runs in the folder RUN-NAME.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +17,8 @@ if __name__ == "__main__":
     name, root, run, changes, *stop = sys.argv[1:]
     if name == "learn_from":
         learn_from(Path(changes), Path(root), run)
+    elif "," in name:
+        for each in name.split(","):
+            train(each, Path(root), f"{run}-{each}", json.loads(changes))
     else:
         train(name, Path(root), run, json.loads(changes), *stop)

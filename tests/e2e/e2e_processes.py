@@ -44,13 +44,21 @@ def run_process(
 def run_two_ranks(
     warm_python: WarmPython, arguments: list[str], **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in two distributed processes with torchrun's variables, and a store hosted by this process."""
+    """Run a script in two distributed processes."""
+    return run_ranks(warm_python, 2, arguments, **environment)
+
+
+def run_ranks(
+    warm_python: WarmPython, world: int, arguments: list[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in `world` processes with torchrun's variables, and a store hosted by this process."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     agent = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
     }  # fmt: skip
-    ranks = [inherited() | agent | environment | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    ranks = [inherited() | agent | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
     done = warm_python.run_together(arguments, cwd=Path.cwd(), environments=ranks, timeout_s=TIMEOUT_S)
     code = max((each.returncode for each in done), key=abs)
     out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))

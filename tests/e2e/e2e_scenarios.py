@@ -49,6 +49,11 @@ def count_a(outputs: list[str]) -> list[float]:
     return [output.count("a") - 0.1 * len(output) for output in outputs]
 
 
+def has_a(outputs: list[str]) -> list[float]:
+    """Reward that groups of responses often share, so that GRPO refills its rounds."""
+    return [float("a" in output) for output in outputs]
+
+
 def noisy_length(outputs: list[str]) -> dict[str, list[float]]:
     """Metric that consumes random numbers of the global generators."""
     random.random()
@@ -88,6 +93,23 @@ PPO = {
         "kl_target": 0.5, "kl_horizon": 100, "score_scaling": "running", "optimizer": {"lr": 3e-3},
     },
 }  # fmt: skip
+ROUNDS = {name: PPO[name] for name in ("prompts", "eval_prompts", "metric_fn")}
+GRPO = ROUNDS | {
+    "reward_fn": has_a,
+    "trainer": {
+        "name": "grpo", "rollouts": 12, "num_generations": 3, "zero_spread": "refill", "refill_batches": 3,
+        "iterations": 2, "minibatches": 2, "kl_coef": 0.05, "optimizer": {"lr": 3e-3},
+    },
+}  # fmt: skip
+RFT = ROUNDS | {
+    "reward_fn": count_a,
+    "trainer": {
+        "name": "rft", "prompts": 7, "generations": 3, "batch_size": 5, "improve_steps": 2, "optimizer": {"lr": 3e-3},
+    },
+}  # fmt: skip
+REINFORCE = ROUNDS | {
+    "reward_fn": count_a, "trainer": {"name": "reinforce", "rollouts": 11, "optimizer": {"lr": 3e-3}},
+}  # fmt: skip
 COMMON = {
     "gen": {"max_new_tokens": 6},
     "eval": {"every": 2, "at_end": False},
@@ -116,6 +138,8 @@ def arguments(name: str, base: Path) -> dict[str, Any]:
         return PPO | COMMON | {"model": model, "tokenizer": tokenizer}
     if name == "ppo_plain":
         return PPO | COMMON | {"model": {"path": make_llama()}, "tokenizer": tokenizer}
+    if name in (plain := {"grpo_plain": GRPO, "rft_plain": RFT, "reinforce_plain": REINFORCE}):
+        return plain[name] | COMMON | {"model": {"path": make_llama()}, "tokenizer": tokenizer}
     raise KeyError(name)
 
 

@@ -115,7 +115,7 @@ def test_kl_and_entropy_are_of_chosen_tokens_only(make_trainer: Make, kind: Kind
     )  # fmt: skip
     recorder = Recorder(trainer)
     metrics, sampled, _ = round_of(trainer, recorder)
-    assert len({len(output) for _, output in sampled}) > 2
+    assert len({len(output) for _, output in sampled}) > 1
     kls, entropies = [], []
     for prompt, output in sampled:
         now, then = kind.says(recorder.before, prompt, output), kind.says(reference, prompt, output)

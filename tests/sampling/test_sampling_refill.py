@@ -181,7 +181,8 @@ def test_freed_rows_are_filled_while_prompts_wait() -> None:
     watched = Watched(make_policy())
     batch = draw(watched, make_prompts([4] * 40), batch_size=8)
     assert watched.begun == [8]
-    assert len(watched.rows) < 1.5 * int(batch.num_actions.sum()) / 8 + 8
+    num_steps = len(watched.rows) - len(watched.joined)
+    assert num_steps < 1.5 * int(batch.num_actions.sum()) / 8 + 8
 
 
 def test_a_batch_waits_until_enough_may_join(monkeypatch: pytest.MonkeyPatch) -> None:

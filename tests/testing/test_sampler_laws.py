@@ -19,6 +19,7 @@ GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_match_the_policy"
 MARKS, KINDS = "masks_select_the_continuation", "tensors_have_the_right_dtype_and_shape"
 CLOSED = "it_samples_again_after_close"
 ALLOWED = "only_allowed_tokens_are_sampled"
+SEED = "a_row_depends_on_its_own_seed"
 EOS, LEFT = "eos_ends_and_is_kept", "the_policy_is_not_changed"
 WRONG = [
     Wrong("row_i_continues_prompt_i", "sorted_rows", "sequence 0 should begin with its prompt's tokens [7, 4, 11"),
@@ -52,6 +53,10 @@ WRONG = [
     Wrong("stop_sequences_end", "stops_ignored", "(`ended` False) of prompt"),
     Wrong("only_the_generator_matters", "global_numbers", "take every random number from `generator`"),
     Wrong("the_generator_advances", "seed_again", "should sample other tokens"),
+    Wrong(SEED, "seeds_ignored", "take the random numbers of row i from row_seeds[i] alone"),
+    Wrong(SEED, "first_seed_only", "take the random numbers of row i from row_seeds[i] alone"),
+    Wrong(SEED, "one_seed_for_all", "other seeds should sample other tokens"),
+    Wrong(SEED, "few_seeds", "frequencies should follow"),
     Wrong("a_generator_may_be_left_out", "needs_generator", "'NoneType' object has no", error=AttributeError),
     Wrong("batches_change_nothing", "unsorted_batches", "restore the order of the prompts"),
     Wrong("beta_adds_advantages_to_the_logits", "beta_ignored", "with {'beta': 4.0}: frequencies should follow"),
@@ -105,7 +110,7 @@ OF_THE_POLICY = (
 @pytest.mark.parametrize("law", laws_in(samplers), ids=law_name)
 @pytest.mark.usefixtures("wrong_site")
 def test_best_of_two_keeps_the_laws_that_are_about_it(law: Law) -> None:
-    assert_kept(law, wrong("samplers", "best_of_two"), but=(*OF_THE_POLICY, ALLOWED, CLOSED))  # it takes no mask
+    assert_kept(law, wrong("samplers", "best_of_two"), but=(*OF_THE_POLICY, ALLOWED, SEED, CLOSED))  # it takes no mask
 
 
 @pytest.mark.usefixtures("wrong_site")

@@ -11,6 +11,8 @@ import pytest
 import rlcore
 from rlcore.config import merge
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore.plugins.choice import Choice
+from rlcore.sampling.sampler import is_builtin
 from rlcore.testing.small import make_gpt2, make_tokenizer
 
 PROMPTS = [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 2}]
@@ -98,6 +100,30 @@ def test_what_does_not_change_the_result_may_change(finished: Path, tmp_path: Pa
     assert manifest_of(result)["accepted_changes"] == []
 
 
+def test_the_number_of_processes_counts_where_each_draws_random_numbers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropping, plain = make_gpt2(), make_gpt2()
+    dropping.transformer.drop.p = 0.1
+    samples, end = [["a", "b"], ["c", "d"]], {"run": {"root": str(tmp_path), "steps": 1}, "loggers": []}
+
+    def recorded(model: Any) -> Any:
+        done = rlcore.train(model, trainer="sft", samples=samples, tokenizer=make_tokenizer(), **end)
+        return manifest_of(done)["identity"].get("world_size")
+
+    assert (recorded(dropping), recorded(plain)) == (1, None)
+    build = Choice.build
+    monkeypatch.setattr(Choice, "build", lambda choice: without_seeds(build(choice)))
+    assert recorded(make_gpt2()) == 1
+
+
+def without_seeds(built: Any) -> Any:
+    """Return a sampler that takes no seeds for rows; anything else unchanged."""
+    if not is_builtin(built):
+        return built
+    return lambda policy, prompts, sampling, *, generator=None: built(policy, prompts, sampling, generator=generator)
+
+
 def test_accepted_changes_stay_on_record(finished: Path, tmp_path: Path) -> None:
     once = resume(finished, tmp_path, CHANGES["gen"][0], "gen")
     again = merge(CHANGES["gen"][0], {"run": {"name": "again", "resume": str(max(once.run_dir.glob("checkpoints/*")))}})
@@ -125,10 +151,10 @@ def test_the_identity_is_on_record_in_every_checkpoint(finished: Path, tmp_path:
     )  # fmt: skip
     of_ilql, of_ppo = manifest_of(done)["identity"], json.loads((finished / "manifest.json").read_text())["identity"]
     for recorded in (of_ilql, of_ppo):
-        assert (recorded["world_size"], recorded["sampler.name"]) == (1, "rlcore:default")
+        assert recorded["sampler.name"] == "rlcore:default"
         assert recorded["model.architecture"] == "causal_lm"
     rows = {name: str(of_ilql[f"data.{name}"])[:6] for name in ("prompts", "samples", "rewards", "eval_samples")}
     assert rows == {"prompts": "None", "samples": "2 rows", "rewards": "2 rows", "eval_samples": "1 rows"}
     assert of_ilql["data.samples"] != of_ilql["data.rewards"]
     assert of_ppo["data.eval_prompts"] != of_ppo["data.prompts"]
-    assert not {"run.steps", "eval.every", "checkpoint.every", "store"} & (of_ilql.keys() | of_ppo.keys())
+    assert not {"run.steps", "eval.every", "checkpoint.every", "store", "world_size"} & (of_ilql.keys() | of_ppo.keys())

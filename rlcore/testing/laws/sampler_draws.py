@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
+from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.testing.law import LawBroken, Subject, law, require
 from rlcore.testing.rig.reference_transformers import continue_greedily, next_logprobs
 from rlcore.testing.rig.sampler_calls import (
@@ -22,6 +23,7 @@ from rlcore.testing.rig.sampler_calls import (
     make_prompts,
     softmax,
     takes_logit_mask,
+    takes_row_seeds,
 )  # fmt: skip
 from rlcore.testing.small import EOS, VOCABULARY, make_gpt2, make_llama
 
@@ -135,6 +137,37 @@ def a_generator_may_be_left_out(subject: Subject) -> None:
     """With `generator=None` the sampler uses torch's global generator."""
     batch = draw(subject, make_policy(), make_prompts(TEXTS), generator=None)
     require(len(batch) == len(TEXTS), f"{len(TEXTS)} prompts should give as many sequences; there are {len(batch)}")
+
+
+@law(SAMPLERS, when=takes_row_seeds)
+def a_row_depends_on_its_own_seed(subject: Subject) -> None:
+    """With `row_seeds`, the tokens of a row follow from its prompt and its seed alone, and another seed gives others.
+
+    The other rows, their order, `batch_size` and `generator` change nothing. Unless `draws_from_policy` is False,
+    frequencies match the policy's probabilities.
+    """
+    policy, prompts, seeds = make_policy(), make_prompts(TEXTS), derive_seeds(0, range(len(TEXTS)))
+    whole = draw(subject, policy, prompts, row_seeds=seeds, eos_token_ids=ENDING).action_tokens
+    rows = (5, 2, 7, 0)
+    for generator, size in ((1, 0), (2, 3)):
+        some = draw(
+            subject, policy, [prompts[row] for row in rows], generator=generator, batch_size=size,
+            row_seeds=[seeds[row] for row in rows], eos_token_ids=ENDING,
+        ).action_tokens  # fmt: skip
+        require(
+            some == [whole[row] for row in rows],
+            f"rows {list(rows)} with their own seeds, among other rows and with batch_size = {size}, should be sampled "
+            f"as before, {[whole[row] for row in rows]}; they are {some}; take the random numbers of row i from "
+            "row_seeds[i] alone",
+        )
+    seeds = derive_seeds(1, range(len(TEXTS)))
+    other = draw(subject, policy, prompts, row_seeds=seeds, eos_token_ids=ENDING).action_tokens
+    require(
+        not draws_from_policy(subject) or other != whole,
+        f"other seeds should sample other tokens; they sampled {other} again; use row_seeds",
+    )
+    if draws_from_policy(subject):
+        check_frequencies(subject, softmax, seeds_of=lambda number: derive_seeds(2, range(number)))
 
 
 @law(SAMPLERS, when=draws_from_policy)

@@ -14,6 +14,7 @@ from rlcore.models.policy import ModelPolicy
 from rlcore.testing.law import LawBroken, Subject, law, require
 from rlcore.testing.laws.sampler_draws import (  # noqa: F401  laws of samplers, found in this module
     a_generator_may_be_left_out,
+    a_row_depends_on_its_own_seed,
     batches_change_nothing,
     beta_adds_advantages_to_the_logits,
     frequencies_match_the_policy,

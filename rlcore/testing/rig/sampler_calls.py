@@ -13,7 +13,7 @@ from rlcore.errors import PluginError, RLCoreError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.sampling.sampler_inputs import takes_logit_mask as takes
+from rlcore.sampling import sampler_inputs
 from rlcore.settings import SamplingConfig
 from rlcore.testing.law import Subject, require
 from rlcore.testing.rig.reference_transformers import next_logprobs
@@ -40,7 +40,15 @@ def draws_from_policy(subject: Subject) -> bool:
 def takes_logit_mask(subject: Subject) -> bool:
     """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
-        return takes(make_sampler(subject))
+        return sampler_inputs.takes_logit_mask(make_sampler(subject))
+    except RLCoreError:  # other laws report the error
+        return False
+
+
+def takes_row_seeds(subject: Subject) -> bool:
+    """Return whether it takes `row_seeds`. Runs with a sampler without this parameter depend on the number of ranks."""
+    try:
+        return sampler_inputs.takes_row_seeds(make_sampler(subject))
     except RLCoreError:  # other laws report the error
         return False
 
@@ -80,6 +88,7 @@ def draw(
     prompts: Sequence[Prompt],
     *,
     generator: torch.Generator | int | None = 0,
+    row_seeds: Sequence[int] | None = None,
     logit_mask: Tensor | None = None,
     sampler: Any = None,
     **options: Any,
@@ -89,8 +98,9 @@ def draw(
     if isinstance(generator, int):
         generator = torch.Generator().manual_seed(generator)
     sampling = SamplingConfig(**{"max_new_tokens": 8, **options})
-    masked = {} if logit_mask is None else {"logit_mask": logit_mask}
-    batch: Trajectories = sampler(policy, prompts, sampling, generator=generator, **masked)
+    given = {"row_seeds": row_seeds, "logit_mask": logit_mask}
+    given = {name: value for name, value in given.items() if value is not None}
+    batch: Trajectories = sampler(policy, prompts, sampling, generator=generator, **given)
     return batch
 
 
@@ -113,15 +123,17 @@ def check_frequencies(
     texts: Sequence[str] = ("cat", "o"),
     max_new_tokens: int = 1,
     policy: ModelPolicy | None = None,
+    seeds_of: Callable[[int], Sequence[int]] | None = None,
     logit_mask: Tensor | None = None,
     **options: Any,
 ) -> None:
-    """Sample thousands of continuations and compare their frequencies with `weigh(model, prompt)`."""
+    """Sample thousands of continuations, from `seeds_of(number)`, and compare their frequencies with `weigh`."""
     prompts = make_prompts(tuple(texts) * DRAWS)
     policy, plain = policy or make_policy(), make_gpt2()
     continuations = draw(
-        subject, policy, prompts, max_new_tokens=max_new_tokens, logit_mask=logit_mask, **options
-    ).action_tokens
+        subject, policy, prompts, max_new_tokens=max_new_tokens, logit_mask=logit_mask,
+        row_seeds=None if seeds_of is None else seeds_of(len(prompts)), **options,
+    ).action_tokens  # fmt: skip
     for i, prompt in enumerate(prompts[: len(texts)]):
         weights = weigh(plain, prompt.tokens)
         size = len(policy.tokenizer)

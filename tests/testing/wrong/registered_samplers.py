@@ -8,6 +8,7 @@ NAMES = (
     "one_too_many", "no_minimum", "stops_in_prompt", "stops_ignored", "global_numbers", "seed_again",
     "needs_generator", "unsorted_batches", "leaves_evaluating", "leaves_frozen", "leaves_no_grad", "beta_ignored",
     "mask_ignored", "mask_transposed", "mask_when_drawing_only", "mask_by_likeliest", "no_beta", "best_of_two",
-    "stale_copy", "renewed_once", "closed_for_good",
+    "stale_copy", "renewed_once", "closed_for_good", "seeds_ignored", "first_seed_only", "one_seed_for_all",
+    "few_seeds",
 )  # fmt: skip
 COMPONENTS = [("samplers", name, f"wrong_samplers:{name}", None) for name in NAMES]

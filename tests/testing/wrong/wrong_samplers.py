@@ -213,6 +213,26 @@ def leaves_no_grad(policy, prompts, sampling, *, generator=None):
     return sample(policy, prompts, sampling, generator=generator)
 
 
+def seeds_ignored(policy, prompts, sampling, *, generator=None, row_seeds=None):
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def first_seed_only(policy, prompts, sampling, *, generator=None, row_seeds=None):
+    """Take the random numbers of all rows from the seed of the first."""
+    if row_seeds is not None:
+        generator = torch.Generator().manual_seed(row_seeds[0])
+    return sample(policy, prompts, sampling, generator=generator)
+
+
+def one_seed_for_all(policy, prompts, sampling, *, generator=None, row_seeds=None):
+    return sample(policy, prompts, sampling, row_seeds=[7] * len(prompts))
+
+
+def few_seeds(policy, prompts, sampling, *, generator=None, row_seeds=None):
+    """Keep so few bits of the seeds that many rows are sampled alike."""
+    return sample(policy, prompts, sampling, row_seeds=[seed % 64 for seed in row_seeds or range(len(prompts))])
+
+
 def beta_ignored(policy, prompts, sampling, *, generator=None):
     return sample(policy, prompts, evolve(sampling, beta=0.0), generator=generator)
 
