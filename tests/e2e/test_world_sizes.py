@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from e2e_batches import make_batch
 from e2e_processes import lines, newest_checkpoint, run_ranks
 from safetensors.torch import load_file
 from warm_python import WarmPython
+
+from rlcore.checkpoints.state import load_state
 
 CHILD = str(Path(__file__).with_name("child.py"))
 SCENARIOS = ("ppo_plain", "grpo_plain", "rft_plain", "reinforce_plain")
@@ -63,3 +66,23 @@ def test_a_run_that_is_resumed_with_other_numbers_of_ranks_equals_an_uninterrupt
         changing = tmp_path / f"changing-{scenario}"
         assert newest_checkpoint(changing).name == "00000006"
         check_same(tmp_path / f"straight-{scenario}", changing)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_rank_receives_the_rows_of_all_in_their_order(
+    world: int, warm_python: WarmPython, tmp_path: Path
+) -> None:
+    done = run_ranks(warm_python, world, [str(Path(__file__).with_name("e2e_batches.py")), str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    for rank in range(world):
+        found = load_state(tmp_path / f"rank-{rank}")
+        error = found.pop("error")["text"]
+        assert "the columns of a round differ between processes: process 0: [('scores'" in error
+        for name, seen in found.items():
+            batch = make_batch(int(name[0]))
+            expected = {"tokens": batch.tokens, "mask": batch.mask, "action_mask": batch.action_mask}
+            expected |= {"ended": batch.ended, **batch.columns}
+            assert seen.keys() == expected.keys()
+            for key, array in expected.items():
+                assert seen[key].dtype == array.dtype
+                assert seen[key].equal(array), f"rank {rank}, {name}, {key}"

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
-from rlcore.types import Trajectories, grouped
+from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
+from rlcore.types import Trajectories, grouped, tensor_on
 
 T = TypeVar("T")
 _LAUNCH = (
@@ -134,16 +135,35 @@ class Ranks:
         return self._dealt(self.rank, count // group, group)
 
     def gather_batch(self, batch: Trajectories, *, group: int = 1) -> Trajectories:
-        """Return the whole batch, in its original order, from the shares of all processes, dealt by `share`."""
+        """Return the whole batch, in its original order, from the shares of all processes, dealt by `share`.
+
+        Raises:
+            RanksError: the batches of two processes have different columns.
+        """
         if self.world == 1:
             return batch
         with phase("gather"):
-            parts = self.gather([batch.to("cpu")])
-            whole = Trajectories.concat(parts)
+            whole = Trajectories.concat(self._exchange(batch.to(self.device)))
             count = len(whole) // group
             rows = [row for rank in range(self.world) for row in self._dealt(rank, count, group)]
-            order = torch.tensor(rows).argsort()
-            return whole.rows(order).to(self.device)
+            return whole.rows(tensor_on(self.device, rows).argsort())
+
+    def _exchange(self, batch: Trajectories) -> list[Trajectories]:
+        """Return the batches of all processes, which exchange two tensors: the sizes, and the bytes."""
+        headers = [each.tolist() for each in self._all_gather(tensor_on(self.device, header(batch)))]
+        if len({checksum for *_, checksum in headers}) > 1:
+            layouts = "; ".join(f"process {rank}: {each}" for rank, each in enumerate(self.gather([layout(batch)])))
+            raise RanksError(f"the columns of a round differ between processes: {layouts}; return the same on all")
+        packed, room = pack(batch), max(num_bytes(batch, numbers) for numbers in headers)
+        received = self._all_gather(torch.nn.functional.pad(packed, (0, room - len(packed))))
+        return [unpack(part, batch, numbers) for part, numbers in zip(received, headers, strict=True)]
+
+    def _all_gather(self, array: Tensor) -> list[Tensor]:
+        """Return the arrays of all processes, which have the same shape and dtype."""
+        every = [torch.empty_like(array) for _ in range(self.world)]
+        with _collective():
+            torch.distributed.all_gather(every, array)
+        return every
 
     def _dealt(self, rank: int, count: int, group: int) -> list[int]:
         return [row for each in range(rank, count, self.world) for row in range(each * group, (each + 1) * group)]
