@@ -11,7 +11,7 @@ PEERS := .venv-peers
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all lint types bench bench-compare bench-peers docs wheels clean
+.PHONY: quickstart test test-all lint types bench bench-compare bench-peers docs site wheels clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python docs/examples/randomwalks.py
@@ -41,6 +41,9 @@ bench-peers: $(PEERS)/.installed
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
+
+site: $(INSTALLED)
+	$(BIN)/python docs/make_site.py
 
 wheels: $(INSTALLED)
 	rm -rf dist

@@ -1,0 +1,1 @@
+"""The documentation as a site: its pages, their order, and the settings of Sphinx."""

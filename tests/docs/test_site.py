@@ -1,0 +1,142 @@
+"""Tests of the documentation as a site: it builds without a warning, and a browser opens every page of it."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "docs"))
+make_site = pytest.importorskip("make_site", reason="Sphinx and its extensions are not installed (rlcore's extra dev)")
+from website import navigation, staging  # noqa: E402  # needs the path set above
+from website.addresses import docname, pages  # noqa: E402
+from website.markdown_docstrings import translate  # noqa: E402
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("site")
+    command = [sys.executable, str(ROOT / "docs/make_site.py"), "--into", str(into)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return into
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def tab(browser: Any, address: str) -> Iterator[Any]:
+    page = browser.new_page(base_url=address, color_scheme="light", viewport={"width": 1280, "height": 800})
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else faults.append(sent.url))
+    yield page
+    assert not faults
+    page.close()
+
+
+@pytest.mark.slow
+def test_every_page_opens_without_errors_from_one_host(site: Path, tab: Any) -> None:
+    for page in sorted(site.rglob("*.html")):
+        tab.goto(page.relative_to(site).as_posix())
+        assert tab.evaluate(OVERFLOW) <= 0, f"{page.name} is wider than the window"
+
+
+@pytest.mark.slow
+def test_search_finds_a_page(tab: Any) -> None:
+    tab.goto("index.html")
+    tab.fill("input.sidebar-search", "conformance kit")
+    tab.keyboard.press("Enter")
+    found = tab.locator("ul.search li a")
+    found.first.wait_for()
+    assert "The conformance kit" in found.all_inner_texts()
+
+
+@pytest.mark.slow
+def test_dark_mode_is_chosen_and_kept(tab: Any) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    tab.goto("training.html")
+    light = tab.evaluate(background)
+    tab.locator(".content .theme-toggle").first.click()
+    assert (dark := tab.evaluate(background)) != light
+    tab.goto("data.html")
+    assert tab.evaluate(background) == dark
+
+
+@pytest.mark.slow
+def test_the_api_shows_every_public_name_and_no_private_one(site: Path) -> None:
+    shown = {name for page in site.glob("api/*.html") for name in re.findall(r'id="(rlcore[\w.]*)"', page.read_text())}
+    lines = (ROOT / "tests/public_api.txt").read_text(encoding="utf-8").splitlines()
+    defined = {line.split(":")[0] for line in lines if re.match(r"rlcore[\w.]*: (class)?\(", line)}
+    assert len(defined) > 100
+    assert {name for name in defined if name.rpartition(".")[2][0] != "_"} <= shown
+    assert not [name for name in shown if re.search(r"\._(?!_)", name)]
+
+
+def test_a_broken_link_or_anchor_fails_the_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = tmp_path / "pages"
+    written.mkdir()
+    (written / "index.md").write_text("# A\n\n[gone](gone.md), [here](#b), [nowhere](#nowhere)\n\n## B\n")
+    assert make_site.render(written, tmp_path / "site") == 1
+    warnings = capsys.readouterr().err
+    assert "gone.md" in warnings
+    assert "nowhere" in warnings
+    assert "'b'" not in warnings
+
+
+def test_links_to_source_files_lead_to_pages_with_the_source(tmp_path: Path) -> None:
+    staging.write(tmp_path)
+    assert "](source/rlcore/training/api.py.md)" in (tmp_path / "how-a-run-works.md").read_text(encoding="utf-8")
+    assert "def train(" in (tmp_path / "source/rlcore/training/api.py.md").read_text(encoding="utf-8")
+    assert "](packages/rlcore_ppo.md)" in (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert "](../index.md" not in (tmp_path / "contents.md").read_text(encoding="utf-8")
+
+
+def test_every_page_of_the_docs_has_one_place_in_the_navigation() -> None:
+    listed = [name for names in navigation.sections().values() for name in names]
+    assert len(listed) == len(set(listed))
+    top = {docname(page) for page in pages() if page.parent.name in {"", "docs", "guides"}}
+    assert top <= set(listed)
+
+
+def test_markdown_of_docstrings_becomes_restructured_text() -> None:
+    lines = ["Return |x| of `values`, as `a: b`.", "", "    f(*x)", "", "    g(x)", "", "Args:", "    x: see **y_.", ""]
+    translate(None, "function", "f", None, None, lines)
+    assert lines[0] == r"Return \|x\| of `values`, as ``a: b``."
+    assert lines[2:6] == [".. code-block:: python", "", "    f(*x)", ""]
+    assert lines[6] == "    g(x)"
+    assert lines[-2] == r"    x: see \*\*y\_."
