@@ -11,6 +11,8 @@ from rlcore.safe_text import hide_logins, show
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 """Files of a folder with a trained model; one of them is enough."""
+UNAUTHORIZED = 401
+NOT_LOGGED_IN = "there is no token for the hub: log in with `hf auth login`, or set HF_TOKEN"
 
 
 def check_repository(repo: str | None, where: str) -> None:
@@ -32,10 +34,7 @@ def check_repository(repo: str | None, where: str) -> None:
             f"{where}: run.push_to_hub = {show(repo)}: no repository can have this name: {error}"
         ) from None
     if get_token() is None:
-        raise ConfigError(
-            f"{where}: run.push_to_hub = {show(repo)}: this machine has no token for the hub: log in with "
-            "`hf auth login`, or set HF_TOKEN"
-        )
+        raise ConfigError(f"{where}: run.push_to_hub = {show(repo)}: {NOT_LOGGED_IN}")
 
 
 def push_folder(
@@ -82,23 +81,26 @@ def _explained(push: Callable[[], Any], repo: str, folder: Path, later: str, end
     """Call `push`, and turn the errors of the hub's client into one that names the model's folder and the command."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
-    kept = f"the trained model is in {folder}; push it later with: {later}"
     try:
         return push()
     except HfHubHTTPError as error:
         code = error.response.status_code
-        refused = code in {401, 403}
-        what = "refused the token" if refused else "refused the upload"
-        remedy = ": log in with `hf auth login` as a user who may write to it" if refused else ""
-        reason = f"the hub ({endpoint}) {what}: {_line(error)}{remedy}"
+        what = "refused the token" if code in {401, 403} else "refused the upload"
+        remedy = "; log in with `hf auth login` as a user who may write to it" if code in {401, 403} else ""
+        sent = "Authorization" in error.response.request.headers
+        reason = (
+            f"the hub ({endpoint}) {what}: {_answer(error)}{remedy}" if sent or code != UNAUTHORIZED else NOT_LOGGED_IN
+        )
     except HFValidationError as error:
         reason = f"no repository can have this name: {_line(error)}"
     except LocalTokenNotFoundError:
-        reason = "this machine has no token for the hub: log in with `hf auth login`, or set HF_TOKEN"
+        reason = NOT_LOGGED_IN
     except Exception as error:  # noqa: BLE001  no connection: the client's HTTP library raises its own error
         what = "cannot be reached, or does not answer as expected"
         reason = f"the hub ({endpoint}) {what}: {type(error).__name__}: {_line(error)}"
-    raise HubError(f"{repo}: {reason}. Nothing is lost: {kept}") from None
+    raise HubError(
+        f"{repo}: {reason}\n  Nothing is lost: the trained model is in {folder}. Push it later with:\n  {later}"
+    ) from None
 
 
 def _command(run: Path, repo: str, *, private: bool | None, revision: str | None) -> str:
@@ -107,5 +109,11 @@ def _command(run: Path, repo: str, *, private: bool | None, revision: str | None
     return " ".join(["rlcore push", str(run), repo, *options])
 
 
-def _line(error: Exception) -> str:
+def _answer(error: Any) -> str:
+    """Return the code and the message of the hub's answer, without the client's URLs."""
+    message = f"{error.response.status_code} {error.response.reason_phrase}".strip()
+    return _line(f"{message} ({error.server_message})" if error.server_message else message)
+
+
+def _line(error: object) -> str:
     return hide_logins(" ".join(str(error).split()))[:300]

@@ -69,11 +69,16 @@ def test_a_refused_token_loses_nothing_and_the_command_of_the_message_pushes_lat
 ) -> None:
     refused = train(tmp_path, hub.url, token=READER, push_to_hub="me/walks", hub_private=True)
     assert refused.returncode == 1
-    error = refused.stderr.splitlines()[-1]
-    assert error.startswith(f"rlcore.errors.HubError: me/walks: the hub ({hub.url}) refused the token: ")
-    assert "403" in error
-    assert "the trained model is in runs/walks/model; push it later with: rlcore push runs/walks me/walks --p" in error
-    command = error.rpartition("push it later with: rlcore ")[2].split()
+    *_, error, kept, later = refused.stderr.splitlines()
+    assert error == (
+        f"rlcore.errors.HubError: me/walks: the hub ({hub.url}) refused the token: 403 Forbidden (Forbidden: this "
+        "token may not write); log in with `hf auth login` as a user who may write to it"
+    )
+    assert kept == "  Nothing is lost: the trained model is in runs/walks/model. Push it later with:"
+    assert later == "  rlcore push runs/walks me/walks --private"
+    command = later.split()[1:]
+    none = python(tmp_path, hub.url, "-m", "rlcore", *command, token="")
+    assert none.stderr.startswith("HubError: me/walks: there is no token for the hub: log in with `hf auth login`, or ")
     wrong = python(tmp_path, hub.url, "-m", "rlcore", *command, token="hf_wrong")
     assert wrong.returncode == 1
     assert "401" in wrong.stderr
