@@ -21,6 +21,10 @@ class TechniqueRefused(Exception):
     """A technique cannot be used with a model. The message is the reason that is logged."""
 
 
+class NothingToGain(TechniqueRefused):
+    """A technique would change nothing for a model, so that its absence costs nothing."""
+
+
 @attrs.frozen
 class Technique:
     """One technique: a row of the table.
@@ -112,15 +116,17 @@ BY_NAME = {technique.name: technique for technique in TECHNIQUES}
 
 @attrs.frozen(eq=False)
 class SpeedReport:
-    """Decisions about which techniques a model uses, logged in one line.
+    """Decisions about which techniques a model uses.
 
     Attributes:
         config: the section `model.speed`, with one switch per technique.
         reasons: for each technique decided so far, why it is off; an empty string if it is on.
+        expected: techniques that are off because there is nothing to gain, or because one that they need is off.
     """
 
     config: SpeedConfig
     reasons: dict[str, str] = attrs.field(factory=dict)
+    expected: set[str] = attrs.field(factory=set)
 
     def find(self, name: str, probe: Callable[[], T], fallback: T) -> T:
         """Return the result of `probe`, or `fallback` if `name` is switched off or is refused by `probe`."""
@@ -131,6 +137,8 @@ class SpeedReport:
             result = probe()
         except TechniqueRefused as refusal:
             self.reasons[name] = str(refusal)
+            if isinstance(refusal, NothingToGain):
+                self.expected.add(name)
             return fallback
         self.reasons[name] = ""
         return result
@@ -139,6 +147,8 @@ class SpeedReport:
         """Switch `name` on, unless it is switched off or one of the techniques `others`, which it needs, is off."""
         off = next((other for other in others if self.reasons[other]), None)
         self.reasons[name] = f"{off} is off" if off else ""
+        if off:
+            self.expected.add(name)
         if not getattr(self.config, name):
             self.reasons[name] = "switched off"
 
@@ -146,8 +156,20 @@ class SpeedReport:
         """Switch `name` off for `reason`, unless the configuration does so already."""
         self.reasons[name] = reason if getattr(self.config, name) else "switched off"
 
+    def skip(self, name: str, reason: str) -> None:
+        """Switch `name` off because there is nothing to gain from it."""
+        self.refuse(name, reason)
+        self.expected.add(name)
+
     def log(self, model: str) -> None:
-        """Log which techniques are on for the model of class `model`, and why the others are off."""
-        names = [name for name in BY_NAME if name in self.reasons]
+        """Log which techniques are off for the model of class `model` and why; at the level debug, all of them."""
+        events, names = get_logger("rlcore.models"), [name for name in BY_NAME if name in self.reasons]
         states = [f"{name} off ({reason})" if (reason := self.reasons[name]) else f"{name} on" for name in names]
-        get_logger("rlcore.models").info(f"speed: {', '.join(states)}", model=model)
+        events.debug(f"speed: {', '.join(states)}", model=model)
+        off: dict[str, list[str]] = {}
+        for name in names:
+            if self.reasons[name] and name not in self.expected:
+                off.setdefault(self.reasons[name], []).append(name)
+        if off:
+            reasons = "; ".join(f"{', '.join(together)} off ({reason})" for reason, together in off.items())
+            events.info(f"speed: {reasons}", model=model)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
 from rlcore.models.freezing import decoder_blocks, runs_before
-from rlcore.models.speed import TechniqueRefused
+from rlcore.models.speed import NothingToGain, TechniqueRefused
 from rlcore.models.speed.exactness import probe_tokens, probing, require_same
 from rlcore.models.speed.packing import pack, padded_inputs
 from rlcore.models.speed.trunk_layout import TOKEN_BYTES, Layout
@@ -182,7 +182,7 @@ def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float, 
     if not room:
         raise TechniqueRefused("trunk_cache_gb is 0")
     if all(parameter.requires_grad for parameter in model.parameters()):
-        raise TechniqueRefused("nothing is frozen")
+        raise NothingToGain("nothing is frozen")
     try:
         blocks = decoder_blocks(model)
     except ModelError:
@@ -190,7 +190,7 @@ def make_trunk(model: PreTrainedModel, *, above: int, packs: bool, room: float, 
     trains = [any(parameter.requires_grad for parameter in block.parameters()) for block in blocks]
     depth = min([*trains, True].index(True), len(blocks) - above)
     if depth <= 0:
-        raise TechniqueRefused("the bottom block trains")
+        raise NothingToGain("the bottom block trains")
     below = [*runs_before(model, blocks[min(depth, len(blocks) - 1)]), *blocks[:depth].parameters()]
     trunk = FrozenTrunk(depth, below, room, share=share)
     if any(parameter.requires_grad for parameter in below):

@@ -71,7 +71,10 @@ def test_an_unknown_technique_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
-def test_without_a_technique_the_same_is_computed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_technique_the_same_is_computed(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLCORE_LOG_LEVEL", "debug")
     policies = []
     for speed in (SpeedConfig(), SpeedConfig(**{name: False})):
         torch.manual_seed(0)
@@ -79,7 +82,7 @@ def test_without_a_technique_the_same_is_computed(name: str, capsys: pytest.Capt
         policies.append(build_causal_lm(make_gpt2(), config, tokenizer=make_tokenizer(), value_head=True, q_heads=2))
     logged = capsys.readouterr().err
     assert f"{name} off (switched off)" in logged
-    assert logged.count("speed: packing ") == 2
+    assert logged.count("[debug    ] speed: packing ") == 2
     with_it, without = (_outputs(policy) for policy in policies)
     for one, other in zip(with_it, without, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -102,11 +105,22 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
     return [outputs.logprobs, outputs.values, outputs.entropy, *gradients, *sampled]
 
 
-def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_says_which_techniques_are_off_and_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rlcore.models.model_options import Seq2SeqLMConfig
     from rlcore.models.seq2seq import build_seq2seq_lm
 
     config = CausalLMConfig(attention="eager", speed=SpeedConfig(fused_logprobs=False))
+    build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "speed: packing off (its attention is 'eager', not 'sdpa'); fused_logprobs off (switched off) [" in line
+    build_seq2seq_lm(make_t5(), Seq2SeqLMConfig(), tokenizer=make_tokenizer())
+    logged = capsys.readouterr().err
+    assert logged.count("speed: packing, prefixes, attention_groups, frozen_trunk off (encoder-decoder) [") == 1
+    build_causal_lm(make_gpt2().config, CausalLMConfig(), tokenizer=make_tokenizer())
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RLCORE_LOG_LEVEL", "debug")
     build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())
     logged = " ".join(capsys.readouterr().err.split())
     assert (
@@ -116,9 +130,6 @@ def test_the_log_says_which_techniques_are_off_and_why(capsys: pytest.CaptureFix
         "is off), fused_activations on, packed_decoding off (packing is off), shared_prompts off (packed_decoding is "
         "off), sequence_cache off (packed_decoding is off), preallocated_cache on"
     ) in logged
-    build_seq2seq_lm(make_t5(), Seq2SeqLMConfig(), tokenizer=make_tokenizer())
-    logged = capsys.readouterr().err
-    assert logged.count("speed: packing off (encoder-decoder), prefixes off (encoder-decoder), attention_groups") == 1
 
 
 def test_a_refusal_is_a_reason() -> None:
