@@ -9,6 +9,8 @@ from rlcore.errors import ConfigError
 from rlcore.settings import OptimizerConfig
 
 BLACK = "Black et al. 2023, arXiv:2305.13301"
+KIND = "an image pipeline"
+"""What the trainer's architecture builds, for errors."""
 
 
 @config

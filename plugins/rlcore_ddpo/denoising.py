@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from rlcore.errors import ConfigError
 from rlcore.profiling import phase
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.ddim import Schedule
-from rlcore_ddpo.image_pipeline import ImagePipeline
+
+if TYPE_CHECKING:
+    from rlcore_ddpo.image_pipeline import ImagePipeline
 
 
 class Denoiser:

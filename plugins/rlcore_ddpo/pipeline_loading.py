@@ -12,12 +12,11 @@ from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
-from rlcore_ddpo.config import StableDiffusionConfig
+from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
 from rlcore_ddpo.quiet_diffusers import quiet_diffusers
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
 
-KIND = "an image pipeline"
 INDEX = "model_index.json"
 LORA = {"r": 4, "init_lora_weights": "gaussian", "target_modules": ["to_k", "to_q", "to_v", "to_out.0"]}
 """Default options of LoRA layers, as in Black et al.'s code."""

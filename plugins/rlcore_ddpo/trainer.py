@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, micro_batches, minibatches
 from rlcore.types import Metrics, Trajectories
-from rlcore_ddpo.config import DDPOConfig, check
+from rlcore_ddpo.config import KIND, DDPOConfig, check
 from rlcore_ddpo.denoising import Denoiser
-from rlcore_ddpo.image_pipeline import ImagePipeline
 from rlcore_ddpo.image_sampling import ImageSampler
 from rlcore_ddpo.loss import clipped_loss
-from rlcore_ddpo.pipeline_loading import KIND
 from rlcore_ddpo.prompt_statistics import PromptStatistics, standardised
+
+if TYPE_CHECKING:
+    from rlcore_ddpo.image_pipeline import ImagePipeline
 
 
 def warn_of_unused(gen: SamplingConfig) -> None:
