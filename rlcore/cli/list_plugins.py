@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,7 @@ from rich.text import Text
 from rlcore._version import __version__
 from rlcore.cli.screen import make_console, make_list
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.registry import all_registries
+from rlcore.plugins.registry import LINE_WIDTH, all_registries
 
 SCHEMA = 1
 _COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
@@ -57,12 +58,17 @@ def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
 
 
 def print_plugins(discovery: Discovery) -> None:
-    """Print one row per plugin and, below it, the reason why it is not ok and its deprecation remarks."""
+    """Print one row per plugin and kind of component, then the reason why it is not ok, and deprecation remarks."""
     console, table = make_console(), make_list("plugin", "version", "state", "components")
     for plugin in discovery.plugins:
-        components = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in _by_kind(plugin).items())
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
-        table.add_row(plugin.dist, plugin.version, state, Text(components))
+        first, *others = [
+            textwrap.fill(f"{kind}: {', '.join(names)}", LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            for kind, names in _by_kind(plugin).items()
+        ] or [""]
+        table.add_row(plugin.dist, plugin.version, state, Text(first))
+        for components in others:
+            table.add_row("", "", "", Text(components))
         if plugin.reason:
             table.add_row("", "", "", Text(plugin.reason, style=state.style))
         for remark in plugin.remarks:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+LINE_WIDTH = 90
+"""Width of lists of components in errors and tables, without their indentation."""
 
 _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "trainers": errors.UnknownTrainer,
@@ -91,8 +93,8 @@ class Registry(Generic[T]):
 
     def _explain(self, name: str) -> str:
         lines = [f"no {KINDS[self.kind]} is called '{name}'.{self._suggest(str(name))}"]
-        installed = ", ".join(f"{component.name} ({component.dist} {component.version})" for component in self)
-        lines.append(f"  installed:  {installed or 'none'}")
+        installed = [f"{component.name} ({component.dist} {component.version})" for component in self] or ["none"]
+        lines += [f"{'              ' if i else '  installed:  '}{row}" for i, row in enumerate(_wrap(installed))]
         missing = [plugin for plugin in self._plugins if not plugin.is_loaded]
         for i, plugin in enumerate(missing):
             lines.append(f"  {'not loaded: ' if i == 0 else '            '}{plugin}, {plugin.reason}")
@@ -120,6 +122,17 @@ class Registry(Generic[T]):
         elif near:
             text = f" Did you mean '{near[0]}'? It {_describe_source(elsewhere[near[0]], self._plugins)}"
         return text + (f" '{name}' {_describe_source(elsewhere[exact], self._plugins)}" if exact in elsewhere else "")
+
+
+def _wrap(items: Sequence[str]) -> list[str]:
+    """Return the items, separated by commas, in lines of at most `LINE_WIDTH` characters, none of them broken."""
+    lines = [""]
+    for i, item in enumerate(items):
+        text = f"{item}," if i < len(items) - 1 else item
+        if lines[-1] and len(lines[-1]) + 1 + len(text) > LINE_WIDTH:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {text}".lstrip()
+    return lines
 
 
 def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:

@@ -66,6 +66,16 @@ def test_an_unknown_name_says_what_is_near_what_is_installed_and_what_is_not_loa
     )
 
 
+def test_many_installed_names_are_listed_in_lines_that_break_between_them() -> None:
+    trainers = [component(f"trainer{i}", "acme-trainers") for i in range(4)]
+    with pytest.raises(errors.UnknownTrainer) as caught:
+        registries_of(plugin("acme-trainers", *trainers)).trainers.get("xyz")
+    assert str(caught.value).splitlines()[1:] == [
+        "  installed:  trainer0 (acme-trainers 0.1.0), trainer1 (acme-trainers 0.1.0),",
+        "              trainer2 (acme-trainers 0.1.0), trainer3 (acme-trainers 0.1.0)        see: rlcore list-plugins",
+    ]
+
+
 def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
     with pytest.raises(errors.UnknownReward) as caught:
         registries_of().rewards.get("xyz")
