@@ -124,8 +124,10 @@ def register_rewards(register: Register) -> None:
     Args:
         register: takes a name and a reward function, whose parameters are any of `samples`, `prompts`, `outputs` and
             the prompts' columns, passed by name; with `config`, a function that takes an object of that class and
-            returns the reward function. An optional method `close()` of the reward function is called once at the end
-            of the run, to end processes or free memory; called again after it, the function starts anew. The name
+            returns the reward function. An optional method `open(run)` of the reward function is called once, before
+            the first call in a run, with a `rlcore.protocols.RunView`; an error in it ends the run. An optional method
+            `close()` is called once at the end of the run, to end processes or free memory; called again after it, the
+            function starts anew. The name
             `reward_model` stands for a model of `transformers`, or its folder, that is given in place of a function;
             its option `path` receives it.
     """

@@ -300,6 +300,15 @@ class RunView(Protocol):
         """
         ...
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends after the current step; a component that waits for long checks it."""
+        ...
+
+    def keep_folder(self) -> None:
+        """Keep the run's folder even if the first step fails, because it contains something that cannot be repeated."""
+        ...
+
     def take_unreported(self) -> Sequence[Dropped]:
         """Return the entries of `dropped` that no closing summary has listed yet, and mark them as listed."""
         ...

@@ -111,7 +111,8 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, inputs, is_resumed=place.checkpoint is not None))
         unfinished.pop_all()  # from here on the loop closes what the run holds
-        return Assembly(trainer, run, saver, place.lock, stack.pop_all())
+        run.claimed = stack.pop_all()
+        return Assembly(trainer, run, saver, place.lock, run.claimed)
 
 
 def _check(
@@ -170,7 +171,7 @@ def _build_run(
         rewards = Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s)
         for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
             if reward.choice is not None:  # a function of the user's own is not the run's to close
-                run.close_at_end(function.call, reward.choice.component.qualified)
+                run.open_reward(function.call, reward.choice.component.qualified)
         return rewards
 
     run = Run(

@@ -38,6 +38,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
     """
     config = run.config
     with _ending(run), StopRequest(run.step) as stop:
+        run.signalled = lambda: stop.requested
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)

@@ -63,6 +63,8 @@ class Run(RunData):
         warned: the warnings that `warn_once` has logged.
         stop_reason: why the run is to end after the current step; empty if it is not.
         was_interrupted: whether a signal ended the run.
+        signalled: returns whether a signal has requested the end of the run.
+        claimed: deletes the folder of a run whose first step fails; closed after the first step.
     """
 
     dir: Path
@@ -86,15 +88,32 @@ class Run(RunData):
     warned: set[str] = attrs.field(factory=set)
     stop_reason: str = ""
     was_interrupted: bool = False
+    signalled: Callable[[], bool] = lambda: False
+    claimed: ExitStack = attrs.field(factory=ExitStack)
 
     def request_stop(self, reason: str) -> None:
         """End the run after the current step, with a checkpoint and the trained model, as a signal does."""
         self.stop_reason = self.stop_reason or reason
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run ends after the current step, because of a signal or `request_stop`."""
+        return bool(self.stop_reason) or self.signalled()
+
+    def keep_folder(self) -> None:
+        """Keep the run's folder even if the first step fails."""
+        self.claimed.close()
+
     def close_at_end(self, built: Any, plugin: str) -> None:
         """Call `built.close()`, if there is such a method, at the end of the run; an error in it is logged."""
         if callable(close := getattr(built, "close", None)):
             self.closing.callback(self._close, close, plugin)
+
+    def open_reward(self, function: Any, plugin: str) -> None:
+        """Pass the run to the method `open` of a registered reward, if it has one, and close the reward at the end."""
+        self.close_at_end(function, plugin)
+        if callable(begin := getattr(function, "open", None)):
+            begin(self)
 
     def _close(self, close: Callable[[], None], plugin: str) -> None:
         try:

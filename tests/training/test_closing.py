@@ -26,6 +26,9 @@ class Held:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.call(*arguments, **named)
 
+    def open(self, run: Any) -> None:
+        self.run = run
+
     def close(self) -> None:
         self.num_closed += 1
         if self.fails:
@@ -62,6 +65,36 @@ def test_the_sampler_and_registered_rewards_are_closed_at_the_end(tmp_path: Path
     result = train(tmp_path)
     assert [each.num_closed for each in held] == [1, 1]
     assert len(result.generate("ab", max_new_tokens=2)) == 1  # which calls the sampler again
+
+
+def test_a_registered_reward_receives_the_run_before_its_first_call(tmp_path: Path, held: tuple[Held, Held]) -> None:
+    seen = []
+
+    def look(outputs: list[str]) -> list[float]:
+        seen.append((held[1].run.dir.is_dir(), held[1].run.step, held[1].run.is_stopping))
+        held[1].run.request_stop("enough")
+        seen.append(held[1].run.is_stopping)
+        return toy_reward(outputs)
+
+    held[1].call = look
+    train(tmp_path)
+    assert seen == [(True, 0, False), True]
+
+
+def test_a_component_may_keep_the_folder_of_a_run_whose_first_step_fails(
+    tmp_path: Path, held: tuple[Held, Held]
+) -> None:
+    def keep_and_fail(outputs: list[str]) -> list[str]:
+        held[1].run.keep_folder()
+        return ["good"] * len(outputs)
+
+    held[1].call = lambda outputs: ["good"] * len(outputs)
+    with pytest.raises(RewardError):
+        train(tmp_path / "lost")
+    held[1].call = keep_and_fail
+    with pytest.raises(RewardError):
+        train(tmp_path / "kept")
+    assert [len(list(tmp_path.glob(f"{name}/*/config.yaml"))) for name in ("lost", "kept")] == [0, 1]
 
 
 def test_they_are_closed_when_the_run_fails(tmp_path: Path, held: tuple[Held, Held]) -> None:

@@ -49,6 +49,7 @@ class RunStub:
     dropped: tuple[Dropped, ...] = ()
     undeclared: list[str] = attrs.field(factory=list)
     export_class: str = "AutoModelForCausalLM"
+    is_stopping: bool = False
 
     @functools.cached_property
     def ranks(self) -> Ranks:
@@ -56,6 +57,9 @@ class RunStub:
         from rlcore.ranks import Ranks  # imports torch
 
         return Ranks()
+
+    def keep_folder(self) -> None:
+        """Do nothing: there is no folder to delete."""
 
     def take_unreported(self) -> list[Dropped]:
         """Return no dropped components."""
