@@ -1,0 +1,53 @@
+"""The file of all judgements of a run, to which each is appended and synced before the page hears of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlcore.errors import DataError
+from rlcore_human.judgement import Judgement
+
+NAME = "judgements.jsonl"
+
+
+def read_judgements(folder: Path) -> list[Judgement]:
+    """Return the judgements in a folder, in their order; an incomplete last line is ignored.
+
+    Raises:
+        DataError: a line is no judgement.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return []
+    *lines, _ = path.read_bytes().split(b"\n")  # whatever follows the last line break is incomplete
+    judgements = []
+    for number, line in enumerate(lines, 1):
+        try:
+            judgements.append(Judgement.from_row(json.loads(line)))
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: {error}; repair or remove the line") from error
+    return judgements
+
+
+def append_judgements(folder: Path, judgements: Sequence[Judgement]) -> None:
+    """Append judgements, and return when they are on the disk."""
+    path = folder / NAME
+    is_new = not path.exists()
+    with path.open("ab+") as file:
+        end = file.tell()  # opened at its end
+        file.seek(max(0, end - 1))
+        if file.read(1) not in {b"", b"\n"}:  # the process died while it wrote a line
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(b"".join(json.dumps(each.to_row(), default=str).encode() + b"\n" for each in judgements))
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

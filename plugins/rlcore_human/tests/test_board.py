@@ -1,0 +1,114 @@
+"""Tests of the questions, who gets them, and the file of answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from people import score_item
+
+from rlcore.errors import DataError
+from rlcore_human.board import Board
+from rlcore_human.journal import NAME, read_judgements
+from rlcore_human.judgement import Item, rank_scores
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_two_people_never_get_the_same_question_and_each_judgement_is_kept_once(tmp_path: Path) -> None:
+    board, items = Board(tmp_path), [score_item(text) for text in "abc"]
+    board.ask(items)
+    ann, bob = board.take("ann", "1"), board.take("bob", "2")
+    assert (ann, bob) == (items[0], items[1])
+    assert board.take("ann", "1") == ann  # a tab keeps its question
+    assert board.judge("x", ann.key, 4, who="ann", tab="1")
+    assert board.judge("x", ann.key, 4, who="ann", tab="1")  # sent again
+    assert not board.judge("y", ann.key, 2, who="bob", tab="2")  # answered in the meantime
+    assert [each.id for each in read_judgements(tmp_path)] == ["x"]
+    assert (board.scores(ann), board.scores(bob)) == ((4.0,), None)
+    assert board.take("ann", "1") == items[2]
+
+
+def test_the_question_of_a_tab_that_is_gone_returns(tmp_path: Path) -> None:
+    clock = Clock()
+    board = Board(tmp_path, lease_s=10, clock=clock)
+    board.ask([score_item("a")])
+    item = board.take("ann", "1")
+    assert board.take("bob", "2") is None
+    clock.now = 9
+    board.renew("1")
+    clock.now = 18
+    assert board.take("bob", "2") is None
+    clock.now = 19
+    assert board.take("bob", "2") == item  # no sign of life for 10 seconds
+    board.leave("2")
+    assert board.take("ann", "3") == item
+
+
+def test_a_question_for_two_judges_goes_to_two_people_and_gets_their_mean(tmp_path: Path) -> None:
+    board, item = Board(tmp_path, judges=2), score_item("a")
+    board.ask([item])
+    assert board.take("ann", "1") == item
+    board.judge("x", item.key, 2, who="ann", tab="1")
+    assert (board.take("ann", "1"), board.scores(item)) == (None, None)
+    assert board.take("bob", "2") == item
+    board.judge("y", item.key, 5, who="bob", tab="2")
+    assert board.scores(item) == (3.5,)
+
+
+def test_what_was_judged_before_a_restart_is_not_asked_again(tmp_path: Path) -> None:
+    items, first = [score_item("a"), score_item("\ud7ff\x1b[31m\u2028")], Board(tmp_path)
+    first.ask(items)
+    first.judge("x", items[1].key, None, who="ann", tab="1")
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'{"id": "torn')  # the process died in the middle of a line
+    again = Board(tmp_path)
+    again.ask(items)
+    assert again.scores(items[1]) == (None,)
+    assert again.take("ann", "1") == items[0]
+    assert again.judge("y", items[0].key, 3, who="ann", tab="1")
+    assert [each.id for each in read_judgements(tmp_path)] == ["x", "y"]
+    row = json.loads((tmp_path / NAME).read_text().splitlines()[1])
+    assert (row["who"], row["value"], row["when"][:2]) == ("ann", 3, "20")
+
+
+def test_a_line_that_is_no_judgement_is_named(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"id": 1}\n')
+    with pytest.raises(DataError, match=r"judgements\.jsonl:1: is no judgement: KeyError: 'mode'"):
+        Board(tmp_path)
+
+
+def test_a_question_nobody_waits_for_is_closed(tmp_path: Path) -> None:
+    board, item = Board(tmp_path), score_item("a")
+    board.ask([item])
+    board.ask([item])  # of two sub-batches
+    board.withdraw([item])
+    assert board.take("ann", "1") == item
+    board.withdraw([item])
+    assert not board.judge("x", item.key, 3, who="ann", tab="1")
+
+
+@pytest.mark.parametrize(("ranks", "scores"), [
+    ([1, 2, 3], (1, 0.5, 0)), ([3, 1, 2], (0, 1, 0.5)), ([1, 1, 3], (0.75, 0.75, 0)), ([1, 1, 2], (0.75, 0.75, 0)),
+    ([2, 2], (0.5, 0.5)),
+])  # fmt: skip
+def test_scores_of_ranks_fall_evenly_and_ties_share_their_mean(ranks: list[int], scores: tuple[float, ...]) -> None:
+    assert rank_scores(ranks, len(ranks)) == scores
+
+
+@pytest.mark.parametrize("value", [0, 5.5, "3", True, [3], float("nan")])
+def test_a_score_outside_the_scale_is_refused(value: object) -> None:
+    with pytest.raises(DataError, match="is not a number from 1 to 5"):
+        score_item("a").scores(value)
+
+
+@pytest.mark.parametrize("value", [[1], [0, 1], [1, 3], [1.0, 2], "12", {"a": 1}])
+def test_ranks_that_order_nothing_are_refused(value: object) -> None:
+    with pytest.raises(DataError, match="are not 2 whole numbers from 1 to 2"):
+        Item("rank", "p", ["a", "b"]).scores(value)

@@ -1,0 +1,108 @@
+"""Tests of preferences made from judgements, and of the exchange with Argilla."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlcore.cli import main
+from rlcore_human import preferences
+from rlcore_human.argilla_records import read_records, to_records
+from rlcore_human.journal import append_judgements, read_judgements
+from rlcore_human.judgement import Item, Judgement
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+def judged(item: Item, value: Any, who: str = "ann") -> Judgement:
+    return Judgement(f"{who} {item.key}", item, value, who, "2026-01-02T03:04:05.678+00:00", 2.5)
+
+
+def score(output: str, prompt: str = "p") -> Item:
+    return Item("score", prompt, [output], None, (1, 5, 1), 3)
+
+
+RANKED = Item("rank", "<hi>", ["A", "B", "C"], CHAT, (), 1)
+JUDGEMENTS = [
+    judged(score("x"), 4), judged(score("y"), 2), judged(score("y"), 5, "bob"), judged(score("z"), None),
+    judged(score("w", "q"), 1), judged(RANKED, [2, 1, 2]),
+]  # fmt: skip
+
+
+def test_preferences_are_pairs_of_one_prompt_with_different_mean_scores(tmp_path: Path) -> None:
+    append_judgements(tmp_path, JUDGEMENTS)
+    answer = [{"role": "assistant", "content": "B"}]
+    others = [[{"role": "assistant", "content": text}] for text in "AC"]
+    expected: list[dict[str, Any]] = [
+        {"prompt": "p", "chosen": "x", "rejected": "y"},  # 4 and (2 + 5) / 2
+        {"prompt": CHAT, "chosen": answer, "rejected": others[0]},
+        {"prompt": CHAT, "chosen": answer, "rejected": others[1]},
+    ]
+    assert preferences(tmp_path) == expected
+    tie = {"prompt": CHAT, "chosen": others[0], "rejected": others[1], "label": "tie"}
+    assert preferences(tmp_path, ties=True) == [*expected[:2], tie, expected[2]]
+
+
+def test_an_answer_that_continues_the_assistants_message_is_whole_in_preferences(tmp_path: Path) -> None:
+    begun = [*CHAT, {"role": "assistant", "content": "I "}]
+    append_judgements(tmp_path, [judged(Item("rank", "r", ["am", "was"], begun), [1, 2])])
+    (row,) = preferences(tmp_path)
+    assert (row["prompt"], row["chosen"][0]["content"], row["rejected"][0]["content"]) == (CHAT, "I am", "I was")
+
+
+def test_records_have_argillas_form(tmp_path: Path) -> None:
+    records = to_records(JUDGEMENTS)
+    assert [list(record["responses"]) for record in records] == [["score"]] * 3 + [["ranking"]]
+    assert records[1]["fields"] == {"prompt": "p", "completion": "y"}
+    assert [each["value"] for each in records[1]["responses"]["score"]] == [2, 5]
+    assert len({each["user_id"] for each in records[1]["responses"]["score"]}) == 2
+    assert records[3]["fields"] == {
+        "prompt": "<hi>", "completion_1": "A", "completion_2": "B", "completion_3": "C", "conversation": CHAT,
+    }  # fmt: skip
+    assert records[3]["responses"]["ranking"][0]["value"] == [
+        {"value": "completion_2", "rank": 1}, {"value": "completion_1", "rank": 2},
+        {"value": "completion_3", "rank": 2},
+    ]  # fmt: skip
+
+
+def test_export_and_import_give_the_same_judgements(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    path.write_text(json.dumps(to_records(JUDGEMENTS)))
+    found = {each.id: each for each in read_records(path, scale=(0, 9, 1))}
+    for judgement in JUDGEMENTS:
+        if judgement.value is not None:
+            other = found.pop(judgement.id)
+            assert (other.item, other.item.messages) == (judgement.item, judgement.item.messages)
+            assert (other.value, other.who, other.when) == (judgement.value, judgement.who, judgement.when)
+    assert found == {}
+
+
+def test_the_command_writes_preferences_and_imports_each_judgement_once(tmp_path: Path, capsys: Any) -> None:
+    append_judgements(tmp_path, JUDGEMENTS)
+    foreign = [{"id": "7", "fields": {"prompt": "p", "completion_1": "a", "completion_2": "b"}, "responses": {
+        "ranking": [{"value": ["completion_2", "completion_1"], "user_id": "0b1e"}]
+    }}]  # fmt: skip
+    records, rows = tmp_path / "foreign.json", tmp_path / "preferences.jsonl"
+    records.write_text(json.dumps(foreign))
+    for _ in range(2):
+        assert main(["judgements", str(tmp_path), "--from-argilla", str(records), "--preferences", str(rows)]) == 0
+    last = [json.loads(line) for line in rows.read_text().splitlines()][-1]
+    assert last == {"prompt": "p", "chosen": "b", "rejected": "a"}
+    assert len(read_judgements(tmp_path)) == len(JUDGEMENTS) + 1
+    assert "7 judgements of 6 questions: ann 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("{}", "is a dict; expected the list"), ("[1", "cannot be read as JSON"),
+    ('[{"id": 1}]', "record 0: KeyError: 'fields'"),
+    ('[{"fields": {"prompt": "p", "completion": "c"}, "responses": {"score": [{"value": 9, "user_id": "u"}]}}]',
+     "record 0: DataError: the score 9 is not a number from 1 to 5"),
+])  # fmt: skip
+def test_a_file_that_holds_no_records_is_named(content: str, message: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "records.json"
+    path.write_text(content)
+    assert main(["judgements", str(tmp_path), "--from-argilla", str(path)]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""Tests of runs that wait for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from people import Person, follow_link, in_thread
+
+import rlcore
+from rlcore.cli import main
+from rlcore.errors import ConfigError, RanksError, RewardError
+from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_human import human_reward
+from rlcore_human.config import HumanConfig
+from rlcore_human.human_reward import HumanReward
+from rlcore_human.journal import read_judgements
+
+PROMPTS = ["ab", "cd", "ef", "gh"]
+
+
+class Crowd:
+    """People who open the link of a run and answer until the run ends, or until they have made `most` judgements."""
+
+    def __init__(self, lines: list[str], *, most: int = 1000, then: Callable[[], None] = lambda: None) -> None:
+        self.asked: list[str] = []
+        self.over, self._lock, self._left, self._then = threading.Event(), threading.Lock(), most, then
+        self.threads = [in_thread(lambda who=who: self._work(who, lines))[0] for who in ("ann", "bob")]
+
+    def _work(self, who: str, lines: list[str]) -> None:
+        Person(follow_link(lambda: "\n".join(lines)), who).judge_until(self.over.is_set, self._value)
+
+    def _value(self, item: dict[str, Any]) -> Any:
+        with self._lock:
+            if not self._left:
+                self._then()
+                self.over.wait()
+            self._left -= 1
+            self.asked.append(item["key"])
+        lengths = [len(output) for output in item["outputs"]]
+        return 1 + lengths[0] % 5 if item["mode"] == "score" else list(range(1, len(lengths) + 1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join(10)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Return what the reward prints."""
+    printed: list[str] = []
+    monkeypatch.setattr(human_reward, "write", lambda text, stream: printed.append(f"{text}\n"))
+    return printed
+
+
+def train(root: Path, *, steps: int = 2, trainer: Any = None, human: Any = None, **run: Any) -> Any:
+    return rlcore.train(
+        make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer or {"name": "reinforce", "rollouts": 8},
+        prompts=PROMPTS, reward_fn={"fn": "human", **(human or {})}, gen={"max_new_tokens": 4, "batch_size": 4},
+        run={"root": str(root), "name": "run", "steps": steps, "rollouts": "all", "overlap_rewards": True, **run},
+        checkpoint={"every": 1}, eval={"at_end": False}, loggers=[],
+    )  # fmt: skip
+
+
+def test_a_run_learns_from_the_scores_of_two_people_and_asks_each_question_once(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    with Crowd(lines) as crowd:
+        result = train(tmp_path)
+    judgements = read_judgements(result.run_dir)
+    assert len(lines) == 1  # the link is printed once
+    assert {each.who for each in judgements} == {"ann", "bob"}
+    assert max(Counter(crowd.asked).values()) == 1
+    rollouts = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in rollouts] == [1 + len(row["output"]) % 5 for row in rollouts]
+    assert len(rollouts) == 16
+    assert {(row["prompt"], row["output"]) for row in rollouts} == {
+        (j.item.prompt, j.item.outputs[0]) for j in judgements
+    }
+    assert {each.item.step for each in judgements} == {1, 2}
+
+
+def test_a_ranking_scores_the_completions_of_a_prompt_between_0_and_1(tmp_path: Path, lines: list[str]) -> None:
+    trainer = {"name": "grpo", "rollouts": 8, "num_generations": 4}
+    with Crowd(lines):
+        result = train(tmp_path, steps=1, trainer=trainer, human={"mode": "rank"})
+    judgements = read_judgements(result.run_dir)
+    assert {each.item.mode for each in judgements} == {"rank"}
+    scores = {
+        (j.item.prompt, text): score for j in judgements for text, score in zip(j.item.outputs, j.scores, strict=True)
+    }
+    for row in map(json.loads, (result.run_dir / "rollouts.jsonl").read_text().splitlines()):
+        assert row["reward"] == pytest.approx(scores[row["prompt"], row["output"]])
+
+
+def test_a_run_that_is_ended_while_it_waits_asks_only_the_rest_when_it_goes_on(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    def stop_at_once() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Crowd(lines, most=1, then=stop_at_once), pytest.raises(KeyboardInterrupt):
+        train(tmp_path, steps=1)
+    (kept,) = read_judgements(tmp_path / "run")  # also in the first step
+    lines.clear()
+    with Crowd(lines) as crowd:
+        train(tmp_path, steps=1, resume="auto")
+    found = read_judgements(tmp_path / "run")
+    assert found[0] == kept
+    assert sorted(crowd.asked) == sorted(judgement.item.key for judgement in found[1:])
+
+
+def test_the_first_signal_ends_a_waiting_run_with_a_checkpoint_of_what_is_judged(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    with Crowd(lines, most=5, then=lambda: os.kill(os.getpid(), signal.SIGINT)):
+        result = train(tmp_path)
+    assert result.run.was_interrupted
+    assert result.run.step == 1
+    assert result.metrics["reward/unscored"] >= 1
+    assert (result.run_dir / "checkpoints" / "00000001").is_dir()
+
+
+def test_too_long_a_wait_is_an_error_that_names_the_option(tmp_path: Path, lines: list[str]) -> None:
+    with pytest.raises(RewardError, match=r"were not answered by people within human\.timeout_s = 0\.3 seconds"):
+        train(tmp_path, human={"timeout_s": 0.3})
+    assert not (tmp_path / "run").exists()  # nothing was judged
+
+
+def test_several_processes_are_refused() -> None:
+    run: Any = types.SimpleNamespace(ranks=types.SimpleNamespace(world=2))
+    with pytest.raises(RanksError, match="works in runs of one process, and this one has 2"):
+        HumanReward(HumanConfig()).open(run)
+
+
+def test_an_empty_range_of_scores_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"human\.low = 3: must be below human\.high = 3"):
+        HumanReward(HumanConfig(low=3, high=3))
+
+
+def test_a_plan_asks_nobody(tmp_path: Path, capsys: Any) -> None:
+    make_gpt2().save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    config = {
+        "model": {"path": str(tmp_path / "model")}, "trainer": {"name": "reinforce", "rollouts": 4},
+        "data": {"prompts": PROMPTS, "reward_fn": "human"}, "gen": {"max_new_tokens": 4}, "run": {"steps": 1},
+    }  # fmt: skip
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(config))
+    assert main(["plan", str(path)]) == 0
+    assert "people judge" not in "".join(capsys.readouterr())

@@ -1,0 +1,75 @@
+"""Tests of the page's HTTP interface, without a browser."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from people import TOKEN, Person, Served, in_thread, score_item
+
+from rlcore.errors import ConfigError
+from rlcore_human.journal import read_judgements
+from rlcore_human.page_server import PageServer
+
+
+def test_nothing_is_shown_or_kept_without_the_token(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.board.ask([score_item("a")])
+        item = Person(served.link, "ann").next()
+        for token in ("", "#", "#another", f"#{TOKEN}x"):
+            stranger = Person(served.server.address + token, "eve")
+            actions = [
+                ("next", {}),
+                ("judge", {"id": "x", "key": item["key"], "value": 1}),
+                ("leave", {}),
+                ("renew", {}),
+            ]
+            assert [stranger.refused(action, **given) for action, given in actions] == [403] * 4
+        page = urllib.request.urlopen(served.server.address, timeout=5)
+        assert TOKEN not in page.read().decode()
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert read_judgements(tmp_path) == []
+
+
+def test_two_people_at_once_judge_everything_once(tmp_path: Path) -> None:
+    items = [score_item(str(i)) for i in range(40)]
+    with Served(tmp_path) as served:
+        served.board.ask(items)
+
+        def is_over() -> bool:
+            return all(served.board.scores(item) for item in items)
+
+        work = [
+            in_thread(
+                lambda who=who: Person(served.link, who).judge_until(
+                    is_over, lambda item: 1 + int(item["outputs"][0]) % 5
+                )
+            )
+            for who in ("ann", "bob")
+        ]
+        for thread, _ in work:
+            thread.join(30)
+    kept = [results[0] for _, results in work]
+    assert sorted(kept[0] + kept[1]) == sorted(item.key for item in items)
+    found = {each.item.outputs[0]: (each.value, each.who) for each in read_judgements(tmp_path)}
+    assert {output: value for output, (value, _) in found.items()} == {str(i): 1 + i % 5 for i in range(40)}
+    assert [who for _, who in found.values()].count("ann") == len(kept[0])
+
+
+@pytest.mark.parametrize("given", [
+    {"id": "x", "key": "k", "value": 1, "who": ""}, {"id": "x", "key": "k", "who": "a\x1b"}, {"key": "k"},
+    {"id": "x" * 81, "key": "k"},
+])  # fmt: skip
+def test_a_request_with_wrong_fields_is_refused(given: dict[str, object], tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        assert Person(served.link, "ann").refused("judge", **given) == 400
+        assert Person(served.link, "ann").refused("judge", id="x", key="k", value="v" * 100_001) == 413
+
+
+def test_an_occupied_port_is_an_error_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"human\.port = {port}: the page cannot be served there"):
+            PageServer(None, host="127.0.0.1", port=port)
