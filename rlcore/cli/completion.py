@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Mapping
 
 from rlcore.cli.parser import command_names, command_parser
+from rlcore.cli.trainer_command import trainer_names
 from rlcore.errors import RLCoreError
 
 
@@ -20,7 +21,9 @@ def complete(environ: Mapping[str, str]) -> list[str]:
     *before, current = words[1:] or [""]
     before = [word for word in before if word]
     if not before:
-        candidates = ["--commands", "--help", "--version"] if current.startswith("-") else command_names()
+        candidates = (
+            ["--commands", "--help", "--version"] if current.startswith("-") else [*command_names(), *trainer_names()]
+        )
     else:
         candidates = _arguments(before, current)
     return sorted(word for word in candidates if word.startswith(current))

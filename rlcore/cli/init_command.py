@@ -23,13 +23,17 @@ def _init(arguments: argparse.Namespace) -> int:
     from rlcore.plugins.registry import all_registries
     from rlcore.settings import TrainConfig
 
-    component = all_registries().trainers.get(arguments.trainer)
+    known = all_registries()
+    component = known.trainers.get(arguments.trainer)
     path = arguments.out or Path(f"{component.name}.yaml")
     if path.exists():
         raise RunExists(f"{path}: exists; name another file with --out")
     options, needs = component.config_class(), getattr(component.target(), "needs", ())
     lines = [f"# {component.summary}. Fill in the values in capitals; a comment shows an option's default.", ""]
-    lines += ["model:", "  path: MODEL  # hub id or folder", "", "trainer:", f"  name: {arguments.trainer}"]
+    architecture = known.architectures.get(getattr(component.target(), "architecture", "causal_lm")).config_class()
+    lines += ["model:", "  path: MODEL  # hub id or folder"]
+    lines += [*_comments([] if architecture is None else describe(architecture)), ""]
+    lines += ["trainer:", f"  name: {arguments.trainer}"]
     lines += [*_comments([] if options is None else describe(options)), ""]
     sections = groupby(
         (row for row in describe(TrainConfig) if "." in row.path), key=lambda row: row.path.split(".")[0]

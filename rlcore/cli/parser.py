@@ -82,7 +82,7 @@ def command_names() -> list[str]:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one command, with its arguments.
+    """Return the parser of one command or of a trainer's short command, with its arguments.
 
     Raises:
         UnknownCommand: no command has this name.
@@ -93,9 +93,14 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     if name in _OWN:
         _fill_own(parser, name)
     else:
+        from rlcore.cli import trainer_command
         from rlcore.plugins.registry import all_registries
 
-        _fill(parser, all_registries().commands.get(name))
+        trainer = trainer_command.find_trainer(name)
+        if trainer is not None:
+            trainer_command.fill(parser, trainer)
+        else:
+            _fill(parser, all_registries().commands.get(name))
     return parser
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from rlcore.components import Component
 from rlcore.config.synonyms import replacement
+from rlcore.errors import InputsError
 
 RUN_OPTIONS = ("steps", "epochs", "name", "seed")
 """Options of the section `run` that need no prefix, unless the trainer has an option of that name."""
@@ -22,6 +23,14 @@ def find_trainer(name: str) -> Component[Any] | None:
 
     known = all_registries()
     return known.trainers.get(name) if not known.commands.matches(name) and name in known.trainers else None
+
+
+def trainer_names() -> list[str]:
+    """Return the names of the trainers that are commands."""
+    from rlcore.plugins.registry import all_registries
+
+    names = {component.name for component in all_registries().trainers}
+    return sorted(name for name in names if find_trainer(name) is not None)
 
 
 def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable[[argparse.Namespace], int]:
@@ -64,10 +73,20 @@ def _train(component: Component[Any], arguments: argparse.Namespace) -> int:
     from rlcore.config import merge, parse_overrides
 
     given = {path: text for path, text in vars(arguments).items() if path not in _NO_OPTIONS and text is not None}
+    needs = getattr(component.target(), "needs", ())
+    main_input = "prompts" if "prompts" in needs else "samples"
     if (data := given.pop("data", None)) is not None:
-        needs = getattr(component.target(), "needs", ())
-        given["data.prompts" if "prompts" in needs else "data.samples"] = data
+        given[f"data.{main_input}"] = data
     values = parse_overrides([f"{path}={text}" for path, text in given.items()] + arguments.overrides)
+    found = {section: values.get(section) or {} for section in ("model", "data")}
+    missing = [] if "path" in found["model"] else ["--model MODEL"]
+    missing += [
+        "--data DATA" if name == main_input else f"--data.{name} {name.upper()}"
+        for name in needs
+        if name not in found["data"]
+    ]
+    if missing:
+        raise InputsError(f"trainer '{component.name}' needs {' and '.join(missing)} (rlcore {component.name} --help)")
     from rlcore.training.api import train_from_config
 
     train_from_config(merge({"trainer": {"name": component.qualified}}, values), f"rlcore {component.name}")

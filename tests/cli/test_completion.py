@@ -41,7 +41,10 @@ def site(tmp_path: Path) -> Site:
     ("line", "found"),
     [
         ("rlcore tr", {"train"}),
-        ("rlcore re", {"report"}),
+        ("rlcore rep", {"report"}),
+        ("rlcore sf", {"sft"}),
+        ("rlcore sft --mod", {"--model"}),
+        ("rlcore ppo --optimizer.l", {"--optimizer.lr"}),
         ("rlcore --", {"--commands", "--help", "--version"}),
         ("rlcore report --", {"--help", "--json", "--sort"}),
         ("rlcore report --sort ", {"reward", "length"}),

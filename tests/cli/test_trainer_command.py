@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from rlcore.cli import main
 from rlcore.config import describe, load_yaml
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.training import api
 from rlcore_ppo.config import PPOConfig
 
@@ -17,12 +20,13 @@ def test_a_short_command_sets_the_options_that_it_names(monkeypatch: pytest.Monk
     taken: list[Any] = []
     monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append((values, where)))
     words = ["--model", "gpt2", "--data", "a.txt", "--clip", "0.1", "--trainer.epochs", "2", "--optimizer.lr", "1e-4"]
+    words += ["--data.reward_fn", "mine:score"]
     assert main(["ppo", *words, "--steps", "3", "--gen.top_k", "5", "model.dtype=auto"]) == 0
     assert taken == [
         (
             {
                 "trainer": {"name": "rlcore-ppo:ppo", "clip": 0.1, "epochs": 2, "optimizer": {"lr": 1e-4}},
-                "model": {"path": "gpt2", "dtype": "auto"}, "data": {"prompts": "a.txt"},
+                "model": {"path": "gpt2", "dtype": "auto"}, "data": {"prompts": "a.txt", "reward_fn": "mine:score"},
                 "run": {"steps": 3}, "gen": {"top_k": 5},
             },
             "rlcore ppo",
@@ -42,6 +46,7 @@ def test_a_written_file_shows_every_option_and_leaves_data_to_fill_in(
         "data": {"prompts": "PROMPTS", "reward_fn": "REWARD_FN"},
     }  # fmt: skip
     assert all(f" {row.path.rpartition('.')[2]}: " in text and row.meaning in text for row in describe(PPOConfig))
+    assert all(f" {row.path.rpartition('.')[2]}: " in text and row.meaning in text for row in describe(CausalLMConfig))
     assert main(["init", "ppo"]) == 1
     assert "ppo.yaml: exists" in capsys.readouterr().err
 
@@ -57,5 +62,25 @@ def test_an_unknown_option_of_a_short_command_names_the_option_to_use(capsys: py
 def test_lr_is_short_for_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append(values))
-    assert main(["sft", "--lr", "0.5"]) == 0
-    assert taken == [{"trainer": {"name": "rlcore-sft:sft", "optimizer": {"lr": 0.5}}}]
+    assert main(["sft", "--lr", "0.5", "--model", "gpt2", "--data", "a.txt"]) == 0
+    assert taken[0]["trainer"] == {"name": "rlcore-sft:sft", "optimizer": {"lr": 0.5}}
+
+
+def test_missing_inputs_are_named_by_their_arguments(capsys: pytest.CaptureFixture) -> None:
+    assert main(["sft"]) == 1
+    assert capsys.readouterr().err == (
+        "InputsError: trainer 'sft' needs --model MODEL and --data DATA (rlcore sft --help)\n"
+    )
+    assert main(["ppo", "--model", "gpt2", "data.prompts=a.txt"]) == 1
+    assert "needs --data.reward_fn REWARD_FN (" in capsys.readouterr().err
+
+
+def test_arguments_of_a_short_command_are_checked_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys\nfrom rlcore.cli import main\ntry: main(['ppo', '--stepz', '3'])\n"
+        "except SystemExit as left: assert left.code == 2\n"
+        "sys.exit(', '.join({'torch', 'transformers', 'datasets', 'accelerate'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no such option --stepz" in done.stderr
