@@ -77,6 +77,52 @@ def test_a_configuration_of_trlx_becomes_a_file_that_is_accepted(tmp_path: Path,
     said = capsys.readouterr().err
     assert "not converted" not in said
     assert "steps are rounds of 16 optimizer steps" in said
+    assert "check: run.steps: 63, from train.total_steps; train.epochs allows 100" in said
+
+
+def test_a_cosine_that_a_limit_of_epochs_cuts_short_is_reported() -> None:
+    shorter = {**TRLX, "train": {**TRLX["train"], "epochs": 10}}
+    shorter["scheduler"] = {"name": "cosine_annealing", "kwargs": {"T_max": 1000, "eta_min": 0}}
+    conversion = convert_trlx(shorter, "ppo", options_of("ppo"))
+    assert conversion.values["run"]["steps"] == 10
+    assert any(line == "run.steps: 10, from train.epochs; train.total_steps allows 63" for line in conversion.notes)
+    assert [line for line in conversion.left if line.startswith("scheduler.kwargs.T_max = 1000.0")]
+
+
+TRLX_FIELDS = {
+    "train": "total_steps seq_length epochs batch_size checkpoint_interval eval_interval pipeline trainer_kwargs "
+    "project_name entity_name group_name checkpoint_dir rollout_logging_dir save_best save_optimizer "
+    "resume_from_checkpoint tracker logging_dir tags seed minibatch_size",
+    "model": "model_path model_arch_type num_layers_unfrozen peft_config model_extra_configs",
+    "tokenizer": "tokenizer_path padding_side truncation_side tokenizer_extra_configs",
+    "optimizer": "name kwargs",
+    "scheduler": "name kwargs",
+}
+"""Fields of trlX's dataclasses, without those that name the trainer."""
+METHOD_FIELDS = {
+    "ppo": "ppo_epochs num_rollouts chunk_size init_kl_coef target horizon gamma lam cliprange cliprange_value vf_coef "
+    "scale_reward ref_mean ref_std cliprange_reward gen_kwargs gen_experience_kwargs num_value_layers_unfrozen",
+    "ilql": "tau gamma cql_scale awac_scale alpha beta steps_for_target_q_sync two_qs gen_kwargs",
+    "sft": "gen_kwargs",
+    "rft": "gen_kwargs start_percentile end_percentile n_improve_steps n_generations_per_prompt",
+}
+VALUES = {"peft_config": {"peft_type": "LORA", "r": 3}, "kwargs": {"lr": 7e-5}, "gen_kwargs": {"top_k": 7}}
+VALUES |= {"gen_experience_kwargs": {"top_k": 7}, "rollout_logging_dir": "logs"}
+
+
+@pytest.mark.parametrize("trainer", sorted(METHOD_FIELDS))
+def test_no_field_of_trlx_is_dropped_silently(trainer: str) -> None:
+    options, basis = options_of(trainer), {"train": {"batch_size": 5}, "optimizer": {"kwargs": {"lr": 6e-5}}}
+    before = convert_trlx(basis, trainer, options)
+    dropped = []
+    for section, names in {**TRLX_FIELDS, "method": METHOD_FIELDS[trainer]}.items():
+        for name in names.split():
+            value: Any = VALUES.get(name, 70)
+            given = {**basis, section: {**basis.get(section, {}), name: value}}
+            after = convert_trlx(given, trainer, options)
+            if after.values == before.values and len(after.left) == len(before.left):
+                dropped.append(f"{section}.{name}")
+    assert not dropped
 
 
 def test_a_cosine_of_trlx_that_does_not_end_with_the_run_is_reported() -> None:

@@ -84,13 +84,17 @@ def _length(conversion: Conversion, given: dict[str, Any]) -> None:
         conversion.put("trainer.target_kl", None)  # trlX makes all epochs of every round
         conversion.notes.append(f"steps are rounds of {rounds} optimizer steps; counts of steps are divided by it")
     total, epochs = given.pop("train.total_steps", None), given.pop("train.epochs", None)
-    if total is not None:
-        conversion.put("run.steps", math.ceil(total / rounds))
+    limits = {} if total is None else {"train.total_steps": math.ceil(total / rounds)}
     if epochs is not None and is_rounds:
-        steps = conversion.values.get("run", {}).get("steps")
-        conversion.put("run.steps", epochs if steps is None else min(steps, epochs))
+        limits["train.epochs"] = epochs
     elif epochs is not None:
         conversion.put("run.epochs", epochs)
+    if limits:
+        lowest = min(limits, key=lambda name: limits[name])
+        conversion.put("run.steps", limits[lowest])
+        others = "".join(f"; {name} allows {steps}" for name, steps in limits.items() if name != lowest)
+        conversion.notes.append(f"run.steps: {limits[lowest]}, from {lowest}{others}")
+        total = total if lowest == "train.total_steps" else limits[lowest] * rounds
     given["scheduler.total_steps"] = total
     for name, path in (("eval_interval", "eval.every"), ("checkpoint_interval", "checkpoint.every")):
         if (every := given.pop(f"train.{name}", None)) is not None:
@@ -138,6 +142,8 @@ def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
             conversion.leave("scheduler.kwargs", options, "linear decays to 0 at the end of the run")
     elif name is not None:
         conversion.leave("scheduler.name", name, "set trainer.optimizer.scheduler by hand")
+    elif options:
+        conversion.leave("scheduler.kwargs", options, "the file names no scheduler")
 
 
 def _cosine(conversion: Conversion, period: float, lowest: float, total: int | None) -> None:
