@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +29,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     Args:
         rows: rows of completions.jsonl or rollouts.jsonl.
         title: title above the table.
-        whole: show complete texts; else the end of the prompt and the beginning of the output.
+        whole: show complete texts; else the end of the prompt, in one line, and the beginning of the output.
     """
     present = dict.fromkeys(
         key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or _is_number(value)
@@ -52,8 +55,24 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
             *(Text(visible(row.get(key, ""))) for key in words),
             *(show_cell(row.get(key)) for key in numbers),
         ]
-        table.add_row(*steps, Text(prompt, style="dim"), Text(output), *cells)
+        shown = Text(prompt, style="dim") if whole else _LineEnd(prompt)
+        table.add_row(*steps, shown, Text(output), *cells)
     return table
+
+
+class _LineEnd:
+    """The end of a text in one line of the width that is available, since all prompts may begin alike."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width, 2)
+        text = self._text if cell_len(self._text) <= width else "…" + set_cell_size(self._text[::-1], width - 1)[::-1]
+        yield Text(text, style="dim", no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(2, max(cell_len(self._text), 2)).with_maximum(options.max_width)
 
 
 def short_name(key: str) -> str:
