@@ -145,6 +145,19 @@ class RunConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
+    shard: Literal["none", "fsdp"] = option(
+        "none",
+        "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: weights, "
+        "gradients and optimizer state, with torch's fully_shard",
+    )
+    shard_within: Literal["node", "world"] = option(
+        "node",
+        "whether `shard` divides the model among the processes of each machine, which then have copies of one another, "
+        "or among all processes",
+    )
+    offload: bool = option(
+        False, "keep divided weights, gradients and optimizer state in the CPU's memory, where the optimizer steps"
+    )
     push_to_hub: str | None = option(
         None, "repository of the Hugging Face hub, `user/name`, to which the trained model is pushed when the run has "
         "ended; not if a signal ended it"

@@ -95,6 +95,10 @@ class SequenceClassifier(nn.Module):
         self.longest = longest
         return longest
 
+    def lockstep_copy(self, memo: dict[int, Any]) -> SequenceClassifier:
+        """Return a copy, which runs every block once in each forward pass; `memo` is that of `copy.deepcopy`."""
+        return copy.deepcopy(self, memo)
+
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the score of each sequence: float[B].
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore.models.input_layout import InputLayout
 from rlcore.models.q_heads import QHeads, QScores
 from rlcore.models.speed.exactness import FAILURES, probe_tokens, tolerance
-from rlcore.models.speed.frozen_trunk import FrozenTrunk
+from rlcore.models.speed.frozen_trunk import FrozenTrunk, TrunkFollower
 from rlcore.models.speed.fused_logprobs import rows_for_the_head, score_tokens
 from rlcore.models.speed.length_groups import in_groups
 from rlcore.models.speed.logit_tiles import LogitMap
@@ -98,12 +99,25 @@ class ActorCritic(nn.Module):
         *,
         value: ValueSource | None = None,
         q_heads: QHeads | None = None,
-        trunk: FrozenTrunk | None = None,
+        trunk: FrozenTrunk | TrunkFollower | None = None,
         logit_map: LogitMap | None = None,
     ) -> None:
         super().__init__()
         self.model, self.layout, self.value, self.q_heads, self.trunk = model, layout, value, q_heads, trunk
         self.logit_map = logit_map
+
+    def lockstep_copy(self, memo: dict[int, Any]) -> ActorCritic:
+        """Return a copy that runs every block once in each forward pass, whatever the batch.
+
+        Processes that divide the weights gather each block together.
+
+        Args:
+            memo: the copies of what is not copied anew, such as parameters, by the id of the original.
+        """
+        copied = copy.deepcopy(self, {**memo, id(self.trunk): self.trunk})
+        copied.layout = self.layout.lockstep()
+        copied.trunk = None if self.trunk is None else self.trunk.follower()
+        return copied
 
     def forward(
         self,
@@ -152,7 +166,7 @@ def run_model(
     logits: bool = False,
     temperature: float = 1.0,
     value: ValueSource | None = None,
-    trunk: FrozenTrunk | None = None,
+    trunk: FrozenTrunk | TrunkFollower | None = None,
     max_full_logits: int | None = None,
 ) -> tuple[ModelOutputs, ForwardPass]:
     """Run `model` over a batch; return the outputs of the chosen tokens, and the forward pass.
@@ -198,7 +212,7 @@ def predict(
     action_mask: Tensor,
     *,
     value: ValueSource | None = None,
-    trunk: FrozenTrunk | None = None,
+    trunk: FrozenTrunk | TrunkFollower | None = None,
     max_full_logits: int | None = None,
 ) -> tuple[Tensor, ForwardPass]:
     """Run `model` over a batch; return the logits that predict the chosen tokens, float[N, V], and the forward pass.

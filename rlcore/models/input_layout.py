@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore import ops
+from rlcore.config import evolve
 from rlcore.models.decoding.causal_decoder import CausalDecoder, ReadHeads
 from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
 from rlcore.models.model_options import ALL_ON, SpeedConfig
@@ -55,6 +56,10 @@ class InputLayout(Protocol):
             action_mask: bool[B, T], True for chosen tokens.
             share: tokens after equal prefixes may be computed once, because the model is deterministic.
         """
+        ...
+
+    def lockstep(self) -> InputLayout:
+        """Return this layout without groups of sequences, whose number depends on the batch."""
         ...
 
     def decoder(
@@ -104,6 +109,10 @@ class CausalLayout:
         return ModelInputs(
             packed.inputs, to_device(packed.node[rows[read]], device), to_device(tokens[action_mask], device)
         )
+
+    def lockstep(self) -> CausalLayout:
+        """Return this layout without groups of sequences."""
+        return attrs.evolve(self, speed=evolve(self.speed, length_groups=False))
 
     def decoder(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore import ops
@@ -22,6 +22,7 @@ from rlcore.models.heads import TrunkValue
 from rlcore.models.kind import kind_of
 from rlcore.models.learner import ModelLearner
 from rlcore.models.peft.adapters import Adapters
+from rlcore.models.q_heads import QHeads
 from rlcore.models.weights import check_same_form
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
@@ -79,6 +80,12 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         """Make decoders with the function that `wrap` returns; `wrap` receives the one that makes the core's."""
         self._make_decoder = wrap(self.module.layout.decoder)
 
+    def frozen_parameters(self) -> Mapping[str, nn.Parameter]:
+        """Return the reference's parameters that are not the policy's."""
+        own = {id(weight) for weight in self.module.parameters()}
+        named = self.reference.named_parameters() if isinstance(self.reference, PreTrainedModel) else ()
+        return {name: weight for name, weight in named if id(weight) not in own}
+
     def training_step(self) -> AbstractContextManager[Any]:
         """Return the context of one training step, in which the outputs of frozen layers are cached."""
         trunk = self.module.trunk
@@ -104,6 +111,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         """
         if self.reference is None:
             raise ModelError("this policy has no reference: build it with reference=True")
+        self.gather()
         adapters_off: AbstractContextManager[Any] = nullcontext()
         model = self.reference
         if isinstance(model, Adapters):
@@ -130,6 +138,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         for name, weight in self.model.named_parameters():
             if name in moving:
                 moving[name].lerp_(weight, rate)
+        self._scatter_reference()
 
     def reference_state_dict(self) -> dict[str, Tensor]:
         """Return the weights of the reference that follow the policy: those that are not shared with it.
@@ -140,6 +149,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         if not isinstance(self.reference, PreTrainedModel):
             what = "has no reference" if self.reference is None else "has the model without its adapter as reference"
             raise ModelError(f"this policy {what}, which cannot follow it")
+        self.gather()
         own = {id(weight) for weight in self.model.parameters()}
         return {name: weight for name, weight in self.reference.named_parameters() if id(weight) not in own}
 
@@ -154,6 +164,11 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         check_same_form(Path("checkpoint"), "reference's weights", weights, state)
         for name, weight in weights.items():
             weight.copy_(state[name])
+        self._scatter_reference()
+
+    def _scatter_reference(self) -> None:
+        for shards in self._shards[1:]:
+            shards.scatter()
 
     def decoder(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False, waiting: int = 0
@@ -173,6 +188,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
             ModelError: advantages are requested of a policy without Q-heads.
             ConfigError: `decoding` is static, and no plugin has called `use_decoder`.
         """
+        self.gather()
         heads = self._read_heads(advantages=advantages)
         model = self.model
         if self._low_precision is not None:
@@ -208,7 +224,8 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         """
         if self.module.q_heads is None:
             raise ModelError("this policy has no Q-heads to sync: build it with q_heads=2")
-        self.module.q_heads.sync(rate)
+        self.drop()
+        cast("QHeads", self.trained.q_heads).sync(rate)
         self.version += 1
 
     @property

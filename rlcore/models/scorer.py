@@ -40,7 +40,7 @@ class ModelScorer(ModelLearner[SequenceClassifier]):
         note_scored(batch.mask)
         with self._autocast():
             scores: Tensor = self._forward(batch.tokens, batch.mask)
-        return scores.float()
+        return scores.float().clone()  # divided weights allow no changes in place of a view
 
 
 def build_sequence_scorer(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
 from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.models.decoding.seq2seq_decoder import Seq2SeqDecoder
@@ -128,6 +129,10 @@ class Seq2SeqLayout:
     @property
     def _closed(self) -> str:
         return f" ({len(self.closing)} of them closing it)" if self.closing else ""
+
+    def lockstep(self) -> Seq2SeqLayout:
+        """Return this layout without groups of sequences."""
+        return attrs.evolve(self, speed=evolve(self.speed, length_groups=False))
 
     def decoder(
         self,

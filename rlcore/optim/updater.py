@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from rlcore import ops
-from rlcore.errors import ConfigError, RanksError
+from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
@@ -21,6 +20,8 @@ from rlcore.profiling import phase, timed
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
+from rlcore.sharding import Sharding
+from rlcore.sharding.whole import WholeModel
 from rlcore.types import Trajectories
 
 Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
@@ -45,6 +46,7 @@ class Updater:
         steps_done: returns the number of steps of the run that are done; if omitted, the schedule counts the optimizer
             steps made.
         optimization: the optimizer and schedule that `config` names, if they have been looked up already.
+        sharding: where weights, gradients and optimizer state lie; by default whole on every process.
     """
 
     def __init__(
@@ -57,13 +59,15 @@ class Updater:
         updates_per_step: int = 1,
         steps_done: Callable[[], int] = lambda: 0,
         optimization: Optimization | None = None,
+        sharding: Sharding | None = None,
     ) -> None:
         built = optimization or Optimizers().get(config)
         self.config, self.ranks, self.num_skipped, self._policy = config, ranks, 0, policy
         self.lr = 0.0
-        self.parameters = [p for p in policy.module.parameters() if p.requires_grad]
-        if not self.parameters:
+        if not any(p.requires_grad for p in policy.module.parameters()):
             raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
+        self.sharding: Sharding = sharding or WholeModel(ranks)
+        self.parameters = self.sharding.cut(policy)
         _warn_of_low_precision(self.parameters)
         matrices = [p for p in self.parameters if p.dim() > 1]
         vectors = [p for p in self.parameters if p.dim() <= 1]
@@ -73,11 +77,7 @@ class Updater:
         self.clock = ScheduleClock(
             self.scheduler, num_warmup=config.warmup_steps, updates_per_step=updates_per_step, steps_done=steps_done
         )
-        self.wrapped, scaled = ranks.accelerator.prepare(policy.module, optimizer)
-        # The wrapper looks for a package on the disk at every step; nothing but the scaler of fp16 needs it.
-        self.optimizer: Any = optimizer if ranks.accelerator.scaler is None else scaled
-        is_mixed = ranks.accelerator.mixed_precision != "no"
-        policy.use_forward(self.wrapped, autocast=ranks.accelerator.autocast if is_mixed else nullcontext)
+        self.optimizer = self.sharding.drive(optimizer)
 
     @property
     def num_updates(self) -> int:
@@ -132,23 +132,14 @@ class Updater:
         Raises:
             RanksError: a parameter received no gradient in the step before, so that the ranks could not exchange it.
         """
-        try:
-            with phase("update"), nullcontext() if last else self.ranks.accelerator.no_sync(self.wrapped):
-                yield
-        except RuntimeError as error:
-            if "Expected to have finished reduction" not in str(error):
-                raise
-            raise RanksError(
-                "a trainable parameter received no gradient in a step, such as an expert to which no token was routed; "
-                "several processes can only train models that use every parameter in every step: run one process"
-            ) from error
+        with phase("update"), self.sharding.exchanging(last):
+            yield
 
     @timed("update")
     @timed("backward")
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of one micro-batch's loss."""
-        # Wrapped modules average over ranks; the loss is a share of one global sum.
-        self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
+        self.sharding.backward(loss)
 
     @timed("optimizer")
     def step(self, meter: Meter | None = None) -> Tensor | None:
@@ -156,20 +147,15 @@ class Updater:
 
         The norm is noted in `meter` too, as `grad/norm`.
         """
-        norm: Tensor | None = None
-        if self.config.max_grad_norm:
-            norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        self.lr = self.clock.learning_rate()
+        norm = self.sharding.step(self.config.max_grad_norm)
         if norm is not None and meter is not None:
             meter.note("grad/norm", norm)
-        self.lr = self.clock.learning_rate()
-        self.optimizer.step()
         self._policy.version += 1
-        is_scaled = self.ranks.accelerator.scaler is not None
-        if is_scaled and self.optimizer.step_was_skipped:
+        if self.sharding.was_skipped:
             self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead
         else:
             self.clock.advance()
-        self.optimizer.zero_grad()
         return norm
 
     def skip(self) -> None:
@@ -180,7 +166,7 @@ class Updater:
     def state_dict(self) -> dict[str, Any]:
         """Return the states of optimizer, schedule and gradient scaler, and the counts."""
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.sharding.state_dict(),
             "schedule": self.clock.state_dict(),
             "scaler": None if self.ranks.accelerator.scaler is None else self.ranks.accelerator.scaler.state_dict(),
             "num_skipped": self.num_skipped,
@@ -188,7 +174,7 @@ class Updater:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        load_optimizer(self.optimizer, state["optimizer"])
+        self.sharding.load_state_dict(state["optimizer"])
         self.clock.load_state_dict(state["schedule"])
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
             self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
@@ -201,21 +187,6 @@ def _counted(batch: Trajectories, unit: int) -> Tensor:
     A sequence without a chosen token stands in where a rank's share is short, and counts for nothing.
     """
     return (batch.num_actions > 0).view(-1, unit).any(1) if unit else batch.action_mask
-
-
-def load_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Restore the exact state of an optimizer.
-
-    Torch casts loaded tensors to the type of their parameters. Tensors that an optimizer keeps in another type, such as
-    moments in 32 bits, are put back in that type.
-    """
-    optimizer.load_state_dict(saved)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, kept in saved["state"].items():
-        for name, value in kept.items() if isinstance(kept, dict) and isinstance(index, int) else ():
-            loaded = optimizer.state[parameters[index]].get(name)
-            if isinstance(loaded, Tensor) and isinstance(value, Tensor) and loaded.dtype != value.dtype:
-                optimizer.state[parameters[index]][name] = value.to(loaded.device)
 
 
 def _warn_of_low_precision(parameters: Sequence[Tensor]) -> None:

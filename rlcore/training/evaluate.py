@@ -11,6 +11,7 @@ import torch
 from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
 from rlcore.models.dropout import eval_mode
+from rlcore.models.learner import gather_weights
 from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
@@ -126,6 +127,8 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     """
     metrics: Metrics = {}
     rows: list[Row] = []
+    if run.built is not None:
+        gather_weights(run.built)  # here, because a rank may have no prompt of its own
     for evaluation in run.evaluations:
         found = evaluation()
         measured, further = found if isinstance(found, tuple) else (found, [])

@@ -16,6 +16,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import io_failure, load_state, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
+from rlcore.models.learner import gathered_on, local_weights
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.settings import to_record
@@ -117,7 +118,8 @@ class Saver:
             except CheckpointError as error:
                 return error
 
-        outcome = run.ranks.on_main(write)
+        with gathered_on(trainer.policy(), here=run.ranks.is_main):
+            outcome = run.ranks.on_main(write)
         if isinstance(outcome, CheckpointError):
             raise outcome
         self.saved_at = run.step
@@ -151,12 +153,12 @@ class Saver:
 
     def _check_finite(self, trainer: Trainer) -> None:
         """Raise if a weight is not finite, so that it never replaces a good model."""
-        for name, weight in trainer.policy().module.named_parameters():
-            if not bool(weight.detach().isfinite().all()):
-                raise Diverged(
-                    f"step {self.run.step}: weights of {name} are not finite: training has diverged, and they are "
-                    f"not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
-                )
+        broken = [name for name, part in local_weights(trainer.policy()) if not bool(part.isfinite().all())]
+        if found := self.run.ranks.gather(broken):
+            raise Diverged(
+                f"step {self.run.step}: weights of {found[0]} are not finite: training has diverged, and they are "
+                f"not saved; the last checkpoint is of step {max(self.saved_at, 0)}"
+            )
 
     @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
@@ -174,7 +176,8 @@ class Saver:
             trainer.policy().export(folder)
             write_card(self.run, folder)
 
-        self.run.ranks.on_main(lambda: save_beside(save, self.run.dir / "model"))
+        with gathered_on(trainer.policy(), here=self.run.ranks.is_main):
+            self.run.ranks.on_main(lambda: save_beside(save, self.run.dir / "model"))
 
 
 def start_checksum(folder: Path) -> str | None:

@@ -17,6 +17,7 @@ from rlcore.components import Dropped
 from rlcore.errors import ConfigError
 from rlcore.loggers import Loggers
 from rlcore.logging import get_logger
+from rlcore.models.learner import gather_weights
 from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
@@ -28,6 +29,7 @@ from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler import is_builtin
 from rlcore.sampling.sampler_inputs import takes_row_seeds
 from rlcore.settings import OptimizerConfig, SamplingConfig
+from rlcore.sharding import choose_sharding
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
 from rlcore.training.run_data import RunData
@@ -241,6 +243,7 @@ class Run(RunData):
             policy, config, self.ranks, optimization=self.optimizers.get(config),
             total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
             updates_per_step=updates_per_step, steps_done=lambda: self.step,
+            sharding=choose_sharding(self.config.run, self.ranks),
         )  # fmt: skip
 
     def row_seeds(self, count: int, *, group: int = 1) -> list[int]:
@@ -285,6 +288,7 @@ class Run(RunData):
             options["logit_mask"] = self.logit_mask
         if on_batch is not None:
             options["on_batch"] = on_batch
+        gather_weights(self.built_policy)
         with torch.no_grad():
             batch = self.sampler(self.built_policy, prompts, sampling or self.config.gen, **options)
         count_tokens(batch.action_mask)

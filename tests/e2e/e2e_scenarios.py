@@ -174,7 +174,7 @@ def count_exchanges(trainer: Any) -> list[int]:
         seen.append(bucket.index())
         return allreduce_hook(None, bucket)
 
-    trainer.updater.wrapped.register_comm_hook(None, note)
+    trainer.updater.sharding.wrapped.register_comm_hook(None, note)
     return seen
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -116,6 +116,17 @@ class FrozenTrunk:
         with self._replaced(model, layout.lay(known)):
             yield
 
+    def follower(self) -> TrunkFollower:
+        """Return a trunk that replays what this one has cached, in passes that have no others inside."""
+        return TrunkFollower(self)
+
+    def needs_pass(self, inputs: dict[str, Any]) -> bool:
+        """Return whether some but not all sequences of a batch are cached, so that the others need a pass first."""
+        layout = None if self._memory is None else Layout.of(inputs)
+        if self._memory is None or layout is None:
+            return False
+        return len({self._memory.find(key) is None for key in layout.keys}) > 1
+
     @contextmanager
     def _replaced(self, model: PreTrainedModel, hidden: Tensor) -> Iterator[None]:
         """Make every block of the trunk return `hidden` without computing anything."""
@@ -160,6 +171,31 @@ class FrozenTrunk:
             model(**(padded_inputs(tokens, mask) if packed is None else packed.inputs))
         flat = seen[0][mask] if packed is None else seen[0][0].index_select(0, packed.node)
         return dict(zip(keys, flat.split(lengths.tolist()), strict=True))
+
+
+class TrunkFollower:
+    """A trunk that runs the frozen blocks in the pass itself, unless every sequence of the batch is cached.
+
+    Processes that divide the weights run each block together, and may differ in which sequences they have cached.
+    """
+
+    def __init__(self, trunk: FrozenTrunk) -> None:
+        self._trunk = trunk
+
+    def __deepcopy__(self, _: object) -> TrunkFollower:
+        return self
+
+    def replaying(self, model: PreTrainedModel, inputs: dict[str, Any]) -> AbstractContextManager[None]:
+        """Replay cached outputs in the one forward pass inside this context, or cache them."""
+        return nullcontext() if self._trunk.needs_pass(inputs) else self._trunk.replaying(model, inputs)
+
+    def caching(self) -> AbstractContextManager[None]:
+        """Cache outputs while the context is open."""
+        return self._trunk.caching()
+
+    def follower(self) -> TrunkFollower:
+        """Return this trunk."""
+        return self
 
 
 def _stop() -> None:

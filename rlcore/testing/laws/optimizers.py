@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.optim.optimization import Optimizers, parameters_of
-from rlcore.optim.updater import load_optimizer
 from rlcore.settings import OptimizerConfig
+from rlcore.sharding.optimizer_state import load_optimizer
 from rlcore.testing.law import Subject, law, require
 
 OPTIMIZERS = "optimizers"

@@ -1,0 +1,98 @@
+"""The weights of a model of which each process keeps a part: completed for everything that needs no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+
+@attrs.frozen(eq=False)
+class Cut:
+    """How a strategy of sharding divides tensors among processes.
+
+    Attributes:
+        join: returns the whole tensor of which this process keeps a part; collective.
+        copy: `copy(part, whole)` overwrites this process's part of a tensor by that of another; not collective.
+    """
+
+    join: Callable[[Tensor], Tensor]
+    copy: Callable[[Tensor, Tensor], None]
+
+
+class Shards:
+    """The parts that this process keeps, and the module whose parameters `gather` completes and `drop` empties.
+
+    A forward pass without gradients may run a number of times that differs between processes, because it depends on the
+    lengths of a process's own sequences. It therefore runs on a module whose weights are complete. The parts are what
+    the optimizer changes. The parameters of the module are the same objects all the time, with no elements while they
+    are empty: whatever reads them then fails with an error about shapes.
+
+    Args:
+        parameters: the parameters of the module, complete, by name.
+        parts: for each of them the part that this process keeps, in the same order.
+        cut: joins and overwrites the parts.
+        stay: keep the memory of the whole weights, at the same addresses, as CUDA graphs require.
+
+    Attributes:
+        parts: see above.
+        is_whole: whether the parameters are complete and equal to the parts, on every process.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], parts: list[Tensor], cut: Cut, *, stay: bool) -> None:
+        self.parts, self.is_whole = parts, True
+        self._parameters, self._cut, self._stay = dict(parameters), cut, stay
+
+    @torch.no_grad()
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the name and value of each whole tensor, one at a time; every process iterates to the end."""
+        for (name, parameter), part in zip(self._parameters.items(), self.parts, strict=True):
+            yield name, parameter.detach() if self.is_whole else self._cut.join(part)
+
+    def gather(self) -> None:
+        """Complete the parameters, unless they are; collective."""
+        if self.is_whole:
+            return
+        for name, tensor in self.stream():
+            self._set(self._parameters[name], tensor)
+        self.is_whole = True
+
+    @contextmanager
+    def gathered(self, *, here: bool) -> Iterator[None]:
+        """Complete the parameters inside the context, in the CPU's memory, where `here` is true; collective."""
+        if self.is_whole:
+            yield
+            return
+        try:
+            for name, tensor in self.stream():
+                if here:
+                    self._set(self._parameters[name], tensor if self._stay else tensor.cpu())
+            yield
+        finally:
+            self._empty()
+
+    def drop(self) -> None:
+        """Free the memory of the whole weights."""
+        if self.is_whole:
+            self.is_whole = False
+            self._empty()
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Overwrite the parts by the parameters, which have been changed in the same way on every process."""
+        for parameter, part in zip(self._parameters.values(), self.parts, strict=True):
+            self._cut.copy(part, parameter)
+
+    def _set(self, parameter: nn.Parameter, tensor: Tensor) -> None:
+        if self._stay:
+            parameter.data.copy_(tensor)
+        else:
+            parameter.data = tensor
+
+    def _empty(self) -> None:
+        if not self._stay:
+            for parameter, part in zip(self._parameters.values(), self.parts, strict=True):
+                parameter.data = torch.empty(0, dtype=part.dtype, device=part.device)

@@ -1,0 +1,82 @@
+"""Where the weights, gradients and optimizer state of a model lie: whole on every process, or a part on each."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from rlcore.errors import ConfigError
+from rlcore.protocols import Learner
+from rlcore.ranks import Ranks
+from rlcore.settings import RunConfig
+from rlcore.sharding.whole import WholeModel
+
+
+class Sharding(Protocol):
+    """A strategy (`run.shard`), as the updater sees it.
+
+    The learner keeps the parts of its weights (`rlcore.models.shards`), and completes them for passes without
+    gradients, for files and for samplers.
+    """
+
+    was_skipped: bool
+    """Whether the last `step` made no step, because a gradient exceeded the range of fp16."""
+
+    def cut(self, policy: Learner) -> list[torch.nn.Parameter]:
+        """Wrap the module of `policy`, and return what the optimizer changes, in the order of its parameters.
+
+        Raises:
+            ModelError: the model cannot be divided in this way.
+        """
+        ...
+
+    def drive(self, optimizer: Optimizer) -> Any:
+        """Return the optimizer that `step` steps.
+
+        Raises:
+            ConfigError: the optimizer needs whole tensors.
+        """
+        ...
+
+    def exchanging(self, last: bool) -> AbstractContextManager[None]:
+        """Return the context of the passes of one micro-batch; processes exchange gradients in the last one."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss that is this process's share of a sum over all processes."""
+        ...
+
+    def step(self, max_norm: float) -> Tensor | None:
+        """Clip, step and clear the gradients; return the norm of the whole gradient before it was clipped.
+
+        Args:
+            max_norm: 0 does not clip, and returns None.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer, with whole tensors on rank 0 and none elsewhere; collective."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state with whole tensors, which any strategy on any number of processes wrote."""
+        ...
+
+
+def choose_sharding(config: RunConfig, ranks: Ranks) -> Sharding:
+    """Return the strategy that `run.shard` names.
+
+    Raises:
+        ConfigError: the strategy does not work with the other options of the run.
+    """
+    if config.shard == "none":
+        if config.offload:
+            raise ConfigError("run.offload: needs run.shard=fsdp, whose parts it keeps in the CPU's memory")
+        return WholeModel(ranks)
+    from rlcore.sharding.fsdp import FullySharded  # torch.distributed.fsdp takes a second to import
+
+    return FullySharded(ranks, within_node=config.shard_within == "node", offload=config.offload)

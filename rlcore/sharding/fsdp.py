@@ -1,0 +1,288 @@
+"""Every process keeps a part of each weight, gradient and moment: torch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
+
+Two modules share the weights. The policy's own module runs without gradients, on whole weights that are gathered when
+they are needed and freed before the next gradient (`rlcore.models.shards`). A copy of it, cut into parts, runs with
+gradients: each block is gathered before it runs and freed after it. The number of passes with gradients is the same on
+every process, as collective operations require; that of passes without gradients need not be.
+
+Rajbhandari et al. 2019, arXiv:1910.02054 (stage 3); Zhao et al. 2023, arXiv:2304.11277.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from rlcore.errors import ConfigError, ModelError, RanksError
+from rlcore.models.freezing import decoder_blocks
+from rlcore.models.learner import ModelLearner
+from rlcore.models.quantization import is_quantized
+from rlcore.models.shards import Cut, Shards
+from rlcore.protocols import Learner
+from rlcore.ranks import Ranks
+from rlcore.sharding.optimizer_state import load_optimizer
+
+WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
+"""Modules of optimizers that read whole tensors."""
+
+
+class FullySharded:
+    """The strategy `fsdp` (`rlcore.sharding.Sharding`).
+
+    Args:
+        ranks: this process's place among the others.
+        within_node: cut weights among the processes of a machine only, and copy them between machines.
+        offload: keep the parts, their gradients and moments in the CPU's memory.
+    """
+
+    def __init__(self, ranks: Ranks, *, within_node: bool, offload: bool) -> None:
+        if ranks.mixed_precision == "fp16":
+            raise ConfigError(
+                "run.shard = 'fsdp': run.mixed_precision = 'fp16' scales gradients, which is not supported for sharded "
+                "ones: use bf16"
+            )
+        self.ranks, self.was_skipped = ranks, False
+        self._offload: OffloadPolicy = CPUOffloadPolicy(pin_memory=ranks.device.type != "cpu") if offload else (
+            OffloadPolicy()
+        )  # fmt: skip
+        self._mesh = _mesh(ranks, within_node=within_node)
+        self._placements: list[Placement] = [Replicate()] * (self._mesh.ndim - 1) + [Shard(0)]
+        self._cut = Cut(self._join, self._copy)
+
+    def cut(self, policy: Learner) -> list[nn.Parameter]:
+        """Copy the module of `policy`, cut the copy, and return its parts that train.
+
+        Raises:
+            ModelError: the model cannot be sharded.
+        """
+        learner = _supported(policy)
+        self._learner, module = learner, learner.module
+        # Parameters of its own in the same memory, which torch then replaces; tied ones stay tied.
+        trained = module.lockstep_copy(
+            {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
+        )
+        self._shard(trained, learner)
+        self._trained = trained
+        parts = list(trained.parameters())
+        stay = getattr(learner, "decoding", None) == "static"
+        weights = Shards(dict(module.named_parameters()), list(parts), self._cut, stay=stay)
+        frozen = learner.frozen_parameters()
+        kept = [self._part(parameter.data) for parameter in frozen.values()]
+        learner.use_shards(trained, weights, Shards(frozen, kept, self._cut, stay=stay))
+        is_mixed = self.ranks.mixed_precision != "no"
+        policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
+        self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
+        return self.parameters
+
+    def drive(self, optimizer: Optimizer) -> Any:
+        """Return the optimizer.
+
+        Raises:
+            ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
+        """
+        if type(optimizer).__module__.startswith(WHOLE_TENSORS):
+            raise ConfigError(
+                f"run.shard = 'fsdp': {type(optimizer).__name__} needs whole weights and gradients, of which each "
+                "process has a part: choose an optimizer of torch, such as adamw, or run.shard=none"
+            )
+        self.optimizer = optimizer
+        return optimizer
+
+    @contextmanager
+    def exchanging(self, last: bool) -> Iterator[None]:
+        """Reduce gradients within a node in every micro-batch, so that none is ever whole, and between nodes at last.
+
+        The whole weights are freed first.
+        """
+        self._learner.drop()
+        self._trained.set_requires_all_reduce(last)
+        yield
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of one micro-batch's loss."""
+        torch.autograd.backward(loss * self.ranks.world)  # gradients are averaged over ranks
+
+    def step(self, max_norm: float) -> Tensor | None:
+        """Clip, step and clear the gradients."""
+        norm = self._clip(max_norm) if max_norm else None
+        self.optimizer.step()
+        self._learner.drop()
+        self.optimizer.zero_grad()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer with whole tensors, one gathered at a time, in the memory of rank 0's CPU.
+
+        Other ranks return empty tensors in their place.
+        """
+
+        def whole(value: Any) -> Any:
+            if not isinstance(value, DTensor):
+                return value
+            joined = self._join(value)
+            return joined.cpu() if self.ranks.is_main else torch.empty(0, dtype=joined.dtype)
+
+        state: dict[str, Any] = tree_map(whole, self.optimizer.state_dict())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state with whole tensors, of which this process keeps its parts."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+        def part_of(index: int, kept: dict[str, Any]) -> dict[str, Any]:
+            shape = parameters[index].shape
+            is_cut = {name: isinstance(each, Tensor) and each.shape == shape for name, each in kept.items()}
+            return {name: self._part(each) if is_cut[name] else each for name, each in kept.items()}
+
+        cut = {index: part_of(index, kept) for index, kept in state["state"].items()}
+        load_optimizer(self.optimizer, {**state, "state": cut})
+
+    def _forward(self, *args: Any, **options: Any) -> Any:
+        """Call the parts with gradients, the whole module without."""
+        if not torch.is_grad_enabled():
+            self._learner.gather()
+            return self._learner.module(*args, **options)
+        for own, mode in zip(self._trained.modules(), self._learner.module.modules(), strict=True):
+            own.training = mode.training
+        with warnings.catch_warnings():  # torch warns of views, which the policy and the scorer return copies of
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+            return self._trained(*args, **options)
+
+    def _shard(self, trained: nn.Module, learner: ModelLearner[Any]) -> None:
+        """Cut the blocks of every model inside, then parts of another precision than the root, then the rest."""
+        blocks = _blocks(trained)
+        whole = _shared(blocks, learner)
+        options: dict[str, Any] = {
+            "mesh": self._mesh, "offload_policy": self._offload, "ignored_params": whole or None,
+        }  # fmt: skip
+        # Autocast computes in 16 bits from weights of 32, so gathering the blocks in 16 bits changes only their norms.
+        is_mixed = self.ranks.mixed_precision == "bf16"
+        low = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16 if is_mixed else None, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+        for block in blocks:
+            fully_shard(block, mp_policy=low, **options)
+        plain = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+        dtype = next(trained.parameters()).dtype
+        for part in trained.children():
+            if any(weight.dtype != dtype for weight in part.parameters()):
+                fully_shard(part, mp_policy=plain, **options)
+        fully_shard(trained, mp_policy=plain, **options)
+
+    def _clip(self, max_norm: float) -> Tensor:
+        """Clip the gradient to a norm, and return the norm before: that of all parts on all processes."""
+        parts = [_local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        square = torch.nn.utils.get_total_norm(parts).square().to(self.ranks.device)
+        torch.distributed.all_reduce(square, group=self._mesh.get_group(self._mesh.ndim - 1))
+        norm = square.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
+        for part in parts:
+            part.mul_(factor.to(part.device))
+        return norm
+
+    def _join(self, part: Tensor) -> Tensor:
+        # Parts in the CPU's memory are gathered by the device, whose backend may not take tensors of the CPU.
+        if not isinstance(part, DTensor):
+            return part.detach()
+        return cast("DTensor", part.detach().to(self.ranks.device)).full_tensor()
+
+    def _part(self, whole: Tensor) -> Tensor:
+        """Return this process's part of a tensor that every process holds."""
+        part = distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None)
+        return part.cpu() if isinstance(self._offload, CPUOffloadPolicy) else part
+
+    def _copy(self, part: Tensor, whole: Tensor) -> None:
+        if isinstance(part, DTensor):
+            part.to_local().copy_(_local(self._part(whole)))
+
+
+def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:
+    """Return the mesh of the processes: the parts, or the nodes by the parts."""
+    if not torch.distributed.is_initialized():
+        backend = torch.distributed.get_default_backend_for_device(ranks.device)
+        torch.distributed.init_process_group(backend, store=_store(), rank=0, world_size=1)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
+    if not within_node or not 0 < local < ranks.world:
+        return init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("shard",))
+    if ranks.world % local:
+        raise RanksError(
+            f"run.shard_within = 'node': {ranks.world} processes cannot be divided into nodes of {local} "
+            "(LOCAL_WORLD_SIZE): start the same number on every node, or set run.shard_within=world"
+        )
+    return init_device_mesh(ranks.device.type, (ranks.world // local, local), mesh_dim_names=("node", "shard"))
+
+
+def _store() -> Any:
+    """Return the store of a process group of this process alone."""
+    return torch.distributed.HashStore()  # type: ignore[attr-defined]
+
+
+def _supported(policy: Learner) -> ModelLearner[Any]:
+    """Return the learner if its model can be sharded.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    remedy = "set run.shard=none, which keeps the whole model on every process"
+    if not isinstance(policy, ModelLearner):
+        raise ModelError(
+            f"run.shard = 'fsdp': {type(policy).__name__} is no model of `transformers` that the core has built "
+            f"(rlcore.models.learner.ModelLearner), so how to divide it is unknown: {remedy}"
+        )
+    if is_quantized(policy.model):
+        raise ModelError(
+            f"run.shard = 'fsdp': {type(policy.model).__name__} has quantized weights, which cannot be divided: leave "
+            f"out model.quantization, or {remedy}"
+        )
+    return policy
+
+
+def _blocks(trained: nn.Module) -> list[nn.Module]:
+    """Return the blocks of every model inside a module, by the names that its class declares; nested ones first."""
+    names = {name for part in trained.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    found = [part for part in trained.modules() if type(part).__name__ in names]
+    if not found:
+        try:
+            found = list(decoder_blocks(cast("Any", trained).model))
+        except ModelError as error:
+            raise ModelError(
+                f"run.shard = 'fsdp': {type(cast('Any', trained).model).__name__} declares no blocks "
+                "(_no_split_modules), so how to divide it is unknown: set run.shard=none"
+            ) from error
+    return [block for block in reversed(found) if any(True for _ in block.parameters())]
+
+
+def _shared(blocks: list[nn.Module], learner: ModelLearner[Any]) -> set[nn.Parameter]:
+    """Return the parameters that several blocks share, which stay whole, as beneath the adapter of a copied critic.
+
+    Raises:
+        ModelError: one of them trains.
+    """
+    uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
+    nested = Counter(
+        parameter for block in blocks for part in block.modules() if part is not block and part in blocks
+        for parameter in set(part.parameters())
+    )  # fmt: skip
+    shared = {parameter for parameter, count in uses.items() if count - nested[parameter] > 1}
+    if any(parameter.requires_grad for parameter in shared):
+        raise ModelError(
+            f"run.shard = 'fsdp': blocks of {type(learner.model).__name__} share weights that train, which cannot be "
+            "divided by block: set run.shard=none"
+        )
+    return shared
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,67 @@
+"""Trainings with divided weights: e2e_shards.py NAME,NAME,... ROOT RUN CHANGES_AS_JSON; each runs in RUN-NAME."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from e2e_scenarios import COMMON, GRPO, PPO, SFT, WORDS
+
+import rlcore
+from rlcore.config import merge
+from rlcore.testing.small import make_llama, make_tokenizer
+
+# With a large eps AdamW does not enlarge rounding errors of small gradients.
+STEADY = {"optimizer": {"lr": 3e-3, "eps": 1e-2}}
+PAIRS = [{"prompt": word[:1], "chosen": word[1:], "rejected": word[::-1]} for word in WORDS]
+LORA = {"type": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]}
+
+
+def offline(name: str, **options: Any) -> dict[str, Any]:
+    return {"samples": PAIRS, "trainer": {"name": name, "batch_size": 5, "micro_batch_size": 2, **options}}
+
+
+ILQL = {
+    "samples": SFT["samples"], "rewards": [len(word) / 4 for word in WORDS], "eval_prompts": ["a", "bc", "def"],
+    "trainer": {"name": "ilql", "batch_size": 5, "micro_batch_size": 3},
+}  # fmt: skip
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "sft": (SFT, {}),
+    "ppo": (PPO, {}),
+    "ilql": (ILQL, {}),
+    "dpo": (offline("dpo"), {}),
+    "reward": (offline("reward"), {}),
+    "grpo": (GRPO, {}),
+    "sft_checkpointing": (SFT, {"gradient_checkpointing": True}),
+    "sft_lora": (SFT, {"peft": LORA}),
+    "ppo_lora": (PPO, {"peft": LORA}),
+    "ppo_trunk": (PPO, {"unfrozen_layers": 1}),
+    "ppo_critic": (PPO, {"critic": "copy"}),
+    "ppo_branch": (PPO, {"value_layers": 1}),
+    "ppo_low": (PPO, {"sampling_dtype": "bfloat16"}),
+    "grpo_moving": (merge(GRPO, {"trainer": {"reference_every": 1, "reference_rate": 0.5}}), {}),
+    "sft_tied": (SFT, {}),
+}
+"""Name → the data and trainer, and the options of the model."""
+
+
+def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
+    """Train the run `name` in `root`/`run`-`name`."""
+    model = make_llama()
+    if name.endswith("tied"):
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    data, options = RUNS[name]
+    given = merge(merge(data, {"trainer": STEADY}) | COMMON, {"run": {"name": f"{run}-{name}", "root": str(root)}})
+    sections = merge(given, changes) | {"model": {"path": model} | options, "tokenizer": make_tokenizer()}
+    return rlcore.train(**sections)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    names, root, run, changes = sys.argv[1:]
+    for each in names.split(","):
+        train(each, Path(root), run, json.loads(changes))

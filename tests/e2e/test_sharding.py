@@ -1,0 +1,48 @@
+"""Tests that a run whose weights are divided among processes equals the run of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e_processes import lines, run_ranks
+from safetensors.torch import load_file
+from warm_python import WarmPython
+
+CHILD = str(Path(__file__).with_name("e2e_shards.py"))
+CLOSE = 1e-6
+FSDP = {"shard": "fsdp"}
+
+
+@pytest.fixture
+def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., None]:
+    """Train runs in `world` processes: train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo."""
+
+    def train(world: int, names: str, run: str, *, steps: int = 3, **options: object) -> None:
+        changes = json.dumps({"run": {"steps": steps, "rollouts": "all"} | options})
+        done = run_ranks(warm_python, world, [CHILD, names, str(tmp_path), run, changes])
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    return train
+
+
+def check_same(root: Path, names: str, one: str, other: str) -> None:
+    for name in names.split(","):
+        runs = [root / f"{run}-{name}" for run in (one, other)]
+        for file in ("rollouts.jsonl", "completions.jsonl"):
+            rows = [
+                [(row["prompt"], row["output"]) for row in lines(run / file)] for run in runs if (run / file).exists()
+            ]
+            assert all(each == rows[0] for each in rows), f"{name}: {file}"
+        first, second = (load_file(next((run / "model").glob("*.safetensors"))) for run in runs)
+        assert first.keys() == second.keys(), name
+        worst = max(float((tensor - second[key]).abs().max()) for key, tensor in first.items())
+        assert worst <= CLOSE, f"{name}: parameters differ by {worst:.1e}"
+
+
+def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[..., None], tmp_path: Path) -> None:
+    train_on(1, "sft,ppo", "one")
+    train_on(2, "sft,ppo", "two", **FSDP)
+    check_same(tmp_path, "sft,ppo", "one", "two")
