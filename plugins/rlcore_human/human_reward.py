@@ -50,6 +50,7 @@ class HumanReward:
         self._board: Board | None = None
         self._server: PageServer | None = None
         self._asked: tuple[int, dict[str, Item]] = (0, {})
+        self._is_ended = False
 
     def open(self, run: RunView) -> None:
         """Receive the run, in whose folder judgements are kept.
@@ -59,7 +60,7 @@ class HumanReward:
         """
         if run.ranks.world > 1:
             raise RanksError(f"reward 'human' works in runs of one process, and this one has {run.ranks.world}")
-        self._run = run
+        self._run, self._is_ended = run, False
 
     def close(self) -> None:
         """Stop serving the page."""
@@ -118,7 +119,7 @@ class HumanReward:
         try:
             while waiting := sum(board.scores(item) is None for item in items):
                 if self._run is not None and self._run.is_stopping:
-                    self._check_worth(board, step)
+                    self._check_worth(board, self._run)
                     break
                 self._serve(board)
                 if self.config.timeout_s is not None and time.monotonic() - begun > self.config.timeout_s:
@@ -132,13 +133,16 @@ class HumanReward:
         finally:
             board.withdraw(items)
 
-    def _check_worth(self, board: Board, step: int) -> None:
-        """Give up the step if too few of its completions are judged to learn from."""
+    def _check_worth(self, board: Board, run: RunView) -> None:
+        """Give up the step if too few of its completions are judged to learn from; the last evaluation needs none."""
         judged = [score for item in self._asked[1].values() for score in board.scores(item) or ()]
-        if sum(score is not None for score in judged) < FEWEST_SCORES:
-            log.warning("too few completions are judged to finish the step; judgements are kept", step=step)
+        is_enough = sum(score is not None for score in judged) >= FEWEST_SCORES or run.step == run.total_steps
+        if not self._is_ended:  # once for all sub-batches
+            self._is_ended = True
+            left = "completions that are not judged get no reward"
+            log.warning(left if is_enough else "too few completions are judged to finish the step; judgements are kept")
+        if not is_enough:
             raise KeyboardInterrupt
-        log.warning("completions that are not judged are left out of the step", step=step)
 
     @property
     def _folder(self) -> Path:

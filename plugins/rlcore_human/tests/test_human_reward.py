@@ -65,12 +65,14 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return printed
 
 
-def train(root: Path, *, steps: int = 2, trainer: Any = None, human: Any = None, **run: Any) -> Any:
+def train(
+    root: Path, *, steps: int = 2, trainer: Any = None, human: Any = None, at_end: bool = False, **run: Any
+) -> Any:
     return rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer or {"name": "reinforce", "rollouts": 8},
         prompts=PROMPTS, reward_fn={"fn": "human", **(human or {})}, gen={"max_new_tokens": 4, "batch_size": 4},
         run={"root": str(root), "name": "run", "steps": steps, "rollouts": "all", "overlap_rewards": True, **run},
-        checkpoint={"every": 1}, eval={"at_end": False}, loggers=[],
+        checkpoint={"every": 1}, eval={"at_end": at_end}, loggers=[],
     )  # fmt: skip
 
 
@@ -131,6 +133,13 @@ def test_the_first_signal_ends_a_waiting_run_with_a_checkpoint_of_what_is_judged
     assert result.run.was_interrupted
     assert result.run.step == 1
     assert result.metrics["reward/unscored"] >= 1
+    assert (result.run_dir / "checkpoints" / "00000001").is_dir()
+
+
+def test_a_signal_during_the_last_evaluation_loses_no_step(tmp_path: Path, lines: list[str]) -> None:
+    with Crowd(lines, most=8, then=lambda: os.kill(os.getpid(), signal.SIGINT)):
+        result = train(tmp_path, steps=1, at_end=True)
+    assert len(read_judgements(result.run_dir)) == 8
     assert (result.run_dir / "checkpoints" / "00000001").is_dir()
 
 
