@@ -9,7 +9,7 @@ from typing import Any
 
 NAME = re.compile(r"[A-Za-z_][\w.]*")
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-SPECIAL = re.compile(r"([*|\\]|\b_(?!\w)|_(?=\W|$))")
+SPECIAL = re.compile(r"(?<!\w)(\*\w+\*)(?!\w)|[*|\\]|_(?=\W|$)")
 LONG = 300
 SECTION = re.compile(r"\w+:$")
 
@@ -51,11 +51,11 @@ def _translated(lines: list[str]) -> Iterator[str]:
 
 
 def _inline(line: str) -> str:
-    """Return a line with code as literals, except for names, which become links, and special characters escaped."""
+    """Return a line with code as literals, except names, which become links, and with special characters escaped."""
     parts = CODE.split(line)
     for index, part in enumerate(parts):
         if index % 2:
             parts[index] = f"`{part}`" if NAME.fullmatch(part) else f"``{part}``"
         elif not part.lstrip().startswith("* "):
-            parts[index] = SPECIAL.sub(r"\\\1", part)
+            parts[index] = SPECIAL.sub(lambda found: found[1] or f"\\{found[0]}", part)
     return "".join(parts)
