@@ -134,7 +134,8 @@ def test_every_page_of_the_docs_has_one_place_in_the_navigation() -> None:
 
 
 def test_markdown_of_docstrings_becomes_restructured_text() -> None:
-    lines = ["Return |x| of *all* `values`, as `a: b`.", "", "    f(*x)", "", "    g(x)", "", "Args:", "    x: see **y_.", ""]
+    lines = ["Return |x| of *all* `values`, as `a: b`.", "", "    f(*x)", "", "    g(x)", ""]
+    lines += ["Args:", "    x: see **y_.", ""]
     translate(None, "function", "f", None, None, lines)
     assert lines[0] == r"Return \|x\| of *all* `values`, as ``a: b``."
     assert lines[2:6] == [".. code-block:: python", "", "    f(*x)", ""]
