@@ -42,7 +42,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ppo_critic": (PPO, {"critic": "copy"}),
     "ppo_branch": (PPO, {"value_layers": 1}),
     "ppo_low": (PPO, {"sampling_dtype": "bfloat16"}),
-    "grpo_moving": (merge(GRPO, {"trainer": {"reference_every": 1, "reference_rate": 0.5}}), {}),
+    "grpo_moving": (merge(GRPO, {"trainer": {"sync_ref_every": 1, "sync_ref_alpha": 0.5}}), {}),
     "sft_tied": (SFT, {}),
 }
 """Name → the data and trainer, and the options of the model."""

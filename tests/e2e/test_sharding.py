@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_processes import lines, run_ranks
+from e2e_processes import lines, newest_checkpoint, run_ranks
 from safetensors.torch import load_file
 from warm_python import WarmPython
 
@@ -46,3 +46,27 @@ def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[...
     train_on(1, "sft,ppo", "one")
     train_on(2, "sft,ppo", "two", **FSDP)
     check_same(tmp_path, "sft,ppo", "one", "two")
+
+
+@pytest.mark.slow
+def test_every_trainer_and_every_part_of_a_policy_can_be_divided(train_on: Callable[..., None], tmp_path: Path) -> None:
+    names = (
+        "ilql,dpo,reward,grpo,sft_checkpointing,sft_lora,sft_tied,"
+        "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low,grpo_moving"
+    )
+    train_on(1, names, "one")
+    train_on(2, names, "two", **FSDP)
+    check_same(tmp_path, names, "one", "two")
+
+
+@pytest.mark.slow
+def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_uninterrupted_one(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    names = "sft,ppo,grpo_moving"
+    train_on(1, names, "straight", steps=10)
+    for world, steps, shard in ((2, 2, "fsdp"), (1, 4, "none"), (3, 6, "fsdp"), (2, 8, "none"), (2, 10, "fsdp")):
+        train_on(world, names, "changing", steps=steps, shard=shard, resume="auto")
+        steps_made = [newest_checkpoint(tmp_path / f"changing-{name}").name for name in names.split(",")]
+        assert steps_made == [f"{steps:08}"] * 3
+    check_same(tmp_path, names, "straight", "changing")
