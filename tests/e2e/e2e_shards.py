@@ -1,18 +1,29 @@
-"""Trainings with divided weights: e2e_shards.py NAME,NAME,... ROOT RUN CHANGES_AS_JSON; each runs in RUN-NAME."""
+"""Trainings with divided weights: e2e_shards.py NAME,NAME,... ROOT RUN CHANGES_AS_JSON; each runs in RUN-NAME.
+
+With `hold` as NAME, each rank writes what it keeps to ROOT/held-RANK.json instead.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from e2e_scenarios import COMMON, GRPO, PPO, SFT, WORDS
+from transformers.optimization import Adafactor
 
 import rlcore
-from rlcore.config import merge
+from rlcore.config import merge, structure
+from rlcore.errors import RLCoreError
+from rlcore.settings import RunConfig, TrainConfig
+from rlcore.sharding import choose_sharding
+from rlcore.sharding.fsdp import FullySharded
 from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore.training.build import assemble
+from rlcore.training.inputs import Inputs
 
 # With a large eps AdamW does not enlarge rounding errors of small gradients.
 STEADY = {"optimizer": {"lr": 3e-3, "eps": 1e-2}}
@@ -47,6 +58,8 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 """Name → the data and trainer, and the options of the model."""
 
+SFT_SETTINGS = {"trainer": SFT["trainer"], "loggers": []}
+
 
 def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
     """Train the run `name` in `root`/`run`-`name`."""
@@ -60,8 +73,40 @@ def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
     return rlcore.train(**sections)
 
 
+def hold(root: Path) -> None:
+    """Write what this rank keeps after a step of SFT, and what it says of parts that cannot be divided."""
+    config = structure(TrainConfig, SFT_SETTINGS | {"run": {"root": str(root), "name": "held", "shard": "fsdp"}})
+    inputs = Inputs(model=make_llama(), tokenizer=make_tokenizer(), samples=SFT["samples"])
+    parts = assemble(config, inputs, "test")
+    trainer: Any = parts.trainer
+    next(iter(trainer.steps()))
+    policy, moments = trainer.policy(), trainer.updater.optimizer.state.values()
+    held = {
+        "parts": sum(part.numel() for _, part in policy.parts()),
+        "moments": sum(state["exp_avg"].to_local().numel() for state in moments),
+        "whole": sum(weight.numel() for weight in policy.module.parameters()),
+        "streamed": sum(weight.numel() for _, weight in policy.weights()),
+        "refusals": [refusal(lambda: FullySharded(parts.run.ranks, within_node=True, offload=False).cut(trainer)),
+                     refusal(lambda: choose_sharding(RunConfig(offload=True), parts.run.ranks)),
+                     refusal(lambda: trainer.updater.sharding.drive(Adafactor([torch.zeros(2)])))],
+    }  # fmt: skip
+    (root / f"held-{parts.run.ranks.rank}.json").write_text(json.dumps(held))
+    parts.run.ranks.wait()
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except RLCoreError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     names, root, run, changes = sys.argv[1:]
+    if names == "hold":
+        hold(Path(root))
+        sys.exit()
     for each in names.split(","):
         train(each, Path(root), run, json.loads(changes))

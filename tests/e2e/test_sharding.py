@@ -11,6 +11,8 @@ from e2e_processes import lines, newest_checkpoint, run_ranks
 from safetensors.torch import load_file
 from warm_python import WarmPython
 
+from rlcore.testing.small import make_llama
+
 CHILD = str(Path(__file__).with_name("e2e_shards.py"))
 CLOSE = 1e-6
 FSDP = {"shard": "fsdp"}
@@ -46,6 +48,18 @@ def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[...
     train_on(1, "sft,ppo", "one")
     train_on(2, "sft,ppo", "two", **FSDP)
     check_same(tmp_path, "sft,ppo", "one", "two")
+
+
+def test_each_of_two_ranks_keeps_half_of_the_weights_and_moments(train_on: Callable[..., None], tmp_path: Path) -> None:
+    train_on(2, "hold", "held")
+    size = sum(weight.numel() for weight in make_llama().parameters())
+    for rank in (0, 1):
+        held = json.loads((tmp_path / f"held-{rank}.json").read_text())
+        stranger, offload, optimizer = held.pop("refusals")
+        assert held == {"parts": size // 2, "moments": size // 2, "whole": 0, "streamed": size}
+        assert "SFTTrainer is no model of `transformers`" in stranger
+        assert "run.offload: needs run.shard=fsdp" in offload
+        assert "Adafactor needs whole weights and gradients" in optimizer
 
 
 @pytest.mark.slow

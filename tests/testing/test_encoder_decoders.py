@@ -18,7 +18,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-sft:sft": {"batch_size": 4},
     "rlcore-ilql:ilql": {"batch_size": 4},
 }
-SLOW = {"two_processes_equal_one", "it_learns"}
+SLOW = {"two_processes_equal_one", "divided_weights_equal_whole_ones", "it_learns"}
 READING = {"padding_changes_nothing", "micro_batches_change_nothing", "every_trainable_parameter_changes"}
 """Laws about how batches are read, which families do in ways of their own."""
 HELD = [

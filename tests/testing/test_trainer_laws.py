@@ -40,6 +40,7 @@ WRONG = [
     Wrong("padding_changes_nothing", "averages-columns", "have more padding"),
     Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
     Wrong("two_processes_equal_one", "looks-at-its-share", "is with two processes"),
+    Wrong("divided_weights_equal_whole_ones", "looks-at-its-share", "is with run.shard=fsdp on two processes"),
     Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
     Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
     Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric with that name"),
@@ -47,7 +48,7 @@ WRONG = [
     Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "must not leave the module in another mode"),
     Wrong("checkpoints_change_nothing", "saves-and-moves", "must not change the trainer's state"),
 ]
-IN_PROCESSES = {"resume_is_exact", "two_processes_equal_one"}
+IN_PROCESSES = {"resume_is_exact", "two_processes_equal_one", "divided_weights_equal_whole_ones"}
 
 pytestmark = pytest.mark.usefixtures("wrong_site")
 

@@ -107,6 +107,25 @@ def two_processes_equal_one(subject: Subject) -> None:
         )  # fmt: skip
 
 
+@law("trainers", when=reads_tokens)
+def divided_weights_equal_whole_ones(subject: Subject) -> None:
+    """Two processes with `run.shard=fsdp` and one process learn the same, or the model is refused by name."""
+    with TemporaryDirectory() as root:
+        one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted")
+        run(one)
+        two = attrs.evolve(one, name="two", sections={"run": {"shard": "fsdp"}})
+        try:
+            run_on_two_ranks(two, "training with divided weights")
+        except LawBroken as error:
+            if "run.shard = 'fsdp':" in str(error):
+                return
+            raise
+        check_close(
+            one, two, "This run is with run.shard=fsdp on two processes. Score with policy.score, step with "
+            "run.updater, and read weights from policy.weights(): parameters of policy.module are empty between steps",
+        )  # fmt: skip
+
+
 @law("trainers")
 def evaluation_changes_nothing(subject: Subject) -> None:
     """A run with an evaluation before the first step and after every step equals a run without evaluations."""

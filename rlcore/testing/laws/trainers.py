@@ -20,6 +20,7 @@ from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module
     checkpoints_change_nothing,
+    divided_weights_equal_whole_ones,
     evaluation_changes_nothing,
     it_learns,
     micro_batches_change_nothing,
