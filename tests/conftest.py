@@ -24,7 +24,7 @@ from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 sys.path.insert(0, str(Path(__file__).parent / "warm"))
 sys.path.insert(0, str(Path(__file__).parent / "rig"))
 
-from warm_python import WarmPython
+from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401  fixtures
 
 HERE = Path(__file__).resolve().parent
 CORPUS = ["the cat sat on the mat .", "the dog ate the cat 's food !", "question : why ? answer : because ."] * 3
@@ -40,14 +40,6 @@ def _signals_that_arrive() -> Iterator[None]:
     """Signals reach tests and the processes that they start, even if this process inherited that they are ignored."""
     with default_signals():
         yield
-
-
-@pytest.fixture(scope="session")
-def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    """Factory of Python processes that have torch and transformers imported already."""
-    warm = WarmPython(tmp_path_factory.mktemp("warm"))
-    yield warm
-    warm.close()
 
 
 @pytest.fixture

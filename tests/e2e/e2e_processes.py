@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import warm_ranks
 from safetensors.torch import load_file
-from torch.distributed import TCPStore
 from warm_python import WarmPython
 
 HERE = Path(__file__).parent
@@ -51,15 +51,9 @@ def run_two_ranks(
 def run_ranks(
     warm_python: WarmPython, world: int, arguments: list[str], **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in `world` processes with torchrun's variables, and a store hosted by this process."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    agent = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-    }  # fmt: skip
-    ranks = [inherited() | agent | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
-    done = warm_python.run_together(arguments, cwd=Path.cwd(), environments=ranks, timeout_s=TIMEOUT_S)
+    """Run a script in `world` distributed processes, and join their outputs."""
+    given = inherited() | environment
+    done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=TIMEOUT_S)
     code = max((each.returncode for each in done), key=abs)
     out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))
     return subprocess.CompletedProcess(arguments, code, out, err)

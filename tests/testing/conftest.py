@@ -1,14 +1,11 @@
-"""Deliberately wrong components, reached in this process and, as an installed dist, in every child.
-
-Children of the laws that only need to be processes of their own are forked from one that has torch imported.
-"""
+"""Deliberately wrong components, reached in this process and, as an installed dist, in every child."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +14,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "wrong")]  # children of the laws get sys.path too
 
 from sites import Site  # noqa: E402  importable from here on
-from warm_python import WarmPython  # noqa: E402
 
 from rlcore.plugins import registry  # noqa: E402
-from rlcore.testing.rig import isolate  # noqa: E402
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-WARM = ("rlcore.testing.rig.runs:run_described", "rlcore.testing.rig.probes:unpack")
 
 
 @contextlib.contextmanager
@@ -42,24 +36,6 @@ def nothing_remembered() -> Iterator[None]:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder of the test's own: a wrong component may write where it should not."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def warm_children(warm_python: WarmPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the children that resume a run or unpickle components; those that time imports stay new interpreters."""
-    start = isolate._run
-
-    def run(command: list[str], environment: Mapping[str, str], what: str) -> str:
-        if command[1:3] != ["-m", isolate.__name__] or command[3] not in WARM:
-            return start(command, environment, what)
-        path = os.pathsep.join(folder for folder in sys.path if folder)
-        done = warm_python.run(
-            command[1:], cwd=tmp_path, environment={**os.environ, "PYTHONPATH": path, **environment},
-            timeout_s=isolate.TIMEOUT_S,
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    monkeypatch.setattr(isolate, "_run", run)
 
 
 @pytest.fixture

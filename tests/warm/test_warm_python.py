@@ -62,6 +62,12 @@ def test_processes_that_run_together_are_told_apart(tmp_path: Path, warm_python:
     assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]
 
 
+def test_strings_have_other_hashes_in_processes_that_run_together(tmp_path: Path, warm_python: WarmPython) -> None:
+    (tmp_path / "order.py").write_text("print(hash('a word'))\n")
+    done = warm_python.run_together(["order.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=60)
+    assert done[0].stdout != done[1].stdout
+
+
 def test_what_takes_too_long_is_killed_with_what_it_started(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "stay.py").write_text(
         "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\ntime.sleep(600)\n"

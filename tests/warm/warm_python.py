@@ -2,9 +2,9 @@
 
 The processes are forks of one process that has imported these libraries and nothing of rlcore. Each has its own folder,
 environment, arguments, output, seeds and exit status, and runs its module or file from the first line, as `python`
-would; it imports rlcore and its plugins itself. Environment variables that Python and the libraries read on import
-(PYTHONHASHSEED, HF_HUB_OFFLINE) are those of the tests, and equal in all processes: tests that depend on them, for
-example on whether ranks agree on the order of a set, need new interpreters.
+would; it imports rlcore and its plugins itself. Processes that run together are forked in turn from two such servers,
+so that strings have other hashes in the second process, as under torchrun. Environment variables that Python and the
+libraries read on import (PYTHONHASHSEED, HF_HUB_OFFLINE) are those of the server.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, Timer
-from typing import IO, Any
+from typing import Any
 
 SERVER = Path(__file__).with_name("warm_server.py")
+NUM_SERVERS = 2
 Done = subprocess.CompletedProcess[str]
 
 
 class WarmPython:
-    """The forking server process; it starts on first use."""
+    """The forking server processes; each starts on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._server: subprocess.Popen[str] | None = None
+        self._servers: list[subprocess.Popen[str]] = []
 
     def run(
         self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], timeout_s: float = 300.0
@@ -45,45 +46,53 @@ class WarmPython:
         Raises:
             subprocess.TimeoutExpired: they took longer, and were killed.
         """
-        processes = [self._process(number, environment) for number, environment in enumerate(environments)]
-        asked, answered = self._pipes()
-        request = {"arguments": list(arguments), "cwd": str(cwd), "processes": processes}
-        print(json.dumps(request), file=asked, flush=True)
-        children = json.loads(answered.readline())
+        outputs = [self._outputs(number) for number in range(len(environments))]
+        servers = [number % NUM_SERVERS for number in range(len(environments))]
+        request = {"arguments": list(arguments), "cwd": str(cwd)}
+        children = [
+            self._ask(server, {**request, "environment": dict(environment), **files})
+            for server, environment, files in zip(servers, environments, outputs, strict=True)
+        ]
         late = Event()
         timer = Timer(timeout_s, lambda: (late.set(), _kill(children)))
         timer.daemon = True
         timer.start()
         try:
-            codes = json.loads(answered.readline())
+            codes = [self._ask(server, {"wait": child}) for server, child in zip(servers, children, strict=True)]
         finally:  # also if the tests are interrupted
             timer.cancel()
             _kill(children)
-        said = [[Path(each[name]).read_text(encoding="utf-8") for name in ("stdout", "stderr")] for each in processes]
+        said = [[Path(files[name]).read_text(encoding="utf-8") for name in ("stdout", "stderr")] for files in outputs]
         if late.is_set():
             raise subprocess.TimeoutExpired(list(arguments), timeout_s, *said[0])
-        return [subprocess.CompletedProcess(list(arguments), codes[i], *texts) for i, texts in enumerate(said)]
+        return [
+            subprocess.CompletedProcess(list(arguments), code, *texts) for code, texts in zip(codes, said, strict=True)
+        ]
 
     def close(self) -> None:
-        """Stop the server process."""
-        if self._server is not None:
-            self._server.communicate()
+        """Stop the server processes."""
+        for server in self._servers:
+            server.communicate()
 
-    def _process(self, number: int, environment: Mapping[str, str]) -> dict[str, Any]:
+    def _outputs(self, number: int) -> dict[str, str]:
         files = {name: self.folder / f"{name}-{number}" for name in ("stdout", "stderr")}
         for file in files.values():
             file.write_text("", encoding="utf-8")
-        return {"environment": dict(environment)} | {name: str(file) for name, file in files.items()}
+        return {name: str(file) for name, file in files.items()}
 
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        if self._server is None:
+    def _ask(self, number: int, request: Mapping[str, Any]) -> int:
+        """Return a server's answer; servers start on first use, in order."""
+        if number == len(self._servers):
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("RLCORE_", "PYTHON"))}
-            self._server = subprocess.Popen(
-                [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept
+            command = [sys.executable, str(SERVER)]
+            self._servers.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept)
             )
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        return self._server.stdin, self._server.stdout
+        server = self._servers[number]
+        assert server.stdin is not None
+        assert server.stdout is not None
+        print(json.dumps(request), file=server.stdin, flush=True)
+        return int(server.stdout.readline())
 
 
 def _kill(leaders: Sequence[int]) -> None:

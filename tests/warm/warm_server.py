@@ -1,7 +1,8 @@
 """Server of preloaded Python: import the libraries, then fork for each request, a line of JSON on stdin.
 
-A request contains `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, and for each process to start
-one environment and one pair of output files. The answer is two lines: the process ids, and the exit statuses.
+A request contains `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, the environment and a pair of
+output files; the answer is the id of the process. A request that contains `wait`, such an id, is answered with the exit
+status of that process when it ends.
 """
 
 from __future__ import annotations
@@ -27,17 +28,14 @@ LIBRARIES = (
 
 
 def serve() -> dict[str, Any] | None:
-    """Fork for each request and wait for the children; return the request in a child, None at the end of the input."""
+    """Answer requests; return the request in a forked child, None at the end of the input."""
     while line := sys.stdin.readline():
-        request = json.loads(line)
-        children = []
-        for process in request["processes"]:
-            children.append(os.fork())
-            if not children[-1]:
-                return {**request, **process}
-        print(json.dumps(children), flush=True)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(codes), flush=True)
+        request: dict[str, Any] = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        elif not (answer := os.fork()):
+            return request
+        print(answer, flush=True)
     return None
 
 
