@@ -158,6 +158,19 @@ class RunConfig:
     offload: bool = option(
         False, "keep divided weights, gradients and optimizer state in the CPU's memory, where the optimizer steps"
     )
+    processes: int = option(
+        1,
+        "processes that `rlcore train` starts on this machine, each with a GPU of its own if there are GPUs; "
+        "a program that calls rlcore.train is started with torchrun instead",
+        ge=1,
+    )
+    timeout_s: float = option(
+        600.0,
+        "end a run of several processes if one of them waits longer than this for the others",
+        gt=0,
+        le=1e9,
+        unit="seconds",
+    )
     push_to_hub: str | None = option(
         None, "repository of the Hugging Face hub, `user/name`, to which the trained model is pushed when the run has "
         "ended; not if a signal ended it"

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import atexit
-import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, broadcast_object_list, gather_object
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
 from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
+from rlcore.ranks.environment import START, environment_world
 from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
 from rlcore.types import Trajectories, grouped, tensor_on
 
+if TYPE_CHECKING:
+    from rlcore.ranks.watchdog import Watchdog
+
 T = TypeVar("T")
-_LAUNCH = (
-    "start the script with torchrun --nproc_per_node N or accelerate launch, or unset WORLD_SIZE to run one process"
-)
-SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+TIMEOUT_S = 600.0
+"""How long a collective operation may take where no configuration says otherwise, in seconds."""
 
 
 class Ranks:
@@ -34,29 +37,30 @@ class Ranks:
         world: number of processes.
         device: device of this process.
         mixed_precision: precision of forward and backward passes: "no", "bf16" or "fp16".
+
+    Args:
+        mixed_precision: the precision; None takes that of `accelerate launch`.
+        timeout_s: how long a process may wait for the others in a collective operation, in seconds.
     """
 
-    def __init__(self, mixed_precision: str | None = None) -> None:
-        world = _environment_world()
+    def __init__(self, mixed_precision: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        world, timeout = environment_world(), timedelta(seconds=timeout_s)
         # A second run in one process may use another precision, and accelerate has no public API to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
         # Without `cpu`, processes on a machine without an accelerator would not connect to each other.
         kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         cpu = kind is None or kind.type == "mps"  # mps lacks float64, which sums over ranks use
         try:
-            self.accelerator = Accelerator(cpu=cpu, mixed_precision=mixed_precision)
+            self.accelerator = Accelerator(
+                cpu=cpu, mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)]
+            )
         except ValueError as error:
             # Processes connect to each other before accelerate checks the precision.
             if world > 1 and not torch.distributed.is_initialized():
-                raise RanksError(f"WORLD_SIZE = {world}, but the other processes cannot be found; {_LAUNCH}") from error
+                raise RanksError(f"WORLD_SIZE = {world}, but the other processes cannot be found; {START}") from error
             raise ConfigError(f"run.mixed_precision = {mixed_precision!r}: {error}") from error
         if mixed_precision == "fp16" and self.accelerator.device.type == "cpu":
             raise ConfigError("run.mixed_precision = 'fp16': not supported on a CPU; use bf16")
-        if self.accelerator.distributed_type in SHARDED:
-            raise RanksError(
-                f"accelerate is set to {self.accelerator.distributed_type.value}, which shards the model; rlcore "
-                "supports one process, or several with a full copy each: use torchrun or accelerate launch --multi_gpu"
-            )
         self.accelerator.gradient_accumulation_steps = 1  # micro-batches are up to the trainer
         self.mixed_precision = str(self.accelerator.mixed_precision)
         # A process that exits with an open process group may be aborted by the threads of the group.
@@ -69,6 +73,65 @@ class Ranks:
                 f"WORLD_SIZE = {world}, but accelerate runs {self.world} process(es) "
                 f"({self.accelerator.distributed_type}): start the script with torchrun or accelerate launch"
             )
+        self._watchdog = self._watch(timeout) if world > 1 else None
+
+    def _watch(self, timeout: timedelta) -> Watchdog:
+        from torch.distributed.distributed_c10d import _set_pg_timeout
+
+        from rlcore.ranks.watchdog import Watchdog  # needs torch.distributed, which some builds of torch lack
+
+        _set_pg_timeout(timeout)  # an earlier run of this process may have opened the process group
+        watchdog = Watchdog(rank=self.rank, world=self.world, timeout_s=timeout.total_seconds())
+        weakref.finalize(self, watchdog.stop)
+        return watchdog
+
+    def note(self, doing: str) -> None:
+        """Note which part of the run is in progress, such as "step 3", for the errors of collective operations."""
+        if self._watchdog is not None:
+            self._watchdog.doing = doing
+
+    @contextmanager
+    def collective(self, name: str) -> Iterator[None]:
+        """Run a collective operation, which all processes must reach, in the block.
+
+        Args:
+            name: what errors call the operation.
+
+        Raises:
+            RanksError: another process has ended, or one has not reached the operation within the timeout.
+        """
+        if self._watchdog is not None:
+            self._watchdog.waiting = name
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # an error of this process
+                raise
+            raise self._failed(error) from error
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.waiting = ""
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn errors that torch raises in the block because of other processes into those of `collective`.
+
+        Gradients are exchanged within backward passes, whose other errors are raised unchanged.
+
+        Raises:
+            RanksError: another process has ended, or has not reached an exchange within the timeout.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world == 1 or not _is_of_backend(error):
+                raise
+            raise self._failed(error) from error
+
+    def _failed(self, error: RuntimeError) -> RanksError:
+        if self._watchdog is not None:
+            return RanksError(self._watchdog.explain(error))
+        return RanksError(f"another process has ended; see its own error ({error})")
 
     @property
     def is_main(self) -> bool:
@@ -80,7 +143,7 @@ class Ranks:
         total = torch.as_tensor(value, dtype=torch.float64, device=self.device)
         if self.world > 1:
             total = total.clone()
-            with _collective():
+            with self.collective("sum"):
                 torch.distributed.all_reduce(total)
         return total
 
@@ -100,7 +163,7 @@ class Ranks:
         if self.world == 1:
             return value
         box = [value]
-        with _collective():
+        with self.collective("broadcast"):
             broadcast_object_list(box, from_process=0)
         return box[0]
 
@@ -124,7 +187,7 @@ class Ranks:
         """Return the concatenated lists of all processes, in the order of ranks."""
         if self.world == 1:
             return values
-        with _collective():
+        with self.collective("gather"):
             return list(gather_object(values))
 
     def share(self, count: int, *, group: int = 1) -> list[int]:
@@ -161,7 +224,7 @@ class Ranks:
     def _all_gather(self, array: Tensor) -> list[Tensor]:
         """Return the arrays of all processes, which have the same shape and dtype."""
         every = [torch.empty_like(array) for _ in range(self.world)]
-        with _collective():
+        with self.collective("gather_batch"):
             torch.distributed.all_gather(every, array)
         return every
 
@@ -188,16 +251,8 @@ class Ranks:
 
     def wait(self) -> None:
         """Wait until every process has called this."""
-        with _collective():
+        with self.collective("wait"):
             self.accelerator.wait_for_everyone()
-
-
-def _environment_world() -> int:
-    """Return the number of processes according to the environment."""
-    world = os.environ.get("WORLD_SIZE", "1")
-    if not world.isdecimal():
-        raise RanksError(f"WORLD_SIZE = {world!r}: must be a whole number; {_LAUNCH}")
-    return int(world)
 
 
 def _leave() -> None:
@@ -205,13 +260,6 @@ def _leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-@contextmanager
-def _collective() -> Iterator[None]:
-    """Turn the error of a collective operation that another process has left into a RanksError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError)):  # an error of this process
-            raise
-        reason = str(error).partition(". ")[0]
-        raise RanksError(f"another process has ended; see its own error ({reason})") from error
+def _is_of_backend(error: RuntimeError) -> bool:
+    """Return whether the backend of the process group raised an error; gloo raises plain RuntimeErrors."""
+    return "/gloo/" in str(error) or isinstance(error, torch.distributed.DistError)

@@ -29,9 +29,11 @@ from rlcore.plugins.registry import all_registries, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
+from rlcore.ranks.environment import check_processes
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
+from rlcore.training.consensus import agree_on_configuration, agree_on_identity
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
@@ -77,9 +79,10 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
-    ranks = Ranks(settings.run.mixed_precision)
+    ranks = Ranks(settings.run.mixed_precision, timeout_s=settings.run.timeout_s)
+    check_processes(settings.run.processes, ranks.world)
     agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find
-    with explain_missing_plugins(settings.run):
+    with explain_missing_plugins(settings.run), ranks.translated():
         return _assemble(settings, inputs, where, ranks, problems or Problems())
 
 
@@ -93,6 +96,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     trainer_type: Any = chosen.trainer.component.target()
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
+    agree_on_configuration(ranks, resolved)
     with ExitStack() as stack, ExitStack() as unfinished:
         place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name, inputs.objects))
         seed_everything(settings.run.seed)
@@ -106,7 +110,9 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
         _ = run.sample_rewards  # checked even if the trainer does not use them
-        saver = Saver(run, plugins, ranks.on_main(lambda: _identity(run, chosen, place, plugins)))
+        identity = identify(run, chosen)
+        agree_on_identity(ranks, identity)
+        saver = Saver(run, plugins, ranks.on_main(lambda: _compare(identity, run, place, plugins)))
         if place.checkpoint is not None:
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, inputs, is_resumed=place.checkpoint is not None))
@@ -140,10 +146,9 @@ def _check_needs(component: Component[Any], inputs: Inputs) -> None:
     )
 
 
-def _identity(run: Run, chosen: Chosen, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
+def _compare(identity: dict[str, Any], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
     """Compare the identity of the run with that of the checkpoint, and return the fields that record it."""
-    accept = run.config.run.accept_changes
-    return check_identity(identify(run, chosen), place.checkpoint, accept=accept, plugins=plugins)
+    return check_identity(identity, place.checkpoint, accept=run.config.run.accept_changes, plugins=plugins)
 
 
 def _open_loggers(run: Run, chosen: Chosen, inputs: Inputs, *, is_resumed: bool) -> None:

@@ -37,7 +37,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
     step, before its evaluation.
     """
     config = run.config
-    with _ending(run), StopRequest(run.step) as stop:
+    with _ending(run), run.ranks.translated(), StopRequest(run.step) as stop:
         run.signalled = lambda: stop.requested
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
@@ -82,6 +82,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
         Diverged: a loss is not finite; earlier checkpoints are unchanged.
     """
     begun = time.perf_counter()
+    run.ranks.note(f"step {run.step + 1}")
     saver.restore_random_state()
     with background("trainer"), counting() as tokens, _training_step(run):
         metrics = next(steps, _OVER)
@@ -153,6 +154,7 @@ def _is_over(run: Run) -> bool:
 def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
     """Evaluate; if that fails, as a user's metric function may, write a checkpoint before the run ends."""
     begun = time.perf_counter()
+    run.ranks.note(f"the evaluation after step {run.step}")
     with _saving(trainer, run, saver):
         with run.rollouts.paused(), phase("evaluate"):
             metrics, rows = evaluate(run)

@@ -91,6 +91,7 @@ class Saver:
             Diverged: a weight is not finite.
         """
         run = self.run
+        run.ranks.note(f"the checkpoint of step {run.step}")
         self._check_finite(trainer)
         rng = run.ranks.gather([self.rng])
         own = trainer.state_dict()
@@ -170,6 +171,7 @@ class Saver:
             CheckpointError: it could not be written.
             Diverged: a weight is not finite.
         """
+        self.run.ranks.note(f"the trained model after step {self.run.step}")
         self._check_finite(trainer)
 
         def save(folder: Path) -> None:
