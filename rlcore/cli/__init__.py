@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
+from rlcore.cli.local_processes import record_error
 from rlcore.cli.parser import parse
 from rlcore.errors import PluginError, RLCoreError, io_remedy
 from rlcore.safe_text import write
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(*complete(os.environ), sep="\n")
             return 0
         run, arguments = parse(words)
+        arguments.words = list(words)
         code = run(arguments)
         sys.stdout.flush()
         if not isinstance(code, int):
@@ -37,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RLCoreError as error:
         if _is_debugged():
             raise
-        write(f"{type(error).__name__}: {error}", sys.stderr)
+        _show(f"{type(error).__name__}: {error}", 1)
         return 1
     except KeyboardInterrupt:
-        print("rlcore: interrupted", file=sys.stderr)
+        _show("rlcore: interrupted", INTERRUPTED)
         return INTERRUPTED
     except (ImportError, OSError) as error:  # such as a package that is not installed, and a full disk
         return _report(error)
@@ -57,7 +59,13 @@ def _open_closed_streams() -> None:
 def _write_traceback(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
     import traceback
 
-    write("".join(traceback.format_exception(kind, error, frames)).rstrip(), sys.stderr)
+    _show("".join(traceback.format_exception(kind, error, frames)).rstrip(), 1)
+
+
+def _show(error: str, code: int) -> None:
+    """Print an error, or leave it to the command that started this process as one of several."""
+    if not record_error(error, code):
+        write(error, sys.stderr)
 
 
 def _is_debugged() -> bool:
@@ -76,13 +84,13 @@ def _report(error: ImportError | OSError) -> int:
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
         remedy = f"pip install {package}" if package not in {"", "rlcore"} else "RLCORE_DEBUG=1 shows the traceback"
-        write(f"{describe_error(error)}; {remedy} (rlcore doctor lists the packages that are missing)", sys.stderr)
+        _show(f"{describe_error(error)}; {remedy} (rlcore doctor lists the packages that are missing)", 1)
         return 1
     try:
         sys.stdout.flush()
     except OSError:  # it is the output that cannot be written
         _discard_output()
-    write(f"{describe_error(error)}: {io_remedy(error)}", sys.stderr)
+    _show(f"{describe_error(error)}: {io_remedy(error)}", 1)
     return 1
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from rlcore.cli.local_processes import processes_to_start, start
 from rlcore.logging import FORMATS, LEVELS
 
 
@@ -47,6 +48,8 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
         run = values.get("run")
         if run is None or (isinstance(run, Mapping) and not run.get("profile")):
             values = merge(values, {"run": {"profile": True}})
+    if (processes := processes_to_start(values)) > 1:
+        return start(processes, arguments.words)
     where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
     from rlcore.components import describe_error
     from rlcore.errors import PluginError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from rlcore.cli.local_processes import processes_to_start, start
 from rlcore.components import Component
 from rlcore.config.synonyms import replacement
 from rlcore.errors import InputsError
@@ -14,7 +15,7 @@ from rlcore.errors import InputsError
 RUN_OPTIONS = ("steps", "epochs", "name", "seed")
 """Options of the section `run` that need no prefix, unless the trainer has an option of that name."""
 
-_NO_OPTIONS = ("overrides", "refuse")
+_NO_OPTIONS = ("overrides", "refuse", "words")
 
 
 def find_trainer(name: str) -> Component[Any] | None:
@@ -87,6 +88,8 @@ def _train(component: Component[Any], arguments: argparse.Namespace) -> int:
     ]
     if missing:
         raise InputsError(f"trainer '{component.name}' needs {' and '.join(missing)} (rlcore {component.name} --help)")
+    if (processes := processes_to_start(values)) > 1:
+        return start(processes, arguments.words)
     from rlcore.training.api import train_from_config
 
     train_from_config(merge({"trainer": {"name": component.qualified}}, values), f"rlcore {component.name}")

@@ -124,7 +124,7 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            if self.world == 1 or not _is_of_backend(error):
+            if self.world == 1 or isinstance(error, RanksError) or not _is_of_backend(error):
                 raise
             raise self._failed(error) from error
 

@@ -51,6 +51,8 @@ def _agree(ranks: Ranks, values: Mapping[str, Any], what: str) -> None:
     everyone = ranks.gather([dict(values)])
     first = everyone[0]
     different = {rank: _differences(first, each) for rank, each in enumerate(everyone) if each != first}
+    if not different:
+        return
     rank, names = next(iter(different.items()))
     lines = [
         f"  {name}: {_show(everyone[rank], name)} on rank {rank}, {_show(first, name)} on rank 0"

@@ -1,0 +1,35 @@
+"""Tests that no rank outlives another one that hangs or is killed, and that its error says why."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from conftest import HERE
+from e2e_processes import run_two_ranks
+from warm_python import WarmPython
+
+SCRIPT = str(HERE / "rank_failures.py")
+
+
+def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    done = run_two_ranks(warm_python, [SCRIPT, "hang", str(tmp_path)])
+    assert time.monotonic() - begun < 50, done.stderr
+    assert "longer than run.timeout_s = 2 s" in done.stdout, done.stderr
+    assert "  rank 0: step 1, waits for the other ranks in " in done.stdout
+    assert "  rank 1: step 1, in Failing.hang (e2e/rank_failures.py:" in done.stdout
+    assert "RanksError: rank 1 is ended: a rank has waited" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["rollout", "forward", "backward", "checkpoint", "evaluation"])
+def test_a_rank_that_is_killed_ends_the_others_with_a_ranks_error(
+    warm_python: WarmPython, tmp_path: Path, moment: str
+) -> None:
+    done = run_two_ranks(warm_python, [SCRIPT, moment, str(tmp_path)])
+    assert "another process has ended; see its own error" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr

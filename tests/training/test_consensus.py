@@ -1,0 +1,73 @@
+"""Tests of the checks that all ranks have the same configuration and data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlcore.config import structure
+from rlcore.errors import RanksError
+from rlcore.settings import TrainConfig
+from rlcore.training.consensus import agree_on_configuration, agree_on_identity
+
+
+class Gathered:
+    """Ranks of which each calls the same check; a gather returns what all of them pass to it."""
+
+    def __init__(self, check: Any, *values: Any) -> None:
+        self.world, self.gathers = len(values), 0
+        self.passed = []
+        for value in values:
+            rank = _Rank()
+            check(rank, value)
+            self.passed.append(rank.passed)
+
+    def gather(self, _: list[Any]) -> list[Any]:
+        self.gathers += 1
+        return [each[self.gathers - 1] for each in self.passed]
+
+
+class _Rank:
+    """Records what a check gathers first, and then, as if another rank differed."""
+
+    world = 2
+
+    def __init__(self) -> None:
+        self.passed: list[Any] = []
+
+    def gather(self, values: list[Any]) -> list[Any]:
+        self.passed += values
+        return [*values, "another"] if len(self.passed) == 1 else values
+
+
+def test_other_rows_on_a_rank_are_named_with_their_numbers() -> None:
+    here, there = {"data.samples": "23 rows", "seed": 0}, {"data.samples": "15 rows", "seed": 0}
+    ranks = Gathered(agree_on_identity, here, there, here, there)
+    with pytest.raises(RanksError) as caught:
+        agree_on_identity(ranks, here)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "rank 1, 3: another model or data than rank 0; every process of a run must have the same\n"
+        "  data.samples: '15 rows' on rank 1, '23 rows' on rank 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "is_refused"),
+    [({"gen": {"top_k": 5}}, True), ({"checkpoint": {"every": 3}}, True), ({"run": {"root": "/scratch/1"}}, False)],
+)
+def test_options_differ_only_where_they_name_local_folders(option: dict[str, Any], is_refused: bool) -> None:
+    here, there = structure(TrainConfig, {}), structure(TrainConfig, option)
+    ranks = Gathered(agree_on_configuration, here, there)
+    if is_refused:
+        with pytest.raises(RanksError, match=next(iter(option))):
+            agree_on_configuration(ranks, here)  # type: ignore[arg-type]
+    else:
+        agree_on_configuration(ranks, here)  # type: ignore[arg-type]
+
+
+def test_values_bound_to_a_reward_may_differ_but_its_presence_may_not() -> None:
+    bound = [{"data.reward_fn.r": f"m:r(device={rank})"} for rank in (0, 1)]
+    agree_on_identity(Gathered(agree_on_identity, *bound), bound[0])  # type: ignore[arg-type]
+    with pytest.raises(RanksError, match="reward_fn"):
+        agree_on_identity(Gathered(agree_on_identity, bound[0], {}), bound[0])  # type: ignore[arg-type]
