@@ -30,8 +30,8 @@ def environment_world() -> int:
         value = os.environ.get(variable, "")
         if value.lower() not in UNSET:
             raise RanksError(
-                f"{variable} = {value}: accelerate is set to shard the model by {name}, which rlcore does not do through "
-                "accelerate: start it with torchrun --nproc_per_node N, set run.shard=fsdp to divide the model, and "
+                f"{variable} = {value}: accelerate is set to shard the model by {name}, which rlcore does not do "
+                "through accelerate: start it with torchrun --nproc_per_node N, set run.shard=fsdp to divide the model, and "
                 f"unset {variable}"
             )
     # `accelerate launch --cpu --num_processes N` starts one process without WORLD_SIZE, but names a master for several.
