@@ -31,8 +31,8 @@ def environment_world() -> int:
         if value.lower() not in UNSET:
             raise RanksError(
                 f"{variable} = {value}: accelerate is set to shard the model by {name}, which rlcore does not do "
-                "through accelerate: start it with torchrun --nproc_per_node N, set run.shard=fsdp to divide the model, and "
-                f"unset {variable}"
+                "through accelerate: start it with torchrun --nproc_per_node N, set run.shard=fsdp to divide the "
+                f"model, and unset {variable}"
             )
     # `accelerate launch --cpu --num_processes N` starts one process without WORLD_SIZE, but names a master for several.
     if "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():

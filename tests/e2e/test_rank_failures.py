@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HERE
 from e2e_processes import run_two_ranks
 from warm_python import WarmPython
 
-SCRIPT = str(HERE / "rank_failures.py")
+SCRIPT = str(Path(__file__).with_name("rank_failures.py"))
 
 
 def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
