@@ -52,7 +52,7 @@ class Ranks:
         cpu = kind is None or kind.type == "mps"  # mps lacks float64, which sums over ranks use
         try:
             self.accelerator = Accelerator(
-                cpu=cpu, mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)]
+                cpu=cpu, mixed_precision=mixed_precision, kwargs_handlers=[_process_group(world, timeout)]
             )
         except ValueError as error:
             # Processes connect to each other before accelerate checks the precision.
@@ -253,6 +253,15 @@ class Ranks:
         """Wait until every process has called this."""
         with self.collective("wait"):
             self.accelerator.wait_for_everyone()
+
+
+def _process_group(world: int, timeout: timedelta) -> InitProcessGroupKwargs:
+    """Return how accelerate opens the process group."""
+    if world == 1:
+        return InitProcessGroupKwargs(timeout=timeout)
+    from rlcore.ranks.rendezvous import METHOD  # needs torch.distributed, which some builds of torch lack
+
+    return InitProcessGroupKwargs(init_method=METHOD, timeout=timeout)
 
 
 def _leave() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `rlcore train ... run.processes=2`."""
+"""Tests of `rlcore train ... run.processes=2`, and of torchrun's restarts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,29 @@ run: {steps: 3, processes: 2}
 checkpoint: {every: 1}
 """
 REWARDS = """
-import os
+import os, pathlib, signal
+calls = 0
 def reward(outputs):
+    global calls
+    calls += 1
+    if os.environ.get("RANK") == "1" and os.environ.get("FAIL") == "once" and calls == 2:
+        if not (mark := pathlib.Path("was-killed")).exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
     if os.environ.get("RANK") == "1" and os.environ.get("FAIL") == "raise":
         raise ValueError("no such word")
     return [float(len(output)) for output in outputs]
 """
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    "--max-restarts",
+    "1",
+]
 RLCORE = [sys.executable, "-m", "rlcore", "train", "run.yaml"]
 
 
@@ -48,3 +65,14 @@ def test_a_command_starts_its_processes_and_shows_an_error_once(folder: Path) ->
     assert done.stderr.count("no such word") == 1
     assert "RanksError" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(folder: Path) -> None:
+    arguments = [*TORCHRUN, "-m", "rlcore", "train", "run.yaml", "run.processes=1", "run.resume=auto"]
+    for name, fail in (("straight", ""), ("killed", "once")):
+        done = run_process([*arguments, f"run.name={name}"], cwd=folder, PYTHONPATH=str(folder), FAIL=fail)
+        assert done.returncode == 0, done.stderr
+        assert (folder / "was-killed").exists() == bool(fail)
+    straight, killed = (folder / "runs" / name / "model/model.safetensors" for name in ("straight", "killed"))
+    assert straight.read_bytes() == killed.read_bytes()
