@@ -28,6 +28,9 @@ T = TypeVar("T")
 TIMEOUT_S = 600.0
 """How long a collective operation may take where no configuration says otherwise, in seconds."""
 
+OPENING = timedelta(seconds=120)
+"""How long processes may at least wait for each other when they start."""
+
 
 class Ranks:
     """This process and the other processes of the run.
@@ -256,7 +259,8 @@ class Ranks:
 
 
 def _process_group(world: int, timeout: timedelta) -> InitProcessGroupKwargs:
-    """Return how accelerate opens the process group."""
+    """Return how accelerate opens the process group; processes that start at different times have a while for it."""
+    timeout = max(timeout, OPENING)
     if world == 1:
         return InitProcessGroupKwargs(timeout=timeout)
     from rlcore.ranks.rendezvous import METHOD  # needs torch.distributed, which some builds of torch lack
