@@ -21,6 +21,8 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal_one"
 
 test-all: $(INSTALLED)
+	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "installing Chromium, which opens the pages"; \
+		apt-get install -y -q chromium >/dev/null; } || echo "Chromium cannot be installed: the tests of pages are skipped"
 	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(INSTALLED)

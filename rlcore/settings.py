@@ -129,6 +129,7 @@ class RunConfig:
     rollouts: int | Literal["none", "all"] = option(
         8, "how many rollouts of each step are written to rollouts.jsonl, or `none` or `all`", ge=0
     )
+    report: bool = option(True, "write report.html to the run's folder when the run ends")
     overlap_rewards: bool = option(
         False,
         "call reward functions on every gen.batch_size responses while the next are sampled; they receive these "

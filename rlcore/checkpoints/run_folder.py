@@ -4,6 +4,7 @@
 <root>/<name>/metrics.jsonl      metrics, one object per line with its `step`
 <root>/<name>/completions.jsonl  evaluation samples, in the same format
 <root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
+<root>/<name>/report.html        a page of curves, completions and health verdicts, see `rlcore.reports`
 <root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
 <root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
@@ -63,6 +64,11 @@ class RunDir:
         return self.path / "rollouts.jsonl"
 
     @property
+    def report(self) -> Path:
+        """Return the file of the report."""
+        return self.path / "report.html"
+
+    @property
     def checkpoints(self) -> Path:
         """Return the folder of the checkpoints."""
         return self.path / "checkpoints"
@@ -116,7 +122,7 @@ class RunDir:
         return [file for file in (self.metrics, self.completions, self.rollouts) if file.exists()]
 
 
-_UNFINISHED = re.compile(r"\.(config\.yaml|(metrics|completions|rollouts)\.jsonl)\.\d+")
+_UNFINISHED = re.compile(r"\.(config\.yaml|report\.html|(metrics|completions|rollouts)\.jsonl)\.\d+")
 
 
 def open_folder(root: Path, name: str | None, trainer: str) -> Path:

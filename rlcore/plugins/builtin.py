@@ -77,6 +77,12 @@ COMMANDS = (
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
     ("rollouts", "rlcore.cli.rollouts.rollouts_command:command", "print the rollouts or completions of a run"),
+    ("report", "rlcore.cli.report_command:command", "write curves, completions and health verdicts of runs as a page"),
+    (
+        "compare",
+        "rlcore.cli.compare_command:command",
+        "print how two runs differ: options, metrics, verdicts",
+    ),
     ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),

@@ -16,7 +16,7 @@ from rlcore import hookimpl
 
 @hookimpl
 def register_commands(register):
-    register("report", "acme_plugin:report")
+    register("tabulate", "acme_plugin:report")
     register("broken", "acme_plugin:broken")
 
 def report(parser):
@@ -41,15 +41,15 @@ def site(tmp_path: Path) -> Site:
     ("line", "found"),
     [
         ("rlcore tr", {"train"}),
-        ("rlcore rep", {"report"}),
+        ("rlcore tab", {"tabulate"}),
         ("rlcore sf", {"sft"}),
         ("rlcore sft --mod", {"--model"}),
         ("rlcore ppo --optimizer.l", {"--optimizer.lr"}),
         ("rlcore --", {"--commands", "--help", "--version"}),
-        ("rlcore report --", {"--help", "--json", "--sort"}),
-        ("rlcore report --sort ", {"reward", "length"}),
-        ("rlcore report --sort le", {"length"}),
-        ("rlcore report --json ", {"train", "eval"}),
+        ("rlcore tabulate --", {"--help", "--json", "--sort"}),
+        ("rlcore tabulate --sort ", {"reward", "length"}),
+        ("rlcore tabulate --sort le", {"length"}),
+        ("rlcore tabulate --json ", {"train", "eval"}),
         ("rlcore train --log-format ", {"plain", "explicit"}),
         ("rlcore train ru", set()),  # the name of a file, which bash completes
         ("rlcore broken --", set()),
@@ -66,7 +66,7 @@ def test_what_may_stand_at_the_cursor(line: str, found: set[str], site: Site) ->
 
 def test_all_commands_are_offered_where_nothing_is_typed(site: Site) -> None:
     done = site.python("-m", "rlcore", "--complete", COMP_LINE="rlcore ")
-    assert set(done.stdout.split()) >= CORE | {"report", "broken"}
+    assert set(done.stdout.split()) >= CORE | {"tabulate", "broken"}
 
 
 def test_bash_completes_with_the_line_that_help_prints(site: Site) -> None:

@@ -43,7 +43,7 @@ def registered(name: str, target: str, more: str = "") -> str:
 
 @pytest.fixture
 def reporting(site: Site) -> Site:
-    site.install("acme", registered("report", "acme_report:report", ", summary='tabulate 100 % of a run'"))
+    site.install("acme", registered("tabulate", "acme_report:report", ", summary='tabulate 100 % of a run'"))
     (site.folder / "acme_report.py").write_text(REPORT)
     return site
 
@@ -51,14 +51,14 @@ def reporting(site: Site) -> Site:
 @pytest.mark.parametrize(
     ("words", "code", "printed", "complaint"),
     [
-        (["report", "mine", "--top", "2", "a=1", "--json", "b=2"], 0, "mine 2 True a=1 b=2\n", ""),
-        (["acme:report", "mine"], 0, "mine 3 False\n", ""),
-        (["report", "empty"], 5, "empty 3 False\n", ""),
-        (["report", "absent"], 1, "", "DataError: absent: no such run"),
-        (["report"], 2, "", "rlcore report: error: the following arguments are required: RUN"),
-        (["report", "mine", "--top", "-1"], 2, "", "rlcore report: error: argument --top: must not be negative"),
-        (["report", "mine", "--tpo"], 2, "", "rlcore: error: unrecognized arguments: --tpo"),
-        (["reprot"], 2, "", "rlcore: error: no command is called 'reprot'. Did you mean 'report' (acme 0.3)?"),
+        (["tabulate", "mine", "--top", "2", "a=1", "--json", "b=2"], 0, "mine 2 True a=1 b=2\n", ""),
+        (["acme:tabulate", "mine"], 0, "mine 3 False\n", ""),
+        (["tabulate", "empty"], 5, "empty 3 False\n", ""),
+        (["tabulate", "absent"], 1, "", "DataError: absent: no such run"),
+        (["tabulate"], 2, "", "rlcore tabulate: error: the following arguments are required: RUN"),
+        (["tabulate", "mine", "--top", "-1"], 2, "", "rlcore tabulate: error: argument --top: must not be negative"),
+        (["tabulate", "mine", "--tpo"], 2, "", "rlcore: error: unrecognized arguments: --tpo"),
+        (["tabluate"], 2, "", "rlcore: error: no command is called 'tabluate'. Did you mean 'tabulate' (acme 0.3)?"),
     ],
 )
 def test_a_command_of_a_plugin_is_one_like_any_other(
@@ -72,13 +72,13 @@ def test_a_command_of_a_plugin_is_one_like_any_other(
 
 def test_help_lists_it_and_tells_its_arguments(reporting: Site) -> None:
     listed = reporting.python("-m", "rlcore", "--commands").stdout
-    assert all(f"\n    {name}" in listed for name in (*CORE, "report"))
+    assert all(f"\n    {name}" in listed for name in (*CORE, "tabulate"))
     assert "tabulate 100 % of a run (acme 0.3)" in listed
-    own = reporting.python("-m", "rlcore", "report", "--help").stdout
-    assert own.startswith("usage: rlcore report [-h] [--top TOP] [--json] RUN")
+    own = reporting.python("-m", "rlcore", "tabulate", "--help").stdout
+    assert own.startswith("usage: rlcore tabulate [-h] [--top TOP] [--json] RUN")
     assert "Tabulate 100 % of a run." in own
-    shown = reporting.python("-m", "rlcore", "show", "report").stdout.splitlines()
-    assert shown[1] == "rlcore report --help prints its arguments"
+    shown = reporting.python("-m", "rlcore", "show", "tabulate").stdout.splitlines()
+    assert shown[1] == "rlcore tabulate --help prints its arguments"
 
 
 def test_plugins_are_loaded_only_where_the_core_has_no_such_command(reporting: Site) -> None:
@@ -93,7 +93,7 @@ def test_plugins_are_loaded_only_where_the_core_has_no_such_command(reporting: S
         (["train"], set()),
         (["--help"], set()),
         (["--commands"], {"acme_plugin"}),
-        (["report", "--help"], {"acme_plugin", "acme_report"}),
+        (["tabulate", "--help"], {"acme_plugin", "acme_report"}),
     ):
         done = reporting.python("-c", code.format(words=words))
         assert set(done.stdout.splitlines()[-1].split()) == imported, words
@@ -115,35 +115,35 @@ BROKEN = {
 
 @pytest.mark.parametrize(("source", "said"), BROKEN.values(), ids=BROKEN)
 def test_a_command_that_is_broken_is_one_line_and_hides_no_other(source: str, said: str, site: Site) -> None:
-    site.install("acme", registered("report", "acme_report:report"))
+    site.install("acme", registered("tabulate", "acme_report:report"))
     site.install("beta", registered("works", "beta_work:work"))
     (site.folder / "beta_work.py").write_text("def work(parser):\n    return lambda arguments: 0\n")
     if source:
         (site.folder / "acme_report.py").write_text(source + "\n")
-    done = site.python("-m", "rlcore", "report")
+    done = site.python("-m", "rlcore", "tabulate")
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"PluginError: command 'report' (acme 0.3): {said}")
+    assert line.startswith(f"PluginError: command 'tabulate' (acme 0.3): {said}")
     assert site.python("-m", "rlcore", "works").returncode == 0
     listed = site.python("-m", "rlcore", "--commands").stdout
-    assert all(f"\n    {name}" in listed for name in (*CORE, "report", "works"))
+    assert all(f"\n    {name}" in listed for name in (*CORE, "tabulate", "works"))
 
 
 def test_a_command_that_returns_no_exit_code_is_an_error(site: Site) -> None:
-    site.install("acme", registered("report", "acme_report:report"))
+    site.install("acme", registered("tabulate", "acme_report:report"))
     (site.folder / "acme_report.py").write_text("def report(parser):\n    return lambda arguments: 'done'\n")
-    done = site.python("-m", "rlcore", "report")
+    done = site.python("-m", "rlcore", "tabulate")
     assert (done.returncode, done.stderr) == (
         1, "PluginError: the command returned 'done'; it must return an exit code, 0 for success\n",
     )  # fmt: skip
 
 
 def test_what_a_command_prints_while_it_is_loaded_is_not_its_output(site: Site) -> None:
-    site.install("acme", registered("report", "acme_report:report"))
+    site.install("acme", registered("tabulate", "acme_report:report"))
     (site.folder / "acme_report.py").write_text(
         "print('loaded')\ndef report(parser):\n    print('added')\n    return lambda arguments: print('ran') or 0\n"
     )
-    done = site.python("-m", "rlcore", "report")
+    done = site.python("-m", "rlcore", "tabulate")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "loaded\nadded\n")
 
 
@@ -167,33 +167,33 @@ def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None
 
 def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> None:
     for dist in ("acme", "beta"):
-        site.install(dist, registered("report", f"{dist}_plugin:report") + (
+        site.install(dist, registered("tabulate", f"{dist}_plugin:report") + (
             f"\ndef report(parser):\n    return lambda arguments: print('{dist}') or 0\n"
         ))  # fmt: skip
     plugins = site.plugins()
     assert [plugins[dist]["state"] for dist in ("acme", "beta")] == ["conflict", "conflict"]
-    assert plugins["acme"]["reason"] == "beta 0.3 also registers command 'report': use 'acme:report'"
-    done = site.python("-m", "rlcore", "report")
+    assert plugins["acme"]["reason"] == "beta 0.3 also registers command 'tabulate': use 'acme:tabulate'"
+    done = site.python("-m", "rlcore", "tabulate")
     assert (done.returncode, done.stdout) == (2, "")
-    said = "2 commands are called 'report': use 'acme:report' (acme 0.3) or 'beta:report' (beta 0.3)"
+    said = "2 commands are called 'tabulate': use 'acme:tabulate' (acme 0.3) or 'beta:tabulate' (beta 0.3)"
     assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
-    assert site.python("-m", "rlcore", "beta:report").stdout == "beta\n"
+    assert site.python("-m", "rlcore", "beta:tabulate").stdout == "beta\n"
     listed = site.python("-m", "rlcore", "--commands").stdout
-    assert "\n    acme:report" in listed
-    assert "\n    beta:report" in listed
+    assert "\n    acme:tabulate" in listed
+    assert "\n    beta:tabulate" in listed
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (HOOK + "    register('report', 'acme_report:report', config=int)\n",
-         "command 'report': config is <class 'int'>; it must be a config class, 'module:attribute' or None"),
-        (HOOK + "    register('report', 'acme_report:report', config='a:B')\n",
-         "command 'report': config is 'a:B'; a command has none: its target adds arguments to a parser"),
-        (HOOK + "    register('--report', 'acme_report:report')\n",
-         "command '--report': a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'"),
-        (HOOK + "    register('report', 'acme:x')\n    register('report', 'acme:x')\n",
-         "it registers command 'report' twice"),
+        (HOOK + "    register('tabulate', 'acme_report:report', config=int)\n",
+         "command 'tabulate': config is <class 'int'>; it must be a config class, 'module:attribute' or None"),
+        (HOOK + "    register('tabulate', 'acme_report:report', config='a:B')\n",
+         "command 'tabulate': config is 'a:B'; a command has none: its target adds arguments to a parser"),
+        (HOOK + "    register('--tabulate', 'acme_report:report')\n",
+         "command '--tabulate': a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'"),
+        (HOOK + "    register('tabulate', 'acme:x')\n    register('tabulate', 'acme:x')\n",
+         "it registers command 'tabulate' twice"),
         (HOOK + "    raise OSError('no')\n", "OSError: no"),
     ],
     ids=["config of no class", "config", "name", "twice", "raises"],
@@ -204,10 +204,10 @@ def test_a_registration_that_cannot_be_used_breaks_its_plugin_alone(source: str,
     plugins = site.plugins()
     assert (plugins["acme"]["state"], plugins["acme"]["reason"]) == ("broken", reason)
     assert plugins["beta"]["state"] == "ok"
-    done = site.python("-m", "rlcore", "report")
+    done = site.python("-m", "rlcore", "tabulate")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "rlcore: error: no command is called 'report'. Not loaded: acme 0.3; see rlcore list-plugins."
+        "rlcore: error: no command is called 'tabulate'. Not loaded: acme 0.3; see rlcore list-plugins."
     )
 
 

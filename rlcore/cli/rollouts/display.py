@@ -11,9 +11,10 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.cli.rollouts.read import Row, RunSummary
+from rlcore.cli.rollouts.read import RunSummary
 from rlcore.cli.screen import make_console, make_list
 from rlcore.loggers.tables import make_table
+from rlcore.reports.run_files import Row
 
 SCHEMA = 1
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import math
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from rlcore.checkpoints.run_folder import RunDir, is_run
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore.config import load_yaml
-from rlcore.config.plain import from_json
-from rlcore.errors import CheckpointError, ConfigError, NoRollouts, io_remedy
-
-ROOT = Path("runs")
-Row = dict[str, Any]
+from rlcore.errors import ConfigError, NoRollouts
+from rlcore.reports.run_files import Row, last_change, read_rows, runs_in
 
 
 @attrs.frozen
@@ -72,35 +67,6 @@ def parse_steps(text: str) -> tuple[int, float]:
     return first, last
 
 
-def find_run(name: str) -> Path:
-    """Return the folder of a run, given its path or its name under ./runs.
-
-    Raises:
-        NoRollouts: no such run exists.
-    """
-    for folder in (Path(name), ROOT / name):
-        if is_run(folder):
-            return folder
-    near = difflib.get_close_matches(name, [folder.name for folder in runs_in(ROOT)], n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "`rlcore rollouts` lists the runs under ./runs"
-    if nested := runs_in(Path(name)):
-        hint = f"{name} contains runs, the latest is {nested[0]}: name one of them"
-    raise NoRollouts(f"no run in {' or '.join(dict.fromkeys([name, str(ROOT / name)]))}; {hint}")
-
-
-def runs_in(root: Path) -> list[Path]:
-    """Return the folders of the runs in `root`, most recently changed first."""
-    folders = [folder for folder in root.glob("*") if _is_readable_run(folder)]
-    return sorted(folders, key=_changed, reverse=True)
-
-
-def _is_readable_run(folder: Path) -> bool:
-    """Return whether `folder` is a run; one that only another user may read is passed over."""
-    with suppress(CheckpointError):
-        return is_run(folder)
-    return False
-
-
 def list_runs(root: Path) -> list[RunSummary]:
     """Summarise the runs in `root`, most recently changed first.
 
@@ -116,28 +82,10 @@ def list_runs(root: Path) -> list[RunSummary]:
             steps=max((row["step"] for row in read_rows(RunDir(folder).metrics)), default=0),
             rollouts=_count_lines(RunDir(folder).rollouts),
             completions=_count_lines(RunDir(folder).completions),
-            changed=datetime.fromtimestamp(_changed(folder)).astimezone().isoformat(sep=" ", timespec="minutes"),
+            changed=datetime.fromtimestamp(last_change(folder)).astimezone().isoformat(sep=" ", timespec="minutes"),
         )
         for folder in folders
     ]
-
-
-def read_rows(file: Path) -> Iterator[Row]:
-    """Yield the rows of a file that may still grow; incomplete and damaged lines are skipped."""
-    try:
-        lines = file.open("rb")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
-    with lines:
-        for line in lines:
-            try:
-                row = from_json(line) if line.endswith(b"\n") else None
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                yield row
 
 
 def select(run: Path, query: Query, *, completions: bool = False) -> dict[str, list[Row]]:
@@ -230,8 +178,3 @@ def _count_lines(file: Path) -> int:
         return 0
     with file.open("rb") as parts:
         return sum(part.count(b"\n") for part in iter(lambda: parts.read(1 << 20), b""))
-
-
-def _changed(folder: Path) -> float:
-    files = (RunDir(folder).metrics, RunDir(folder).config)
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)

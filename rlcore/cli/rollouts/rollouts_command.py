@@ -31,18 +31,19 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.cli.rollouts import display, read
+    from rlcore.reports.run_files import ROOT, find_run
 
     query = read.Query(arguments.step, arguments.best, arguments.worst, arguments.grep)
     if arguments.run is None:
         if arguments.completions or not query.is_empty:
             parser.error("the following arguments are required: RUN")
-        runs = read.list_runs(read.ROOT)
+        runs = read.list_runs(ROOT)
         if arguments.json:
             print(display.runs_as_json(runs))
         else:
             display.print_runs(runs)
         return 0
-    run = read.find_run(arguments.run)
+    run = find_run(arguments.run)
     groups = read.select(run, query, completions=arguments.completions)
     if arguments.json:
         print(display.rollouts_as_json(run, groups))

@@ -1,0 +1,82 @@
+"""The command `rlcore compare`: what differs between two runs, in text."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rlcore.reports.run_record import RunRecord
+    from rlcore.reports.variants import Difference
+
+
+def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    """Add the arguments of `rlcore compare` to its parser, and return the function that runs it."""
+    parser.description = (
+        "Print options, metrics and verdicts that differ between two runs, with 95 % intervals over evaluation "
+        "prompts. Runs that differ in their seeds alone may be joined by commas, and are then paired by seed."
+    )
+    parser.add_argument("a", metavar="A", help="folder of a run or its name under ./runs, or several joined by commas")
+    parser.add_argument("b", metavar="B", help="the run, or runs, to compare with it")
+    return _compare
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from rlcore.cli.screen import make_console
+    from rlcore.reports.run_files import find_run
+    from rlcore.reports.run_record import read_run
+    from rlcore.reports.variants import Variant, compare_variants
+
+    a, b = (
+        Variant(names, tuple(read_run(find_run(name)) for name in names.split(",")))
+        for names in (arguments.a, arguments.b)
+    )
+    console = make_console()
+    _print_table(console, ("option", a.label, b.label), _options(a.runs[0], b.runs[0]), "No option differs.")
+    rows = [_row(each) for each in compare_variants(a, b)]
+    _print_table(console, ("metric", a.label, b.label, "B - A", "pairs", ""), rows, "The runs share no metric.")
+    for run in (*a.runs, *b.runs):
+        _print_verdicts(console, run)
+    return 0
+
+
+def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:
+    from rlcore.reports.option_table import option_rows
+
+    return [(row.path, *row.values) for row in option_rows([a, b]) if row.differs]
+
+
+def _row(each: Difference) -> Sequence[str]:
+    from rlcore.loggers.tables import show_number
+
+    numbers = [show_number(number).strip() for number in (each.a, each.b, each.mean, each.half_width)]
+    interval = "" if each.count < 2 else f" ± {numbers[3]}"
+    return each.name, numbers[0], numbers[1], f"{numbers[2]}{interval}", f"{each.count} {each.pairs}", each.verdict
+
+
+def _print_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], otherwise: str) -> None:
+    from rich.text import Text
+
+    from rlcore.cli.screen import make_list
+
+    table = make_list(*head)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table if table.row_count else otherwise)
+    console.print()
+
+
+def _print_verdicts(console: Console, run: RunRecord) -> None:
+    from rich.text import Text
+
+    from rlcore.reports.verdicts import verdicts
+
+    found = [each for each in verdicts(run.metrics) if each.level != "good"]
+    console.print(Text(f"{run.name}: {'no problem found' if not found else ''}".rstrip()))
+    for each in found:
+        console.print(Text(f"  {each.name}: {each.evidence}"))
+    for note in run.notes:
+        console.print(Text(f"  {note}"))

@@ -1,0 +1,88 @@
+"""The groups into which a report sorts its curves, and what good looks like in each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import attrs
+
+
+@attrs.frozen
+class MetricGroup:
+    """A heading of the report's curves.
+
+    Attributes:
+        title: the heading.
+        hint: one sentence on what good looks like.
+        pattern: matches the names of its metrics, without the prefix `eval/`.
+    """
+
+    title: str
+    hint: str
+    pattern: str
+
+    def contains(self, name: str) -> bool:
+        """Return whether a metric belongs here."""
+        return re.match(self.pattern, plain_name(name)) is not None
+
+
+GROUPS = (
+    MetricGroup(
+        "Reward",
+        "Good: the mean rises and then levels off, evaluation and training agree, and the spread stays above 0.",
+        r"rewards?/|reward$|advantage/|group/|accuracy|step/|score",
+    ),
+    MetricGroup(
+        "KL and ratio",
+        "Good: the KL to the reference is never far below 0 and grows slowly, the ratio stays near 1, and less than "
+        "about a third of the tokens is clipped.",
+        r"kl/|policy/(approx_kl|ratio|clip|epochs|skipped)|is/|loss/kl$",
+    ),
+    MetricGroup(
+        "Entropy",
+        "Good: the entropy falls slowly; close to 0, all samples of a prompt are alike and nothing more is explored.",
+        r"policy/entropy|entropy",
+    ),
+    MetricGroup(
+        "Lengths",
+        "Good: lengths change slowly, and few responses are truncated, unless the task is to write long ones.",
+        r"response/|length|data/tokens",
+    ),
+    MetricGroup(
+        "Value function",
+        "Good: the explained variance rises towards 1; at 0 the value function knows no more than the mean.",
+        r"value/",
+    ),
+    MetricGroup(
+        "Losses",
+        "Good: a supervised or preference loss and the value loss fall; the policy loss hovers around 0, and its level "
+        "means little.",
+        r"loss(/|$)",
+    ),
+    MetricGroup(
+        "Learning rate and gradient",
+        "Good: the learning rate follows its schedule, and the gradient norm has no growing peaks.",
+        r"lr$|lr/|grad/",
+    ),
+    MetricGroup(
+        "Throughput", "Good: tokens per second and the time of a step stay level.", r"time/|perf/tokens|perf/.*per_s"
+    ),
+    MetricGroup("Memory", "Good: the peak levels off after the first steps.", r"perf/.*(memory|_gb)"),
+    MetricGroup("Progress and others", "Other metrics of the trainer and of metric functions.", r""),
+)
+"""The groups, in the order of the page; a metric belongs to the first one that matches."""
+
+
+def plain_name(name: str) -> str:
+    """Return a metric's name without `eval/` and without the sampling setting of a sweep."""
+    return name.removeprefix("eval/").partition("@")[0]
+
+
+def sorted_into_groups(names: Iterable[str]) -> list[tuple[MetricGroup, list[str]]]:
+    """Return the groups that have metrics, each with the plain names of its metrics; means come first."""
+    plain = sorted({plain_name(name) for name in names}, key=lambda name: (not name.endswith("/mean"), name))
+    found: dict[str, list[str]] = {}
+    for name in plain:
+        found.setdefault(next(group.title for group in GROUPS if group.contains(name)), []).append(name)
+    return [(group, found[group.title]) for group in GROUPS if group.title in found]

@@ -1,0 +1,158 @@
+"""The data of a report's page: everything that its script shows, as one JSON document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+import numpy as np
+
+from rlcore._version import __version__
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.reports.metric_groups import plain_name, sorted_into_groups
+from rlcore.reports.option_table import OptionRow, option_rows
+from rlcore.reports.run_record import RunRecord
+from rlcore.reports.samples_on_page import read_images, read_samples
+from rlcore.reports.series import MAX_POINTS, Series, band, last_values, thinned
+from rlcore.reports.variants import Difference, Variant, compare_variants, variants
+from rlcore.reports.verdicts import verdicts
+from rlcore.safe_text import visible
+
+DIGITS = 5
+"""Significant digits of a number on the page."""
+MAX_POINTS_IN_ALL = 400_000
+"""Points of all curves of a page; with more curves, each has fewer."""
+
+
+def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
+    """Return what the page of one run or several shows.
+
+    Args:
+        runs: the runs.
+        stamp: tells a page that asks again whether anything has changed.
+    """
+    kinds = variants(runs)
+    options = option_rows(runs)
+    return {
+        "version": __version__,
+        "stamp": stamp,
+        "written": datetime.now().astimezone().isoformat(sep=" ", timespec="minutes"),
+        "runs": [_run(run, _place(run, kinds)) for run in runs],
+        "variants": [{"label": visible(kind.label), "runs": len(kind.runs)} for kind in kinds],
+        "groups": _groups(kinds),
+        "verdicts": [[attrs.asdict(verdict) for verdict in verdicts(run.metrics)] for run in runs],
+        "samples": [_samples(run) for run in runs],
+        "options": [_option(row) for row in options],
+        "ends": _ends(runs) if len(runs) > 1 else [],
+        "differences": _differences(kinds),
+    }
+
+
+def _place(run: RunRecord, kinds: Sequence[Variant]) -> int:
+    return next(i for i, kind in enumerate(kinds) if run in kind.runs)
+
+
+def _run(run: RunRecord, variant: int) -> dict[str, Any]:
+    return {
+        "name": visible(run.name),
+        "folder": visible(run.folder),
+        "variant": variant,
+        "step": run.last_step,
+        "total": run.option("run", "steps"),
+        "running": run.is_running,
+        "trainer": visible(run.option("trainer", "name") or "unknown"),
+        "model": visible(run.option("model", "path") or "unknown"),
+        "seed": run.option("run", "seed"),
+        "plugins": ", ".join(f"{visible(name)} {visible(version)}" for name, version in run.plugins.items()),
+        "notes": [visible(note) for note in run.notes],
+        "images": [{"name": visible(name), "url": url} for name, url in read_images(run.folder / "images")],
+    }
+
+
+def _groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
+    names = {name for kind in kinds for run in kind.runs for name in run.metrics}
+    num_points = max(100, min(MAX_POINTS, MAX_POINTS_IN_ALL // max(1, len(names) * len(kinds))))
+    groups = []
+    for group, plain in sorted_into_groups(names):
+        charts = [{"name": visible(name), "curves": _curves(name, names, kinds, num_points)} for name in plain]
+        groups.append({"title": group.title, "hint": group.hint, "charts": charts})
+    return groups
+
+
+def _curves(plain: str, names: Iterable[str], kinds: Sequence[Variant], num_points: int) -> list[dict[str, Any]]:
+    """Return the curves of a chart: of each variant the training's, the evaluation's, and those of a sweep."""
+    curves = []
+    for name in sorted(each for each in names if plain_name(each) == plain):
+        suffix = name.partition("@")[2]
+        label = " ".join(filter(None, ["evaluation" if name.startswith("eval/") else "training", suffix]))
+        for number, kind in enumerate(kinds):
+            having = [run.metrics[name] for run in kind.runs if name in run.metrics]
+            curve = {"label": visible(label), "variant": number, "evaluation": name.startswith("eval/")}
+            if len(having) == 1:
+                curves.append(curve | _points(thinned(having[0], num_points)))
+            elif having:
+                found = band(having)
+                low, high = _numbers(found.low.values), _numbers(found.high.values)
+                curves.append(curve | _points(found.mean) | {"low": low, "high": high, "seeds": len(having)})
+    return curves
+
+
+def _points(series: Series) -> dict[str, Any]:
+    return {"steps": series.steps.tolist(), "values": _numbers(series.values)}
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [_rounded(value) for value in values.tolist()]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+
+
+def _samples(run: RunRecord) -> dict[str, Any]:
+    folder = RunDir(run.folder)
+    files = {"completions": folder.completions, "rollouts": folder.rollouts}
+    found = {name: read_samples(file) for name, file in files.items()}
+    return {
+        name: {
+            "rows": [attrs.asdict(row) | {"numbers": _finite(row.numbers)} for row in samples.rows],
+            "num_steps": samples.num_steps,
+            "num_rows": samples.num_rows,
+        }
+        for name, samples in found.items()
+    }
+
+
+def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
+    return {name: _rounded(float(value)) if abs(value) < 1e300 else None for name, value in numbers.items()}
+
+
+def _option(row: OptionRow) -> dict[str, Any]:
+    return attrs.asdict(row) | {"changed": row.is_changed, "differs": row.differs}
+
+
+def _ends(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return of every metric the mean of the last fifth of its values in each run."""
+    ends = [last_values(run.metrics) for run in runs]
+    names = dict.fromkeys(name for values in ends for name in values)
+    return [
+        {"name": visible(name), "values": [_rounded(values[name]) if name in values else None for values in ends]}
+        for name in names
+    ]
+
+
+def _differences(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
+    """Return the paired differences of every other variant from the first."""
+    return [
+        {"variant": number, **_difference(each)}
+        for number, kind in enumerate(kinds[1:], 1)
+        for each in compare_variants(kinds[0], kind)
+    ]
+
+
+def _difference(each: Difference) -> dict[str, Any]:
+    numbers = {name: _rounded(getattr(each, name)) for name in ("a", "b", "mean", "half_width")}
+    return {**attrs.asdict(each), **numbers, "name": visible(each.name), "verdict": each.verdict}

@@ -1,0 +1,91 @@
+"""Runs on disk: their folders, and the rows of their JSON Lines files, which may still grow."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlcore.checkpoints.run_folder import RunDir, is_run
+from rlcore.config.plain import from_json
+from rlcore.errors import CheckpointError, NoRollouts, io_remedy
+
+ROOT = Path("runs")
+Row = dict[str, Any]
+_STEP = re.compile(rb'\{"step": (\d{1,18}),.*\}\n', re.DOTALL)
+
+
+def find_run(name: str) -> Path:
+    """Return the folder of a run, given its path or its name under ./runs.
+
+    Raises:
+        NoRollouts: no such run exists.
+    """
+    for folder in (Path(name), ROOT / name):
+        if is_run(folder):
+            return folder
+    near = difflib.get_close_matches(name, [folder.name for folder in runs_in(ROOT)], n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "`rlcore rollouts` lists the runs under ./runs"
+    if nested := runs_in(Path(name)):
+        hint = f"{name} contains runs, the latest is {nested[0]}: name one of them"
+    raise NoRollouts(f"no run in {' or '.join(dict.fromkeys([name, str(ROOT / name)]))}; {hint}")
+
+
+def runs_in(root: Path) -> list[Path]:
+    """Return the folders of the runs in `root`, most recently changed first."""
+    folders = [folder for folder in root.glob("*") if _is_readable_run(folder)]
+    return sorted(folders, key=last_change, reverse=True)
+
+
+def last_change(folder: Path) -> float:
+    """Return the time of the last change of a run's metrics or configuration."""
+    files = (RunDir(folder).metrics, RunDir(folder).config)
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def read_rows(file: Path, *, wanted: Callable[[int], bool] = lambda _: True) -> Iterator[Row]:
+    """Yield the rows of a file that may still grow; incomplete and damaged lines are skipped.
+
+    Args:
+        file: one JSON object a line, each with its step in front, as every run writes them.
+        wanted: whether rows of a step are yielded; lines of others are not parsed.
+    """
+    try:
+        lines = file.open("rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NoRollouts(f"{file}: cannot be read: {error.strerror}; {io_remedy(error)}") from error
+    with lines:
+        for line in lines:
+            if (begun := _STEP.match(line)) and not wanted(int(begun[1])):
+                continue
+            try:
+                row = from_json(line) if line.endswith(b"\n") else None
+            except ValueError:
+                continue
+            if isinstance(row, dict) and isinstance(row.get("step"), int) and wanted(row["step"]):
+                yield row
+
+
+def count_rows(file: Path) -> dict[int, int]:
+    """Return how many rows of each step a file has, mostly without parsing them."""
+    counts: dict[int, int] = {}
+
+    def counted(step: int) -> bool:
+        counts[step] = counts.get(step, 0) + 1
+        return False
+
+    for _ in read_rows(file, wanted=counted):
+        pass
+    return counts
+
+
+def _is_readable_run(folder: Path) -> bool:
+    """Return whether `folder` is a run; one that only another user may read is passed over."""
+    with suppress(CheckpointError):
+        return is_run(folder)
+    return False

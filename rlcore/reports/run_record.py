@@ -1,0 +1,107 @@
+"""What a run's folder holds, read for a report: metrics, texts, configuration, and what is amiss with the files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore._version import __version__
+from rlcore.checkpoints.run_folder import MARK, RunDir
+from rlcore.checkpoints.run_lock import is_locked
+from rlcore.config import load_yaml
+from rlcore.errors import ConfigError
+from rlcore.reports.series import Series, read_series
+
+_WRITTEN_BY = re.compile(rf"{re.escape(MARK)}, written by rlcore (\S+?)[;\s]")
+
+
+@attrs.frozen(eq=False)
+class RunRecord:
+    """One run as a report shows it.
+
+    Attributes:
+        folder: the run's folder.
+        metrics: every metric, by its name.
+        config: the resolved configuration; empty if config.yaml is damaged.
+        plugins: versions of the plugins that took part.
+        is_running: whether a process is writing to the folder.
+        notes: sentences on what is missing or damaged.
+    """
+
+    folder: Path
+    metrics: Mapping[str, Series]
+    config: Mapping[str, Any]
+    plugins: Mapping[str, str]
+    is_running: bool
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the folder."""
+        return self.folder.resolve().name
+
+    @property
+    def last_step(self) -> int:
+        """Return the last step with metrics; 0 without any."""
+        return max((int(series.steps[-1]) for series in self.metrics.values()), default=0)
+
+    def option(self, section: str, name: str) -> Any:
+        """Return an option of the configuration; None if it is missing."""
+        part = self.config.get(section)
+        return part.get(name) if isinstance(part, Mapping) else None
+
+
+def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
+    """Read a run's folder.
+
+    Args:
+        folder: the folder of the run, which may still go on.
+        is_running: whether a process is writing to it; by default, whether its lock is held.
+    """
+    run, notes = RunDir(folder), []
+    metrics = read_series(run.metrics)
+    if not metrics:
+        notes.append("The run has no metrics: no step and no evaluation has finished.")
+    config, plugins = _read_config(run.config, notes)
+    is_running = is_locked(folder) if is_running is None else is_running
+    if is_running:
+        notes.append("The run is still going on: this page shows it as of now.")
+    return RunRecord(folder, metrics, config, plugins, is_running, tuple(notes))
+
+
+def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Return the configuration and the versions of plugins; append sentences on what cannot be read."""
+    try:
+        head = file.read_text(encoding="utf-8", errors="replace")
+        config = load_yaml(file)
+    except (ConfigError, OSError) as error:
+        notes.append(f"config.yaml cannot be read, so options are missing: {error}")
+        return {}, {}
+    written = _WRITTEN_BY.match(head)
+    version = written[1] if written else "(unknown version)"
+    if version != __version__:
+        notes.append(
+            f"The run was written by rlcore {version}, this page by {__version__}: options that have other names are "
+            "shown as differing from their defaults."
+        )
+    plugins = dict(re.findall(r"^# plugin (\S+) (\S+)$", head, re.MULTILINE))
+    return config, {"rlcore": version, **plugins}
+
+
+def write_page(file: Path, page: str) -> None:
+    """Write a page beside its place and rename it, so that a reader never finds half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

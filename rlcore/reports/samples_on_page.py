@@ -1,0 +1,154 @@
+"""The completions, rollouts and grids of images that a report shows, in at most so many bytes."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore.reports.run_files import Row, count_rows, read_rows
+from rlcore.safe_text import visible
+
+MAX_STEPS, MAX_ROWS = 24, 64
+"""Steps of one file on a page, the first and the last among them, and rows of each."""
+MAX_CHARS = 4000
+"""Characters of one text."""
+MAX_TOTAL = 3_000_000
+"""Characters of all texts of one file."""
+MAX_IMAGE_BYTES = 6_000_000
+_TEXTS = ("prompt", "output", "messages", "columns", "step", "sampling", "ended", "group", "length")
+
+
+@attrs.frozen
+class ShownRow:
+    """A row of completions.jsonl or rollouts.jsonl, ready for the page: control characters are escaped."""
+
+    step: int
+    prompt: str
+    messages: list[tuple[str, str]]
+    output: str
+    numbers: dict[str, float]
+    ended: bool | None
+    group: int | None
+    sampling: str
+    columns: str
+
+
+@attrs.frozen
+class ShownRows:
+    """The rows of a file that a page shows.
+
+    Attributes:
+        rows: in the order of the file.
+        num_steps: steps that the file has.
+        num_rows: rows that the file has.
+    """
+
+    rows: list[ShownRow]
+    num_steps: int
+    num_rows: int
+
+
+def read_samples(file: Path) -> ShownRows:
+    """Return the first and the last step of a file with the rows of some steps between them.
+
+    The file is read twice, so that only the rows of the page are in memory.
+    """
+    counts = count_rows(file)
+    steps = sorted(counts)
+    last = len(steps) - 1
+    chosen = {steps[round(i * last / (MAX_STEPS - 1))] for i in range(MAX_STEPS)} if steps else set()
+    rows: list[ShownRow] = []
+    room, taken = dict.fromkeys(chosen, MAX_TOTAL // max(1, len(chosen))), dict.fromkeys(chosen, 0)
+    for row in read_rows(file, wanted=chosen.__contains__):
+        step = row["step"]
+        if taken[step] < MAX_ROWS and room[step] > 0:
+            sample = _shown_row(row)
+            taken[step] += 1
+            room[step] -= len(sample.prompt) + len(sample.output) + sum(len(text) for _, text in sample.messages)
+            rows.append(sample)
+    return ShownRows(rows, len(steps), sum(counts.values()))
+
+
+def _shown_row(row: Row) -> ShownRow:
+    numbers = {
+        visible(name): value
+        for name, value in row.items()
+        if name not in _TEXTS and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    ended, group = row.get("ended"), row.get("group")
+    if isinstance(row.get("length"), int):
+        numbers["length"] = row["length"]
+    columns = row.get("columns")
+    return ShownRow(
+        step=row["step"],
+        prompt=_shown(row.get("prompt", ""), end=True),
+        messages=_messages(row.get("messages")),
+        output=_shown(row.get("output", "")),
+        numbers=numbers,
+        ended=ended if isinstance(ended, bool) else None,
+        group=group if isinstance(group, int) else None,
+        sampling=_shown(row.get("sampling") or ""),
+        columns=_shown(", ".join(f"{k}: {v}" for k, v in columns.items()) if isinstance(columns, Mapping) else ""),
+    )
+
+
+def _messages(messages: Any) -> list[tuple[str, str]]:
+    """Return the roles and texts of a conversation."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return []
+    return [
+        (_shown(each.get("role", "")), _shown(content_text(each.get("content"))))
+        for each in messages
+        if isinstance(each, Mapping)
+    ]
+
+
+def content_text(content: Any) -> str:
+    """Return the content of a message as text: that of its parts, and what other parts are, such as [image]."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    if isinstance(content, Sequence):
+        return "\n".join(
+            str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, Mapping) else str(part)
+            for part in content
+        )
+    return str(content)
+
+
+def _shown(value: Any, *, end: bool = False) -> str:
+    """Return a text with visible control characters and at most MAX_CHARS characters, of its end if `end`."""
+    text = visible(value)
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"…{text[-MAX_CHARS:]}" if end else f"{text[:MAX_CHARS]}…"
+
+
+def read_images(folder: Path) -> list[tuple[str, str]]:
+    """Return grids of images as names and data URLs: the first, the last, and others as long as there is room."""
+    files = sorted(folder.glob("*.png"))
+    kept: dict[Path, str] = {}
+    room = MAX_IMAGE_BYTES
+    for file in _outside_in(files):
+        try:
+            content = file.read_bytes()
+        except OSError:
+            continue
+        if len(content) <= room:
+            room -= len(content)
+            kept[file] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    return [(file.stem, kept[file]) for file in files if file in kept]
+
+
+def _outside_in(files: Sequence[Path]) -> Iterable[Path]:
+    """Return the last file, the first, and then those between them at growing density."""
+    last = len(files) - 1
+    places = dict.fromkeys([last, 0]) if files else {}
+    parts = 2
+    while len(places) < len(files) and parts <= 2 * len(files):
+        places |= dict.fromkeys(round(i * last / parts) for i in range(parts + 1))
+        parts *= 2
+    return [files[i] for i in places]

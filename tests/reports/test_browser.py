@@ -1,0 +1,131 @@
+"""Tests of the report in headless Chromium; `RLCORE_SCREENSHOTS=docs/images` also writes the pictures of the docs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from report_runs import HOSTILE, address_of, make_run, picture, write_lines
+
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.reports.local_server import ReportServer
+from rlcore.safe_text import visible
+
+Open = Callable[[str], Any]
+
+
+def test_it_shows_curves_verdicts_samples_and_options_and_fetches_nothing(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
+    page = opened.page
+    page.wait_for_selector(".chart canvas")
+    picture(page, "report-curves")
+    assert page.locator("h3").all_inner_texts()[:2] == ["Reward", "KL and ratio"]
+    assert page.locator(".verdict").count() == 1
+    assert "Entropy collapsed" in page.locator(".verdict.warning").inner_text()
+    page.check("#passed")
+    assert page.locator(".verdict.good").count() > 5
+    assert page.locator("#texts .card").count() == 3
+    assert page.locator("#options tr.changed code").first.inner_text() == "trainer.name"
+    assert opened.problems == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
+    page = opened.page
+    page.fill("#metric", "KL/")
+    assert [chart.get_attribute("data-metric") for chart in page.locator(".chart").all()] == ["kl/mean"]
+    cards = page.locator("#texts .card")
+    assert [text.inner_text() for text in cards.first.locator(".output").all()] == [
+        "answer 0 of step 0", "answer 0 of step 40",
+    ]  # fmt: skip
+    assert cards.first.locator(".message .text").inner_text() == "Name a colour."  # and not the template
+    page.locator("#texts").scroll_into_view_if_needed()
+    picture(page, "report-completions")
+    page.fill("#search", "RIVER")
+    assert cards.count() == 1
+    page.fill("#search", "")
+    page.check("#cut")
+    assert cards.count() == 1
+    page.uncheck("#cut")
+    page.select_option("#sort", "best")
+    assert "answer 2" in cards.first.inner_text()
+    page.select_option("#step", "20")
+    assert "answer 2 of step 20" in cards.first.inner_text()
+    page.select_option("#source", "rollouts")
+    page.select_option("#step", "40")
+    assert cards.first.locator(".answer").count() == 4
+    assert "advantage 1" in cards.first.inner_text()
+    page.fill("#option", "trainer")
+    assert opened.problems == []
+
+
+def test_runs_are_overlaid_and_seeds_are_one_band(open_page: Open, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / f"{name}-{seed}", level=level + seed / 10, run={"seed": seed}, gen={"temperature": heat})
+        for name, level, heat in (("base", 1.0, 1.0), ("hot", 2.0, 1.5)) for seed in (0, 1, 2)
+    ]  # fmt: skip
+    opened = open_page(address_of(runs, tmp_path / "page.html"))
+    page = opened.page
+    picture(page, "report-comparison")
+    differing = page.locator("#comparison table").first.inner_text()
+    assert "gen.temperature" in differing
+    assert "run.seed" in differing
+    paired = (
+        page.locator("#comparison table").nth(1).locator("tr", has_text="3 seeds").filter(has_text="reward/mean").first
+    )
+    assert "higher" in paired.inner_text()
+    page.fill("#metric", "reward/mean")
+    page.locator("#curves").scroll_into_view_if_needed()
+    page.wait_for_selector(".chart canvas")
+    picture(page, "report-seeds")
+    legend = page.locator(".chart .u-legend").inner_text()
+    assert "base (3 seeds), training" in legend
+    assert "hot (3 seeds), training" in legend
+    assert opened.problems == []
+
+
+def test_texts_of_a_run_are_shown_and_never_run(open_page: Open, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "hostile", data={"system_prompt": HOSTILE})
+    row = {"step": 1, "prompt": HOSTILE, "output": HOSTILE, "reward": 1.0, HOSTILE: 2.0, "columns": {HOSTILE: HOSTILE}}
+    messages = [{"role": HOSTILE, "content": [{"type": "text", "text": HOSTILE}]}]
+    write_lines(RunDir(run).completions, [row, {**row, "messages": messages}])
+    write_lines(RunDir(run).metrics, [{"step": 1, HOSTILE: 1.0, f"loss/{HOSTILE}": None}])
+    opened = open_page(address_of([run], tmp_path / "page.html"))
+    page = opened.page
+    page.wait_for_selector(".chart canvas")
+    assert page.locator("#texts .output").first.inner_text() == visible(HOSTILE)
+    assert page.evaluate("window.ran") is None
+    assert page.locator("img").count() == 0
+    assert opened.problems == []
+
+
+def test_ten_thousand_steps_open_within_two_seconds(open_page: Open, tmp_path: Path) -> None:
+    address = address_of([make_run(tmp_path / "long", steps=10_000)], tmp_path / "page.html")
+    opened = open_page("about:blank")
+    begun = time.perf_counter()
+    opened.page.goto(address)
+    opened.page.wait_for_selector(".chart canvas")
+    assert time.perf_counter() - begun < 2
+    assert opened.problems == []
+
+
+def test_a_served_page_follows_a_run_and_keeps_the_filter(open_page: Open, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "going", steps=10)
+    with ReportServer([run]) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        opened = open_page(server.url)
+        opened.page.fill("#metric", "entropy")
+        with RunDir(run).metrics.open("a") as file:
+            file.write('{"step": 11, "reward/mean": 1.0, "policy/entropy": 1.0}\n')
+        opened.page.get_by_text("step 11 of 10").wait_for(timeout=15_000)
+        assert opened.page.input_value("#metric") == "entropy"
+        assert opened.page.locator(".chart").count() == 1
+        server.shutdown()
+        thread.join()
+    assert opened.problems == []
+    assert {url.rpartition("/")[0] + "/" for url in opened.requests} == {server.url}

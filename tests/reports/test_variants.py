@@ -1,0 +1,47 @@
+"""Laws of comparisons: seeds of one configuration belong together, and differences are those of pairs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from report_runs import make_run, write_lines
+
+from rlcore.checkpoints.run_folder import RunDir
+from rlcore.reports.run_record import read_run
+from rlcore.reports.variants import compare_variants, paired, variants
+
+
+def test_a_paired_difference_has_students_interval() -> None:
+    found = paired("m", "seeds", [1.0, 2.0, 3.0], [2.0, 4.0, 3.0])
+    # Differences 1, 2, 0: mean 1, standard deviation 1; 4.303 is t(0.975) with 2 degrees of freedom.
+    assert (found.mean, found.a, found.b) == (1.0, 2.0, 3.0)
+    assert found.half_width == pytest.approx(4.303 / math.sqrt(3))
+    assert found.verdict == "not told apart"
+    assert paired("m", "seeds", [1.0, 2.0, 3.0], [3.0, 4.1, 4.9]).verdict == "higher"
+    assert paired("m", "seeds", [1.0] * 3, [0.0, 0.1, 0.05]).verdict == "lower"
+    assert math.isnan(paired("m", "runs", [1.0], [2.0]).half_width)
+
+
+def test_runs_that_differ_in_their_seed_are_one_variant(tmp_path: Path) -> None:
+    runs = [read_run(make_run(tmp_path / f"a-{seed}", steps=4, run={"seed": seed})) for seed in (0, 1)]
+    runs.append(read_run(make_run(tmp_path / "b", steps=4, gen={"temperature": 0.5})))
+    assert [(kind.label, len(kind.runs)) for kind in variants(runs)] == [("a (2 seeds)", 2), ("b", 1)]
+
+
+def test_runs_are_paired_by_seed_and_by_evaluation_prompt(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / f"{name}-{seed}", steps=10, run={"seed": seed}, gen={"temperature": heat})
+        for name, heat, seeds in (("a", 1.0, (0, 1, 2)), ("b", 0.5, (2, 1)))
+        for seed in seeds
+    ]
+    for folder, rewards in zip(folders, ([9, 9], [1, 2], [3, 4], [4, 5], [2, 5]), strict=True):
+        rows = [{"step": 10, "prompt": f"p{i}", "output": "", "reward": reward} for i, reward in enumerate(rewards)]
+        write_lines(RunDir(folder).completions, rows)
+    a, b = variants([read_run(folder) for folder in folders])
+    found = {each.name: each for each in compare_variants(a, b)}
+    assert (found["reward/mean"].pairs, found["reward/mean"].count) == ("seeds", 2)
+    prompts = found["reward of the last evaluation"]
+    # Seed 1: 1, 2 against 2, 5; seed 2: 3, 4 against 4, 5; the means over seeds are 2, 3 and 3, 5.
+    assert (prompts.count, prompts.a, prompts.b, prompts.mean) == (2, 2.5, 4.0, 1.5)
