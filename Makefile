@@ -21,8 +21,10 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal_one"
 
 test-all: $(INSTALLED)
-	@command -v chromium chromium-browser google-chrome >/dev/null || { echo "installing Chromium, which opens the pages"; \
-		apt-get install -y -q chromium >/dev/null; } || echo "Chromium cannot be installed: the tests of pages are skipped"
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+		echo "installing Chromium, which opens the pages"; \
+		DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium </dev/null >/dev/null; \
+	} || echo "Chromium cannot be installed: the tests of pages are skipped"
 	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(INSTALLED)
