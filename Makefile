@@ -23,7 +23,8 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
 		echo "installing Chromium, which opens the pages"; \
-		DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium </dev/null >/dev/null; \
+		{ timeout 120 apt-get update -q && DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -q chromium; } \
+			</dev/null >/dev/null; \
 	} || echo "Chromium cannot be installed: the tests of pages are skipped"
 	FUZZ=thorough $(BIN)/python -m pytest -q -n auto --dist worksteal
 

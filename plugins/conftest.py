@@ -1,4 +1,4 @@
-"""Let the laws of the conformance kit fork their processes, as in tests/."""
+"""Fixtures of tests/ that tests of packages share: processes that are forked, and a browser."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "warm"))
 
+from browser import browser  # noqa: F401
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401

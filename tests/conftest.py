@@ -24,6 +24,7 @@ from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 sys.path.insert(0, str(Path(__file__).parent / "warm"))
 sys.path.insert(0, str(Path(__file__).parent / "rig"))
 
+from browser import browser  # noqa: F401  a fixture
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401  fixtures
 
 HERE = Path(__file__).resolve().parent

@@ -1,26 +1,12 @@
-"""Headless Chromium, and pages opened with what they log."""
+"""Pages opened in a browser, with what they log."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 import pytest
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Headless Chromium; tests that need it are skipped where it is not installed."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @attrs.frozen
