@@ -35,7 +35,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.plugins.choice.Chooser",
         "rlcore.plugins.switches.configured",
         "rlcore.plugins.wrappers.Wrapping",
-        "rlcore.protocols.joins",
+        "rlcore.protocols.decoders.joins",
         "rlcore.sampling.sampler_inputs.takes_waiting",
         "rlcore.training.check_trainer.check_declared",
         "rlcore.training.eval_grid.eval_samplings",

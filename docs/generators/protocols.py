@@ -18,7 +18,7 @@ from generators.examples import EXAMPLES, example
 INTRODUCTION = """\
 # Protocols
 
-Generated from `rlcore/protocols.py` by `make docs`.
+Generated from `rlcore/protocols/` by `make docs`.
 
 The interfaces of components. None of them is a base class: any class or function with these attributes and methods
 works, and `rlcore.testing` checks it.
@@ -31,10 +31,10 @@ BESIDE = {"Decoder": ("DecodeStep",)}
 
 
 def protocols_of(module: Any = rlcore.protocols) -> dict[str, type]:
-    """Return the protocols of a module by name, in the order of their definition."""
+    """Return the protocols of a package by name, file by file, in the order of their definition."""
     known = {name: getattr(module, name) for name in module.__all__}
     found = {name: one for name, one in known.items() if getattr(one, "_is_protocol", False)}
-    return dict(sorted(found.items(), key=lambda pair: _line(pair[1])))
+    return dict(sorted(found.items(), key=lambda pair: (pair[1].__module__, _line(pair[1]))))
 
 
 def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / "protocols") -> dict[str, str]:

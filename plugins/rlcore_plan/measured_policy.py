@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from rlcore.protocols import Decoder, DecodeStep, Policy, joins
+from rlcore.protocols import Decoder, DecodeStep, Policy
+from rlcore.protocols.decoders import joins
 from rlcore.sampling.sampler_inputs import takes_waiting
 from rlcore_plan.live import LiveBytes, held
 

@@ -182,7 +182,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
             prompts: B sequences of token ids.
             max_new_tokens: the largest number of steps.
             advantages: compute the advantages of the Q-heads at every step.
-            waiting: number of prompts that may join (`rlcore.protocols.JoiningDecoder`) as rows become free.
+            waiting: number of prompts that may join (`rlcore.protocols.decoders.JoiningDecoder`) as rows become free.
 
         Raises:
             ModelError: advantages are requested of a policy without Q-heads.

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rlcore.models.dropout import eval_mode
-from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler, joins
+from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
+from rlcore.protocols.decoders import joins
 from rlcore.sampling.active_rows import Running
 from rlcore.sampling.draw import draw, draw_multinomial
 from rlcore.sampling.next_token import TokenChooser
@@ -60,7 +61,7 @@ def sample(
     Greedy sampling (temperature 0) uses no random numbers.
 
     At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
-    (`rlcore.protocols.JoiningDecoder`), waiting prompts join once enough sequences have left the batch; otherwise each
+    (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch; otherwise each
     batch runs to its end before the next one begins.
 
     With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the policy's

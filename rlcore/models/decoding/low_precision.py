@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.protocols import Decoder, DecodeStep, JoiningDecoder, joins
+from rlcore.protocols import Decoder, DecodeStep
+from rlcore.protocols.decoders import JoiningDecoder, joins
 
 
 class LowPrecisionCopy:

@@ -1,0 +1,29 @@
+"""The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
+
+from rlcore.protocols.algorithms import RolloutStore, Sampler, Trainer
+from rlcore.protocols.decoders import Decoder, DecodeStep
+from rlcore.protocols.learners import Architecture, Learner, MovingReference, Policy, QPolicy, SequenceScorer
+from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
+from rlcore.protocols.pipeline import PromptPipeline, SamplePipeline
+from rlcore.protocols.run_views import Command, Logger, RunView
+
+__all__ = [
+    "Architecture",
+    "Command",
+    "DecodeStep",
+    "Decoder",
+    "Learner",
+    "Logger",
+    "MovingReference",
+    "OptimizerBuilder",
+    "Policy",
+    "PromptPipeline",
+    "QPolicy",
+    "RolloutStore",
+    "RunView",
+    "SamplePipeline",
+    "Sampler",
+    "SchedulerBuilder",
+    "SequenceScorer",
+    "Trainer",
+]

@@ -1,0 +1,161 @@
+"""What an algorithm is, and what generates and holds its rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from rlcore.protocols.learners import Learner, Policy
+from rlcore.types import Metrics, Prompt, Trajectories
+
+if TYPE_CHECKING:
+    from rlcore.settings import SamplingConfig
+
+
+class Trainer(Protocol):
+    """An algorithm whose training loop is a generator.
+
+    A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
+    registered with, or None if it has none. Its `__init__` must call `run.build_policy`; `run.build_scorer` if it
+    trains a model that scores, or `run.build_learner` if it trains a model of another kind. At every `yield` of
+    `steps`, `policy()` and `state_dict()` together must hold everything needed to resume.
+
+    These attributes are optional:
+
+    * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
+      that learns from samples without making them more likely, for example from preferences.
+    * `workload`: a static method `workload(config, num_prompts)` that returns a `rlcore.config.workload.Workload`, the
+      batch sizes and model heads that `rlcore plan` reads.
+    * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
+      `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
+      over one of them; two trainers that fit equally well are an error that names both.
+    * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
+      on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
+      `data.prompt_pipeline` or `model.architecture`. If the name depends on the trainer's options, the attribute is a
+      static method that returns it, called with them. The conformance kit then feeds the trainer the `example_rows` of
+      that pipeline, and trains the `example_model` of that architecture.
+    """
+
+    needs: tuple[str, ...]
+    """Names of the required inputs, such as `("reward_fn", "prompts")`."""
+    default_budget: Mapping[str, float]
+    """`run.steps` or `run.epochs` to use when the user sets no budget."""
+
+    def steps(self) -> Iterator[Metrics]:
+        """Yield the metrics of one step after another, without end; the driver stops when a budget is spent.
+
+        Between two yields the driver logs, evaluates, writes checkpoints and calls observers, and then restores the
+        random number generators. All ranks must yield together. An exception ends the run; so does a metric under
+        `loss/` that is not finite, with `Diverged`.
+        """
+        ...
+
+    def policy(self) -> Learner:
+        """Return the policy or scorer that is evaluated and saved; the same object on every call."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the training state that `policy()` does not save: nested dicts, lists, numbers, strings and tensors.
+
+        Called on every rank at a checkpoint; rank 0's is saved.
+        """
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned; called on every rank, before `steps`.
+
+        Args:
+            state: what `state_dict` returned, with tensors on the CPU.
+        """
+        ...
+
+
+class Sampler(Protocol):
+    """A function that generates rollouts; the built-in one is `rlcore.sampling.sample`.
+
+    A sampler that intentionally samples from another distribution than the policy's sets an attribute
+    `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares
+    `policy.version` at each call and renews the copy when it has changed.
+
+    A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
+    the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
+    `Result.generate`, and then starts anew.
+    """
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig,
+        *,
+        generator: torch.Generator | None = None,
+        row_seeds: Sequence[int] | None = None,
+        logit_mask: torch.Tensor | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    ) -> Trajectories:
+        """Continue each prompt once with the current weights of the policy.
+
+        Args:
+            policy: the policy to sample from; `policy.decoder` encodes prompts and returns logits.
+            prompts: the B prompts of this rank.
+            sampling: temperature, truncation, weight of the advantages, length limits and stop sequences.
+            generator: source of every random number, so that the run is reproducible; on the CPU. In a run it differs
+                by rank.
+            row_seeds: a seed in 0..2^63-1 for each prompt; the random numbers of row i then follow from its seed alone,
+                and `generator` is not used, so that a row is sampled alike on every number of ranks. An engine with a
+                seed for each request, such as vLLM, receives them as these. A sampler may omit this parameter; its
+                runs then depend on the number of ranks.
+            logit_mask: bool[V, V] on the policy's device; entry [i, j] is True if token j may follow token i. Passed
+                only in runs with a logit mask; such runs refuse a sampler without this parameter.
+            on_batch: callback for finished sequences, called on the calling thread with their indices in `prompts` and
+                their trajectories, which equal the returned ones up to padding; every index is passed once. A sampler
+                may omit this parameter; rewards are then computed after all sequences are finished.
+
+        Returns:
+            B sequences on the policy's device; row i continues prompt i. `ended` is True only if EOS or a stop sequence
+            was sampled. The columns `logprobs` (log softmax(logits / temperature), of the whole vocabulary; with
+            temperature 1 if sampling is greedy) and `values` are optional; the trainer computes its own
+            and compares the log-probs with them.
+        """
+        ...
+
+
+class RolloutStore(Protocol):
+    """A buffer of trajectories between sampling and training, built as `Store()`, or `Store(config)` with options.
+
+    Every rank has its own. It may hold trajectories when a checkpoint is written.
+    """
+
+    def append(self, batch: Trajectories) -> None:
+        """Append a batch.
+
+        Args:
+            batch: any number of sequences, with the same columns as the batches before.
+        """
+        ...
+
+    def take(self) -> Trajectories:
+        """Return all sequences as one batch, in the order they were appended, and empty the store.
+
+        Raises:
+            EmptyStore: nothing has been appended since the last call.
+        """
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of sequences in the store."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the contents, or where they are kept: nested dicts, lists, numbers, strings and tensors."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the contents.
+
+        Args:
+            state: what `state_dict` returned, with tensors on the CPU.
+        """
+        ...

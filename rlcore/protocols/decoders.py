@@ -1,0 +1,83 @@
+"""How a policy decodes text, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import attrs
+from torch import Tensor
+
+
+class Decoder(Protocol):
+    """A batch of sequences that is decoded token by token, with its key-value cache."""
+
+    def start(self) -> DecodeStep:
+        """Encode the prompts and return the outputs for the first new tokens."""
+        ...
+
+    def step(self, tokens: Tensor) -> DecodeStep:
+        """Append one token to every sequence and return the outputs for the next.
+
+        Args:
+            tokens: long[B], sampled from the logits of the previous step.
+        """
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other sequences from the batch, for example those that have ended.
+
+        Args:
+            rows: long[K], ascending indices into the current batch.
+        """
+        ...
+
+
+@attrs.frozen(eq=False)
+class DecodeStep:
+    """A decoder's outputs after one token of each sequence.
+
+    Attributes:
+        logits: float[B, V], of the next token.
+        values: float[B] or None, V of the sequence so far; present if the policy has a value head on its trunk.
+        advantages: float[B, V] or None, Q - V of every possible next token; only if requested.
+        is_exact: whether the policy itself computed the logits; False for a low-precision copy of it, whose log-probs a
+            sampler must not return as the policy's.
+    """
+
+    logits: Tensor
+    values: Tensor | None
+    advantages: Tensor | None = None
+    is_exact: bool = True
+
+    def rows(self, index: Tensor) -> DecodeStep:
+        """Return the outputs of the sequences at `index`, long[K]."""
+        values, advantages = (None if x is None else x[index] for x in (self.values, self.advantages))
+        return DecodeStep(self.logits[index], values, advantages, self.is_exact)
+
+
+@runtime_checkable
+class JoiningDecoder(Decoder, Protocol):
+    """A decoder that may accept more prompts while it runs (continuous batching); `joins` returns whether it does.
+
+    A policy whose `decoder` has a parameter `waiting` receives there the number of prompts that wait for a free row.
+    """
+
+    @property
+    def joins(self) -> bool:
+        """Whether the decoder accepts more prompts; defined after `start`."""
+        ...
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Append prompts to the end of the batch and return the outputs for their first new tokens.
+
+        Args:
+            prompts: J sequences of token ids, none longer than the longest of the first prompts, each continued by at
+                most `max_new_tokens` tokens.
+        """
+        ...
+
+
+def joins(decoder: Decoder) -> JoiningDecoder | None:
+    """Return `decoder` if it accepts more prompts, else None; call it after `start`."""
+    return decoder if isinstance(decoder, JoiningDecoder) and decoder.joins else None

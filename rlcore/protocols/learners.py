@@ -1,0 +1,242 @@
+"""Models in training, and the functions that build them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rlcore.protocols.decoders import Decoder
+from rlcore.types import PolicyOutputs, Trajectories
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Learner(Protocol):
+    """A model in training: what a `Policy`, a `SequenceScorer` and a model of any other kind have in common."""
+
+    tokenizer: PreTrainedTokenizerBase
+    """The model's tokenizer; saved with the model."""
+    max_length: int
+    """Longest sequence in tokens, prompt and continuation together; 0 if unbounded."""
+    version: int
+    """Rises with every change of the weights, so that a sampler that keeps a copy of them knows when to renew it.
+
+    The updater adds 1 after each optimizer step, the model itself in `load_pretrained` and `sync_targets`. A trainer
+    that changes weights without an updater adds 1 itself.
+    """
+
+    @property
+    def export_class(self) -> str:
+        """Name of the class that loads what `export` writes, such as `AutoModelForCausalLM` of `transformers`.
+
+        A class of another package has its full name, such as `diffusers.StableDiffusionPipeline`.
+        """
+        ...
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """Every trainable parameter, heads included, without a reference model."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        ...
+
+    def to(self, device: torch.device) -> None:
+        """Move the model, and a reference model if there is one.
+
+        Args:
+            device: this process's device, `run.ranks.device`.
+        """
+        ...
+
+    def use_forward(self, forward: Callable[..., Any], *, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Set the wrapped `module` and the precision of an updater; before, `score` calls `module` without autocast.
+
+        Args:
+            forward: `score` calls this in place of `module`: the module that synchronises gradients between processes.
+            autocast: returns the context of the run's precision, inside which every forward pass runs, also those of
+                `reference_score` and of a decoder.
+        """
+        ...
+
+    def training_step(self) -> AbstractContextManager[Any]:
+        """Return a context that the run enters around every training step, for what may be cached within a step.
+
+        A model without such a cache returns `contextlib.nullcontext()`. Weights change inside the context; evaluations
+        and checkpoints happen outside it.
+        """
+        ...
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write everything that `load_pretrained` reads, in the formats of `transformers` and `peft` plus the heads.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+    def load_pretrained(self, folder: Path) -> None:
+        """Load the weights, heads included, in place, because an optimizer may refer to the parameters.
+
+        It raises `version`.
+
+        Args:
+            folder: a folder that `save_pretrained` wrote.
+        """
+        ...
+
+    def export(self, folder: Path) -> None:
+        """Write the model so that `transformers` alone can load it, with the same outputs; called at the end of a run.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+        """
+        ...
+
+
+class Policy(Learner, Protocol):
+    """A language model, as an algorithm uses it."""
+
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a sequence."""
+    max_prompt_length: int
+    """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
+    outputs_begin_text: bool
+    """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
+    num_q_heads: int
+    """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
+
+    def score(
+        self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0
+    ) -> PolicyOutputs:
+        """Compute the log-prob of each chosen token, with gradients where they are enabled.
+
+        Args:
+            batch: B sequences, padded on either side, on the policy's device.
+            entropy: also return the entropy of the distribution of each chosen token.
+            logits: also return the logits of each chosen token, float[N, V].
+            temperature: positive; log-probs, entropies and returned logits are those of logits / temperature.
+        """
+        ...
+
+    def reference_score(self, batch: Trajectories, *, logits: bool = False, temperature: float = 1.0) -> PolicyOutputs:
+        """Compute the log-prob of each chosen token under the policy as it was before training, without gradients.
+
+        Args:
+            batch: as for `score`.
+            logits: as for `score`.
+            temperature: as for `score`.
+        """
+        ...
+
+    def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, advantages: bool = False) -> Decoder:
+        """Return a decoder of continuations of `prompts`.
+
+        Args:
+            prompts: B sequences of token ids, of any lengths >= 1.
+            max_new_tokens: upper bound on the calls of `step`, which sets the size of the cache.
+            advantages: also return advantages at each step; only for a policy with Q-heads.
+        """
+        ...
+
+
+class QPolicy(Policy, Protocol):
+    """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns; its outputs include `q_values` and the like."""
+
+    def sync_targets(self, rate: float) -> None:
+        """Move every target Q-head towards its Q-head: target <- rate * Q + (1 - rate) * target.
+
+        Args:
+            rate: in [0, 1].
+        """
+        ...
+
+
+@runtime_checkable
+class MovingReference(Policy, Protocol):
+    """A policy whose reference can follow it, if the reference is a copy and not the model without its adapter."""
+
+    def move_reference(self, rate: float) -> None:
+        """Move the reference towards the policy: reference <- rate * policy + (1 - rate) * reference.
+
+        Args:
+            rate: in [0, 1].
+
+        Raises:
+            ModelError: there is no reference that can be moved.
+        """
+        ...
+
+    def reference_state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of the reference that follow the policy, for checkpoints."""
+        ...
+
+    def load_reference_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the weights that `reference_state_dict` returned.
+
+        Args:
+            state: the weights by name.
+
+        Raises:
+            CheckpointError: they belong to another model.
+        """
+        ...
+
+
+class SequenceScorer(Learner, Protocol):
+    """A model that gives a whole sequence one number, such as a reward model; built by `run.build_scorer()`."""
+
+    def score(self, batch: Trajectories) -> Tensor:
+        """Return the score of each sequence, float[B], with gradients where they are enabled.
+
+        Args:
+            batch: B sequences, padded on either side, on the scorer's device; `action_mask` has no effect.
+        """
+        ...
+
+
+class Architecture(Protocol):
+    """A function that builds a policy from a model spec; the built-in one is `rlcore.models.causal.build_causal_lm`.
+
+    The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
+    `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one.
+
+    An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
+    `build(spec, config, tokenizer=...)`; the built-in one is `rlcore.models.scorer.build_sequence_scorer`.
+
+    An architecture that builds a `Learner` of another kind states which in an attribute `builds`, such as
+    `"an image pipeline"`, has an `example_model`, and is called in the same way. Trainers pass that kind to
+    `run.build_learner`. A mapping `example_inputs` replaces inputs with which the conformance kit trains the example,
+    such as `{"reward_fn": "brightness"}`.
+    """
+
+    def __call__(
+        self,
+        spec: Any,
+        config: Any,
+        *,
+        tokenizer: Any = None,
+        value_head: bool = False,
+        reference: bool = False,
+        q_heads: int = 0,
+    ) -> Policy:
+        """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
+
+        Args:
+            spec: the model that the user passed.
+            config: an object of the class the architecture was registered with, or None if it has none.
+            tokenizer: a tokenizer object, folder or hub id; the model's own if omitted.
+            value_head: add a value head.
+            reference: keep a copy of the initial weights for `reference_score`.
+            q_heads: number of Q-heads, each with a target copy. Passed only to builders that have this parameter, and
+                always together with a value head.
+        """
+        ...
