@@ -61,8 +61,8 @@ def sample(
     Greedy sampling (temperature 0) uses no random numbers.
 
     At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
-    (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch; otherwise each
-    batch runs to its end before the next one begins.
+    (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
+    otherwise each batch runs to its end before the next one begins.
 
     With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the policy's
     Q-heads; all other options apply to this distribution.
