@@ -5,16 +5,9 @@ from __future__ import annotations
 import os
 
 from rlcore.errors import ConfigError, RanksError
+from rlcore.ranks.launched_sharding import refuse_sharding
 
 START = "start the script with torchrun --nproc_per_node N or accelerate launch, or unset WORLD_SIZE to run one process"
-SHARDING = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
-}
-"""Variables by which `accelerate launch` chooses to shard the model; on a CPU accelerate itself ignores them."""
-UNSET = {"", "0", "false", "no", "off", "n", "f"}
 
 
 def environment_world() -> int:
@@ -26,14 +19,7 @@ def environment_world() -> int:
     world = os.environ.get("WORLD_SIZE", "1")
     if not world.isdecimal():
         raise RanksError(f"WORLD_SIZE = {world!r}: must be a whole number; {START}")
-    for variable, name in SHARDING.items():
-        value = os.environ.get(variable, "")
-        if value.lower() not in UNSET:
-            raise RanksError(
-                f"{variable} = {value}: accelerate is set to shard the model by {name}, which rlcore does not do "
-                "through accelerate: start it with torchrun --nproc_per_node N, set run.shard=fsdp to divide the "
-                f"model, and unset {variable}"
-            )
+    refuse_sharding()
     # `accelerate launch --cpu --num_processes N` starts one process without WORLD_SIZE, but names a master for several.
     if "WORLD_SIZE" not in os.environ and {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= os.environ.keys():
         raise RanksError(

@@ -30,6 +30,7 @@ from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.ranks.environment import check_processes
+from rlcore.ranks.launched_sharding import accept_sharding
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
@@ -79,6 +80,7 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
     Raises:
         RLCoreError: a name, option or input cannot be used, the run's folder is in use, or a checkpoint is damaged.
     """
+    accept_sharding(settings)
     ranks = Ranks(settings.run.mixed_precision, timeout_s=settings.run.timeout_s)
     check_processes(settings.run.processes, ranks.world)
     agree_on_plugins(ranks, all_registries().discovery)  # before any name is looked up, which one rank might not find

@@ -1,4 +1,4 @@
-"""Train PPO with SFT's metrics on every rank, and let rank 1 hang or be killed: rank_failures.py MOMENT FOLDER."""
+"""Train PPO, and let one rank hang or be killed at a moment: rank_failures.py MOMENT FOLDER [RANK]."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +19,18 @@ TIMEOUT_S = 2.0
 
 
 class Failing:
-    """Called at one moment of a run; on rank 1 it hangs or kills its process in the first call."""
+    """Called at one moment of a run; on one rank it hangs or kills its process in the first call.
 
-    def __init__(self, moment: str) -> None:
-        self.moment, self.calls = moment, 0
+    Before, it writes the time to a file, on the clock that all processes read.
+    """
+
+    def __init__(self, moment: str, folder: str, rank: str) -> None:
+        self.moment, self.folder, self.is_chosen, self.calls = moment, Path(folder), os.environ["RANK"] == rank, 0
 
     def at(self, moment: str) -> None:
         self.calls += moment == self.moment
-        if os.environ["RANK"] == "1" and moment == self.moment and self.calls == 1:
+        if self.is_chosen and moment == self.moment and self.calls == 1:
+            (self.folder / "failed").write_text(str(time.monotonic()))
             if moment == "hang":
                 self.hang()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -34,9 +39,9 @@ class Failing:
         time.sleep(60)
 
 
-def main(moment: str, folder: str) -> None:
+def main(moment: str, folder: str, rank: str = "1") -> None:
     torch.set_num_threads(1)
-    failing = Failing(moment)
+    failing = Failing(moment, folder, rank)
 
     def reward(outputs: list[str]) -> list[float]:
         failing.at("rollout")
@@ -57,11 +62,10 @@ def main(moment: str, folder: str) -> None:
     given: dict[str, Any] = PPO | COMMON | {"reward_fn": reward, "metric_fn": metric, "observers": [Observer()]}
     run = {"steps": 3, "name": "run", "root": folder, "timeout_s": TIMEOUT_S if moment == "hang" else 60.0}
     every = {"eval": {"every": 1}, "checkpoint": {"every": 1}}
-    begun = time.monotonic()
     try:
         rlcore.train(model, tokenizer=make_tokenizer(), run=run, **given | every)
     except RanksError as error:
-        print(f"RanksError after {time.monotonic() - begun:.1f} s: {error}")
+        print(f"RanksError: {error}")
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Tests of `rlcore train ... run.processes=2`, and of torchrun's restarts."""
+"""Tests of `rlcore train ... run.processes=2`, of torchrun's restarts and of `accelerate launch`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ def reward(outputs):
         raise ValueError("no such word")
     return [float(len(output)) for output in outputs]
 """
+PROGRAM = """
+import rlcore
+from rlcore.errors import RanksError
+for shard in ("none", "fsdp"):
+    try:
+        run = {"steps": 1, "name": shard, "shard": shard}
+        rlcore.train("model", trainer="sft", samples=["ab", "bc", "cde"], run=run, loggers=[])
+    except RanksError as error:
+        print(shard, error)
+"""
 TORCHRUN = [
     sys.executable,
     "-m",
@@ -41,6 +51,16 @@ TORCHRUN = [
     "2",
     "--max-restarts",
     "1",
+]
+ACCELERATE = [
+    sys.executable,
+    "-m",
+    "accelerate.commands.launch",
+    "--use_fsdp",
+    "--num_processes",
+    "2",
+    "--main_process_port",
+    "0",
 ]
 RLCORE = [sys.executable, "-m", "rlcore", "train", "run.yaml"]
 
@@ -76,3 +96,13 @@ def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(fold
         assert (folder / "was-killed").exists() == bool(fail)
     straight, killed = (folder / "runs" / name / "model/model.safetensors" for name in ("straight", "killed"))
     assert straight.read_bytes() == killed.read_bytes()
+
+
+@pytest.mark.slow
+def test_accelerate_launch_with_fsdp_divides_the_model_or_is_refused(folder: Path) -> None:
+    (folder / "program.py").write_text(PROGRAM)
+    done = run_process([*ACCELERATE, "program.py"], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("told too: set run.shard=fsdp, or unset ACCELERATE_USE_FSDP") == 2
+    manifest = (newest_checkpoint(folder / "runs/fsdp") / "manifest.json").read_text()
+    assert '"world": 2' in manifest

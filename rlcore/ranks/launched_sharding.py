@@ -1,0 +1,93 @@
+"""What `accelerate launch` was told to shard, which a run does by options of its own, or refuses."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args, get_type_hints
+
+from rlcore.errors import RanksError
+from rlcore.settings import RunConfig, TrainConfig
+
+FSDP, DEEPSPEED = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
+NAMES = {
+    FSDP: "FSDP",
+    DEEPSPEED: "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
+}
+"""Variables by which `accelerate launch` chooses to shard the model; on a CPU accelerate itself ignores them."""
+UNSET = {"", "0", "false", "no", "off", "n", "f"}
+WITHIN = {"1": "world", "FULL_SHARD": "world", "4": "node", "HYBRID_SHARD": "node"}
+"""`run.shard_within` by the sharding strategy of FSDP1."""
+
+
+def accept_sharding(config: TrainConfig) -> None:
+    """Take a variable of accelerate out of the environment if options of the run do what it says.
+
+    accelerate and transformers, which read it too, would otherwise wrap the model, or leave it unloaded on all ranks
+    except one.
+    """
+    for variable in NAMES:
+        options = _options(variable)
+        if _is_set(variable) and options and all(_value(config, name) == value for name, value in options.items()):
+            del os.environ[variable]
+
+
+def refuse_sharding() -> None:
+    """Check that accelerate is not told to shard the model.
+
+    Raises:
+        RanksError: it is; the error names the options of a run that do the same.
+    """
+    for variable, name in NAMES.items():
+        if not _is_set(variable):
+            continue
+        head = f"{variable} = {os.environ[variable]}: `accelerate launch` was told to shard the model by {name}"
+        options = _options(variable)
+        if options:
+            line = " ".join(f"{option}={str(value).lower()}" for option, value in options.items())
+            raise RanksError(f"{head}, which the run has to be told too: set {line}, or unset {variable}")
+        raise RanksError(
+            f"{head} in a way for which rlcore has no counterpart: start it with torchrun --nproc_per_node N, set "
+            f"run.shard=fsdp to divide the model, and unset {variable}"
+        )
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() not in UNSET
+
+
+def _options(variable: str) -> dict[str, Any]:
+    """Return the options of a run that do what a variable and those beside it say; empty if there are none."""
+    shard, offload = _of_fsdp() if variable == FSDP else _of_deepspeed() if variable == DEEPSPEED else ({}, False)
+    if shard.get("run.shard") not in get_args(get_type_hints(RunConfig)["shard"]):
+        return {}
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # one machine, to which both are the same
+        shard.pop("run.shard_within", None)
+    if variable == FSDP and _is_set("FSDP_ACTIVATION_CHECKPOINTING"):
+        shard["model.gradient_checkpointing"] = True
+    return {**shard, "run.offload": True} if offload else shard
+
+
+def _of_fsdp() -> tuple[dict[str, Any], bool]:
+    """Return the options of a run for FSDP, and whether it keeps the parts in the CPU's memory."""
+    offload = _is_set("FSDP_OFFLOAD_PARAMS")
+    if os.environ.get("FSDP_VERSION") == "2":
+        frees = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
+        return ({"run.shard": "fsdp", "run.shard_within": "world"} if frees else {}), offload
+    within = WITHIN.get(os.environ.get("FSDP_SHARDING_STRATEGY", "FULL_SHARD").upper())
+    return ({"run.shard": "fsdp", "run.shard_within": within} if within else {}), offload
+
+
+def _of_deepspeed() -> tuple[dict[str, Any], bool]:
+    """Return the options of a run for DeepSpeed, whose configuration file is not read; and whether it offloads."""
+    devices = {os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "none") for what in ("OPTIMIZER", "PARAM")}
+    stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "")
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ or devices - {"none", "cpu"} or stage not in ("2", "3"):
+        return {}, False
+    return {"run.shard": f"zero{stage}"}, "cpu" in devices
+
+
+def _value(config: TrainConfig, name: str) -> Any:
+    section, _, option = name.partition(".")
+    return config.model.get(option) if section == "model" else getattr(config.run, option)
