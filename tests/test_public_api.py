@@ -140,9 +140,16 @@ def show_signature(function: Callable[..., Any]) -> str:
     return f"{shown}" if returns is empty else f"{shown} -> {show_type(returns)}"
 
 
+def own_classes(cls: type) -> list[type]:
+    """Return a class after those of its bases that no public module offers, whose members are listed as its own."""
+    ours = (base for base in reversed(cls.__mro__[1:]) if base.__module__.split(".")[0].startswith("rlcore"))
+    return [*(base for base in ours if public_home(base) is None), cls]
+
+
 def members(cls: type) -> Iterator[tuple[str, str, Callable[..., Any]]]:
-    """Yield name, kind and function of each public method and property that a class itself defines."""
-    for name, value in sorted(vars(cls).items()):
+    """Yield name, kind and function of each public method and property that a class defines."""
+    written = {name: value for each in own_classes(cls) for name, value in vars(each).items()}
+    for name, value in sorted(written.items()):
         own_init = name == "__init__" and not attrs.has(cls) and not getattr(cls, "_is_protocol", False)
         if name.startswith("_") and name not in OPERATORS and not own_init:
             continue
@@ -157,15 +164,16 @@ def members(cls: type) -> Iterator[tuple[str, str, Callable[..., Any]]]:
 
 
 def show_class(where: str, cls: type) -> Iterator[str]:
-    written = vars(cls).get("__orig_bases__", cls.__bases__)
-    bases = [show_type(base).removeprefix(f"{cls.__module__}.") for base in written if base is not object]
+    named = vars(cls).get("__orig_bases__", cls.__bases__)
+    bases = [show_type(base).removeprefix(f"{cls.__module__}.") for base in named if base is not object]
     how = " attrs" if attrs.has(cls) else ""
     yield f"{where}: class({', '.join(bases)}){how}"
     if issubclass(cls, enum.Enum):
         yield from (f"{where}.{each.name} = {each.value!r}" for each in cls)
         return
     fields = {field.name: field for field in attrs.fields(cls)} if attrs.has(cls) else {}
-    for name, annotation in inspect.get_annotations(cls).items():
+    written = {name: given for each in own_classes(cls) for name, given in inspect.get_annotations(each).items()}
+    for name, annotation in written.items():
         if name.startswith("_"):
             continue
         default = vars(cls).get(name, attrs.NOTHING)

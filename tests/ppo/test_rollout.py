@@ -112,7 +112,7 @@ def test_what_the_built_in_sampler_says_is_taken_where_sampling_is_plain_and_res
     builtin: bool,
     rescored: bool,
 ) -> None:
-    monkeypatch.setattr("rlcore.training.run.is_builtin", lambda _: builtin)
+    monkeypatch.setattr("rlcore.training.run_sampling.is_builtin", lambda _: builtin)
     trainer = make_ppo(make_trainer, tiny_gpt2, gen=gen)
     sampler = trainer.run.sampler
 

@@ -52,7 +52,7 @@ def test_tokens_are_weighed_by_the_policy_that_learns_over_the_one_that_sampled(
     trainer = make(tmp_path, is_correction="token_truncate")
     change_sampler(trainer, lambda batch: batch.with_columns(logprobs=batch["logprobs"] - shifts(batch)))
     if builtin:
-        monkeypatch.setattr("rlcore.training.run.is_builtin", lambda _: True)
+        monkeypatch.setattr("rlcore.training.run_sampling.is_builtin", lambda _: True)
     trainer.rollout()
     batch = trainer.store.take()
     expected = torch.where(torch.arange(batch.tokens.shape[1]) % 2 == 0, 2.0, 0.5).expand(batch.tokens.shape)

@@ -101,7 +101,7 @@ TECHNIQUES = (
         "2.39 (2.23 to 2.64) times the tokens of a CPU second, vocabulary 32,000, against `torch.multinomial`",
     ),
     Technique(
-        "reused_logprobs", "gen.reused_logprobs", "rlcore.training.run",
+        "reused_logprobs", "gen.reused_logprobs", "rlcore.training.run_sampling",
         ".85 (.80 to 1.13) of the CPU seconds of the random walks",
     ),
     Technique(

@@ -1,0 +1,184 @@
+"""How a run samples completions and scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from rlcore.models.learner import gather_weights
+from rlcore.profiling import count_tokens, note_sampled, timed
+from rlcore.protocols import RolloutStore, Sampler
+from rlcore.rewards.score import Scored, Scorer
+from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
+from rlcore.sampling.sampler import is_builtin
+from rlcore.sampling.sampler_inputs import takes_row_seeds
+from rlcore.settings import SamplingConfig
+from rlcore.training.built_models import BuiltModels
+from rlcore.training.rollout import collect, overlaps
+from rlcore.training.rollout_log import Rollouts
+from rlcore.types import Prompt, Trajectories
+
+
+@attrs.define(eq=False, kw_only=True)
+class RunSampling(BuiltModels):
+    """What `Run` does with prompts: it samples continuations, scores them and logs some of them.
+
+    Attributes:
+        dir: the run's folder.
+        sampler: generates continuations.
+        make_store: makes the chosen rollout store.
+        step: yields of the trainer so far.
+    """
+
+    dir: Path
+    sampler: Sampler
+    make_store: Callable[[], RolloutStore]
+    step: int = 0
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """Return the random generator of the run, in the same state on all ranks; every checkpoint contains it.
+
+        It draws the seeds of sampling (`row_seeds`). A trainer that draws from it does so on all ranks alike.
+        """
+        return torch.Generator().manual_seed(self.config.run.seed * 1009)
+
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
+        return self.config.gen.policy_temperature
+
+    def row_seeds(self, count: int, *, group: int = 1) -> list[int]:
+        """Draw the seed of a round, and return the seeds of this rank's `count` rows of it.
+
+        The seed of a row depends on its index in the round, and so not on the number of processes. `sample` calls this
+        unless it receives seeds. All ranks call it equally often: a rank that has no prompts, and skips `sample`, calls
+        it with a count of 0.
+
+        Args:
+            count: the number of rows.
+            group: so many consecutive rows are dealt together, as `Ranks.share` does.
+        """
+        (seed,), whole = draw_seeds(1, self.generator), -(-count // group) * group
+        return derive_seeds(seed, self.ranks.share(whole * self.ranks.world, group=group)[:count])
+
+    @timed("generate")
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig | None = None,
+        *,
+        group: int = 1,
+        row_seeds: Sequence[int] | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    ) -> Trajectories:
+        """Continue each prompt once with the current policy; the result lies on this process's device.
+
+        Args:
+            prompts: this rank's prompts, dealt by `Ranks.share`.
+            sampling: the sampling options; by default those of `gen`.
+            group: so many consecutive prompts were dealt together.
+            row_seeds: a seed for each prompt; by default those of `Run.row_seeds`, so that a row is sampled alike
+                whatever the number of processes, if the sampler supports that.
+            on_batch: called with finished trajectories (`rlcore.protocols.Sampler`).
+        """
+        seeds = self.row_seeds(len(prompts), group=group) if row_seeds is None else row_seeds
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(int(seeds[0]) if len(seeds) else 0)}
+        if takes_row_seeds(self.sampler):
+            options["row_seeds"] = seeds
+        if self.logit_mask is not None:
+            options["logit_mask"] = self.logit_mask
+        if on_batch is not None:
+            options["on_batch"] = on_batch
+        gather_weights(self.built_policy)
+        with torch.no_grad():
+            batch = self.sampler(self.built_policy, prompts, sampling or self.config.gen, **options)
+        count_tokens(batch.action_mask)
+        note_sampled(batch.action_mask)
+        return batch
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        """Return the log of sampled completions."""
+        return Rollouts(self.config.run.rollouts, self.ranks, self.dir)
+
+    def score(
+        self,
+        prompts: Sequence[Prompt],
+        batch: Trajectories,
+        *,
+        stop_sequences: Sequence[str] | None = None,
+        where: str = "",
+    ) -> Scored:
+        """Score sampled continuations with the reward functions, and log some in rollouts.jsonl (`run.rollouts`).
+
+        Args:
+            prompts: B prompts.
+            batch: their continuations.
+            stop_sequences: strings at which outputs are cut; by default those of `gen`.
+            where: the purpose of the batch, for errors; by default the step in progress.
+
+        Raises:
+            RewardError: a reward function raised or returned an unusable value.
+            DataError: a sequence has no chosen token.
+        """
+        scored = self._scorer(stop_sequences, where)(prompts, batch)
+        self.rollouts.add(prompts, batch, scored)
+        return scored
+
+    def score_outputs(self, prompts: Sequence[Prompt], outputs: Mapping[str, Any], *, where: str = "") -> Scored:
+        """Score outputs that are no text with the reward functions.
+
+        Args:
+            prompts: B prompts.
+            outputs: B outputs by the name of the argument that reward functions receive, such as `{"images": images}`;
+                a first parameter of any other name receives the first of them.
+            where: the purpose of the batch, for errors; by default the step in progress.
+
+        Raises:
+            RewardError: a reward function raised or returned an unusable value.
+        """
+        where = where or f"step {self.step + 1}"
+        if self.reward_fn is None:
+            return Scored([""] * len(prompts), torch.zeros(len(prompts)), None, {})
+        rewards = self.reward_fn.score(prompts, outputs, where=where)
+        return Scored([""] * len(prompts), torch.tensor(rewards.totals, dtype=torch.float32), None, rewards.by_name)
+
+    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
+        """Call `sample` and `score`, at the same time if `run.overlap_rewards` is set.
+
+        Args:
+            prompts: this rank's prompts.
+            group: so many consecutive prompts are the same, and dealt together (`Ranks.share`); rollouts.jsonl numbers
+                the groups.
+        """
+        sample = partial(self.sample, group=group)
+        batch, scored = collect(sample, self._scorer(), prompts, overlap=self._overlaps)
+        self.rollouts.add(prompts, batch, scored, group=group)
+        return batch, scored
+
+    def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
+        stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
+        alone, where = bool(self.data.outputs_begin_text), where or f"step {self.step + 1}"
+        return Scorer(self.reward_fn, self.tokenizer, stops, alone, where)
+
+    @cached_property
+    def _overlaps(self) -> bool:
+        return overlaps(self.config, self.sampler)
+
+    @property
+    def samples_exactly(self) -> bool:
+        """Return whether the sampler's log-probs can replace the trainer's own: exact policy, full precision.
+
+        In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate. Those
+        of another sampler than the built-in one may be of other weights, and are never taken for the trainer's.
+        """
+        low_precision = self.config.model.get("sampling_dtype") is not None
+        gen = self.config.gen
+        is_policy = gen.is_plain and self.logit_mask is None and not low_precision
+        return gen.reused_logprobs and is_policy and self.is_full_precision and is_builtin(self.sampler)
