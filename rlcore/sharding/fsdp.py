@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
@@ -26,12 +25,12 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from rlcore.errors import ConfigError, ModelError, RanksError
-from rlcore.models.freezing import decoder_blocks
 from rlcore.models.learner import ModelLearner
 from rlcore.models.quantization import is_quantized
 from rlcore.models.shards import Cut, Shards
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
+from rlcore.sharding.blocks import blocks_of, norms_of, shared_weights
 from rlcore.sharding.optimizer_state import load_optimizer
 
 WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
@@ -162,19 +161,19 @@ class FullySharded:
 
     def _shard(self, trained: nn.Module, learner: ModelLearner[Any]) -> None:
         """Cut the blocks of every model inside, then parts of another precision than the root, then the rest."""
-        blocks = _blocks(trained)
-        whole = _shared(blocks, learner)
+        blocks = blocks_of(trained)
+        whole = shared_weights(blocks, learner)
         options: dict[str, Any] = {
             "mesh": self._mesh, "offload_policy": self._offload, "ignored_params": whole or None,
         }  # fmt: skip
-        # Autocast computes in 16 bits from weights of 32, so gathering the blocks in 16 bits changes only their norms.
-        is_mixed = self.ranks.mixed_precision == "bf16"
-        low = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16 if is_mixed else None, reduce_dtype=torch.float32, cast_forward_inputs=False
-        )
-        for block in blocks:
-            fully_shard(block, mp_policy=low, **options)
         plain = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+        low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        for block in blocks:
+            # Autocast rounds the weights of linear layers to 16 bits, so gathering those in 16 bits changes no result.
+            norms = norms_of(block) if self.ranks.mixed_precision == "bf16" else None
+            if norms:
+                fully_shard(norms, mp_policy=plain, reshard_after_forward=False, **options)
+            fully_shard(block, mp_policy=plain if norms is None else low, **options)
         dtype = next(trained.parameters()).dtype
         for part in trained.children():
             if any(weight.dtype != dtype for weight in part.parameters()):
@@ -247,41 +246,6 @@ def _supported(policy: Learner) -> ModelLearner[Any]:
             f"out model.quantization, or {remedy}"
         )
     return policy
-
-
-def _blocks(trained: nn.Module) -> list[nn.Module]:
-    """Return the blocks of every model inside a module, by the names that its class declares; nested ones first."""
-    names = {name for part in trained.modules() for name in getattr(part, "_no_split_modules", None) or ()}
-    found = [part for part in trained.modules() if type(part).__name__ in names]
-    if not found:
-        try:
-            found = list(decoder_blocks(cast("Any", trained).model))
-        except ModelError as error:
-            raise ModelError(
-                f"run.shard = 'fsdp': {type(cast('Any', trained).model).__name__} declares no blocks "
-                "(_no_split_modules), so how to divide it is unknown: set run.shard=none"
-            ) from error
-    return [block for block in reversed(found) if any(True for _ in block.parameters())]
-
-
-def _shared(blocks: list[nn.Module], learner: ModelLearner[Any]) -> set[nn.Parameter]:
-    """Return the parameters that several blocks share, which stay whole, as beneath the adapter of a copied critic.
-
-    Raises:
-        ModelError: one of them trains.
-    """
-    uses = Counter(parameter for block in blocks for parameter in set(block.parameters()))
-    nested = Counter(
-        parameter for block in blocks for part in block.modules() if part is not block and part in blocks
-        for parameter in set(part.parameters())
-    )  # fmt: skip
-    shared = {parameter for parameter, count in uses.items() if count - nested[parameter] > 1}
-    if any(parameter.requires_grad for parameter in shared):
-        raise ModelError(
-            f"run.shard = 'fsdp': blocks of {type(learner.model).__name__} share weights that train, which cannot be "
-            "divided by block: set run.shard=none"
-        )
-    return shared
 
 
 def _local(tensor: Tensor) -> Tensor:

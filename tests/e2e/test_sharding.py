@@ -74,6 +74,14 @@ def test_every_trainer_and_every_part_of_a_policy_can_be_divided(train_on: Calla
 
 
 @pytest.mark.slow
+def test_bf16_rounds_the_same_whether_weights_are_divided_or_not(train_on: Callable[..., None], tmp_path: Path) -> None:
+    """Another number of ranks adds other rounded gradients, so the reference has as many ranks."""
+    train_on(2, "sft,ppo", "whole", mixed_precision="bf16")
+    train_on(2, "sft,ppo", "divided", mixed_precision="bf16", **FSDP)
+    check_same(tmp_path, "sft,ppo", "whole", "divided")
+
+
+@pytest.mark.slow
 def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_uninterrupted_one(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
