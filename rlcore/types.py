@@ -222,11 +222,13 @@ class Sample:
         tokens: T token ids.
         action_mask: T booleans, True for a token the policy should choose; the first is False.
         ended: False if the demonstration was truncated on the right.
+        has_whole_prompt: False if the tokens before the first chosen one were truncated.
     """
 
     tokens: tuple[int, ...]
     action_mask: tuple[bool, ...]
     ended: bool = True
+    has_whole_prompt: bool = True
 
 
 @attrs.frozen

@@ -22,6 +22,7 @@ from rlcore.data.tokens import (
     shorter,
     special_ids,
 )
+from rlcore.data.truncation import truncated_prompt
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -138,9 +139,10 @@ def join_answers(
     Raises:
         DataError: `data.max_prompt_tokens` leaves no room for a prompt.
     """
-    start = _cut(prompt, tokenizer, data, where)
+    start = truncated_prompt(prompt, tokenizer, data, where)
     limit = shorter(data.max_sample_tokens, max_length)
-    return tuple(_join(start, *answer, limit) for answer in answers)
+    is_whole = len(start) == len(prompt)
+    return tuple(attrs.evolve(_join(start, *answer, limit), has_whole_prompt=is_whole) for answer in answers)
 
 
 _Parts = tuple[list[int], list[tuple[list[int], int]]]
@@ -191,17 +193,6 @@ def _tokenise_chats(
 
 def _first(mask: list[bool]) -> int:
     return mask.index(True) if True in mask else len(mask)
-
-
-def _cut(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
-    limit = data.max_prompt_tokens
-    if not limit or len(tokens) <= limit:
-        return tokens
-    opening = tokens[:1] if tokens[0] == tokenizer.bos_token_id else []
-    if limit <= len(opening):
-        raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
-    size = limit - len(opening)
-    return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
 
 
 def _join(start: list[int], answer: list[int], count: int, limit: int) -> Sample:

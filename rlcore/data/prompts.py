@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.data.chat import Chat, is_conversation, make_chat, render_prompt, template_variables
 from rlcore.data.rows import load_rows
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
+from rlcore.data.truncation import truncated_prompt, warn_of_counts
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Prompt
@@ -114,13 +115,10 @@ def _cut(
         return tokens, texts
     tokens, texts = list(tokens), list(texts)
     for i in long:
-        opening = tokens[i][:1] if tokens[i][0] == tokenizer.bos_token_id else []
-        if limit <= len(opening):
-            raise DataError(f"{what}[{i}]: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
-        size = limit - len(opening)
-        rest = tokens[i][-size:] if data.truncation_side == "left" else tokens[i][len(opening) :][:size]
-        tokens[i] = opening + rest
-        (texts[i],) = decode(tokenizer, [rest], skip_special_tokens=False)
+        num_opening = int(tokens[i][0] == tokenizer.bos_token_id)
+        tokens[i] = truncated_prompt(tokens[i], tokenizer, data, f"{what}[{i}]")
+        (texts[i],) = decode(tokenizer, [tokens[i][num_opening:]], skip_special_tokens=False)
+    warn_of_counts({"truncated_prompts": len(long)}, what, read=len(tokens))
     return tokens, texts
 
 
@@ -132,6 +130,6 @@ def _check_lengths(tokens: list[list[int]], max_length: int, what: str) -> None:
             )
         if max_length and len(ids) >= max_length:
             raise DataError(
-                f"{what}[{i}]: has {len(ids)} tokens, which fills the model's context of "
-                f"{max_length}; shorten it, or set data.max_prompt_tokens below {max_length} to truncate prompts"
+                f"{what}[{i}]: has {len(ids)} tokens, and the model takes prompts of at most {max_length - 1}; shorten "
+                f"it, or set data.max_prompt_tokens to at most {max_length - 1} to truncate prompts"
             )

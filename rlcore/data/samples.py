@@ -19,6 +19,7 @@ from rlcore.data.tokens import (
     special_ids,
     truncated,
 )
+from rlcore.data.truncation import truncated_prompt
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.profiling import timed
@@ -78,6 +79,7 @@ def build_samples(
 
     With `data.append_eos` every output ends with EOS, also within a dialogue, so that the policy learns to end its
     turn. A chat template ends turns itself; EOS is appended only if the last turn does not end with a special token.
+    What comes before the first chosen token is truncated to `data.max_prompt_tokens`.
 
     The arguments are those of `rlcore.protocols.SamplePipeline`.
 
@@ -90,9 +92,13 @@ def build_samples(
     drafts = [_read(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
     eos = eos_id(tokenizer, data.append_eos)
     samples = []
-    for i, (tokens, mask) in enumerate(_tokenise(tokenizer, drafts, data, eos, what)):
+    for i, (whole, chosen) in enumerate(_tokenise(tokenizer, drafts, data, eos, what)):
+        where, start = f"{what}[{i}]", chosen.index(True) if True in chosen else 0
+        prompt = truncated_prompt(whole[:start], tokenizer, data, where)
+        mask = [False] * len(prompt) + chosen[start:]
         mask[:1] = [False] * len(mask[:1])
-        samples.append(_fit(tokens, mask, data.max_sample_tokens, max_length, f"{what}[{i}]"))
+        sample = _fit(prompt + whole[start:], mask, data.max_sample_tokens, max_length, where)
+        samples.append(attrs.evolve(sample, has_whole_prompt=len(prompt) == start))
     return samples
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.data.data_sets import guard_datasets, is_stream, parse_hub_name
 from rlcore.data.sources import load_reference
+from rlcore.data.truncation import count_truncated, warn_of_counts
 from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
 
@@ -42,6 +44,7 @@ class SampleStream:
         self.position, self.passes, self.num_read, self.begun_at = 0, 0, 0, 0
         self._iterator: Iterator[Any] | None = None
         self._taken: list[Any] = []
+        self._counts = _Counts(what)
 
     def __getitem__(self, index: int) -> Any:
         """Return a row that was taken last, by the index that `take_within_pass` returned."""
@@ -67,7 +70,9 @@ class SampleStream:
             start, rows = self.num_read, self._read(num - len(taken))
             if rows:
                 tokenised = self.tokenise(rows, f"{self.what}[{start}:]")
-                taken += [row for row in tokenised if self.is_usable(row)]
+                usable = [row for row in tokenised if self.is_usable(row)]
+                self._counts.add(tokenised, usable)
+                taken += usable
             elif taken:
                 break
             else:
@@ -85,6 +90,7 @@ class SampleStream:
         if self.position == self.begun_at:
             reason = "has no row from which anything can be learned" if num_rows else "is empty"
             raise DataError(f"{self.what}: the stream {reason}")
+        self._counts.end_pass()
         self.passes, self.num_read, self._iterator = self.passes + 1, 0, None
         self.begun_at = self.position
 
@@ -119,6 +125,39 @@ class SampleStream:
         for name, value in state.items():
             setattr(self, name, value)
         self._iterator = None
+
+
+class _Counts:
+    """Counts streamed rows that are truncated or left out.
+
+    A warning states the counts at the first such row, whenever they have grown tenfold, and at the end of the pass;
+    later passes, which have the same rows, are not counted.
+
+    Args:
+        what: the option that holds the data set, for the warning.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._num_read, self._num_stated, self._is_open = what, 0, 0, True
+        self._counts: Counter[str] = Counter()
+
+    def add(self, read: Sequence[Any], usable: Sequence[Any]) -> None:
+        """Count rows that were read, and those of them that are trained on."""
+        if self._is_open:
+            self._num_read += len(read)
+            self._counts.update(count_truncated(usable), left_out=len(read) - len(usable))
+            self._state(10 * self._num_stated)
+
+    def end_pass(self) -> None:
+        """State the counts if they have grown since the last warning, and count no more."""
+        if self._is_open:
+            self._state(self._num_stated + 1)
+            self._is_open = False
+
+    def _state(self, least: int) -> None:
+        if self._counts.total() >= max(least, 1):
+            self._num_stated = self._counts.total()
+            warn_of_counts(self._counts, self._what, read=self._num_read)
 
 
 def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "samples") -> Any:

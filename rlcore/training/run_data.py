@@ -18,12 +18,13 @@ from rlcore.data.rows import rename_columns
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.data.sources import load_reference, load_source
 from rlcore.data.streams import SampleStream, open_stream
+from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
 from rlcore.errors import ConfigError
 from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
-from rlcore.types import Prompt, to_device
+from rlcore.types import Prompt, Sample, to_device
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -116,7 +117,7 @@ class RunData:
         """
         if self.sample_stream is not None:
             refuse_stream("samples", self.sample_stream.rows)
-        return self._read_samples(self.inputs.samples, "samples")
+        return self._read_whole(self.inputs.samples, "samples")
 
     @cached_property
     def sample_stream(self) -> SampleStream | None:
@@ -149,7 +150,7 @@ class RunData:
         """Return the held-out demonstrations, tokenised; none if the user gave none."""
         if self.inputs.eval_samples is None:
             return []
-        return self._read_samples(self.inputs.eval_samples, "eval_samples")
+        return self._read_whole(self.inputs.eval_samples, "eval_samples")
 
     @cached_property
     def sample_rewards(self) -> list[SampleReward]:
@@ -167,9 +168,21 @@ class RunData:
         limit = longest + 1 if longest else 0
         return self.build_prompts(source, self.tokenizer, self.data, max_length=limit, what=what)
 
+    def _read_whole(self, source: Any, what: str) -> Sequence[Any]:
+        rows = self._read_samples(source, what)
+        counts = count_truncated(rows)
+        if not all(isinstance(row, Sample) for row in rows):
+            del counts["truncated"]  # trainers count these rows themselves
+        warn_of_counts(counts, what, read=len(rows))
+        return rows
+
     def _read_samples(self, source: Any, what: str) -> Sequence[Any]:
         limit = self.learner.max_length
-        return self.build_samples(source, self.tokenizer, self.data, max_length=limit, what=what)
+        rows = self.build_samples(source, self.tokenizer, self.data, max_length=limit, what=what)
+        if self.policy is not None and self.policy.outputs_begin_text:
+            most = self.policy.max_prompt_length
+            check_parts(rows, max_prompt=most, max_output=max(limit - most, 0), what=what)
+        return rows
 
     @cached_property
     def reward_fn(self) -> Rewards | None:

@@ -150,8 +150,9 @@ def test_prompts_are_cut_on_the_left_and_answers_on_the_right(char_tokenizer):
     """TRL #2209 cuts the wrong tokens of a pair."""
     row = {"prompt": "abcd", "chosen": "efgh", "rejected": "i"}
     (pair,) = build([row], char_tokenizer, max_prompt_tokens=2, max_sample_tokens=4)
-    assert pair.chosen == Sample((2, 3, 4, 5), (False, False, True, True), ended=False)
-    assert pair.rejected == Sample((2, 3, 8, EOS), (False, False, True, True))
+    mask = (False, False, True, True)
+    assert pair.chosen == Sample((2, 3, 4, 5), mask, ended=False, has_whole_prompt=False)
+    assert pair.rejected == Sample((2, 3, 8, EOS), mask, has_whole_prompt=False)
 
 
 def test_pairs_that_teach_nothing_are_dropped_and_counted(char_tokenizer, capsys):

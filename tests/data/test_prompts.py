@@ -242,11 +242,14 @@ def test_a_limit_that_leaves_bos_alone_is_refused(llama_tokenizer):
         build(["the cat"], llama_tokenizer, max_prompt_tokens=1)
 
 
-def test_a_prompt_longer_than_the_context_is_refused_with_its_index(char_tokenizer):
+def test_a_prompt_longer_than_the_context_is_refused_or_truncated_with_a_warning(char_tokenizer, capsys):
     build(["abc"], char_tokenizer, max_length=4)
-    with pytest.raises(DataError, match=r"prompts\[1\]: has 4 tokens, .* context of 4; .*max_prompt_tokens below 4"):
+    with pytest.raises(DataError, match=r"prompts\[1\]: has 4 tokens, .* at most 3; .*max_prompt_tokens to at most 3"):
         build(["a", "abcd"], char_tokenizer, max_length=4)
+    assert capsys.readouterr().err == ""
     assert build(["a", "abcd"], char_tokenizer, max_length=4, max_prompt_tokens=3)[1].text == "bcd"
+    assert "prompts longer than data.max_prompt_tokens are truncated" in (printed := capsys.readouterr().err)
+    assert "read=2 truncated_prompts=1" in printed
 
 
 @pytest.mark.parametrize(

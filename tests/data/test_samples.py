@@ -161,6 +161,17 @@ def test_a_long_sample_is_refused_or_cut_on_the_right(char_tokenizer):
     assert (cut.tokens, cut.action_mask, cut.ended) == ((0, 1, 2), (False, False, True), False)
 
 
+def test_what_comes_before_the_first_output_is_truncated_as_a_prompt(char_tokenizer, llama_tokenizer):
+    rows = [["abc", "d", "ef", "g"], "abcdef", ["ab", "c"]]
+    cut, text, whole = build(rows, char_tokenizer, max_prompt_tokens=2, append_eos=False)
+    assert (cut.tokens, cut.action_mask) == ((1, 2, 3, 4, 5, 6), (False, False, True, False, False, True))
+    assert [sample.has_whole_prompt for sample in (cut, text, whole)] == [False, True, True]
+    assert (text.tokens, whole.tokens) == ((0, 1, 2, 3, 4, 5), (0, 1, 2))
+    (sample,) = build([["the cat sat", "on"]], llama_tokenizer, max_prompt_tokens=2)
+    assert sample.tokens[0] == llama_tokenizer.bos_token_id
+    assert sample.action_mask.index(True) == 2
+
+
 def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
     with pytest.raises(
         DataError, match=r"samples\[0\]: has no token .*once truncated to data.max_sample_tokens = 2 .*raise"

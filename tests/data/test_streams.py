@@ -72,6 +72,16 @@ def test_rows_that_are_not_usable_are_passed_over(char_tokenizer):
         take(stream, 4)
 
 
+def test_streamed_rows_that_are_truncated_or_left_out_are_counted_in_the_first_pass(char_tokenizer, capsys):
+    rows = [{"prompt": "a", "output": "bcd" if i % 2 else "b"} for i in range(43)] + [{"prompt": "d", "output": "b"}]
+    stream = stream_of(iterable(rows), char_tokenizer, max_sample_tokens=3, append_eos=False)
+    stream.is_usable = lambda sample: sample.tokens[0] == 0
+    for _ in range(24):
+        take(stream, 4)
+    counts = [line.split("[data] ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert counts == ["read=4 truncated=2", "read=40 truncated=20", "left_out=1 read=44 truncated=21"]
+
+
 def test_files_names_and_functions_are_streamed_on_demand(tmp_path, monkeypatch, char_tokenizer):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

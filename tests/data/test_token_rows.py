@@ -41,7 +41,8 @@ def test_a_token_stays_in_each_answer(char_tokenizer):
 
 def test_prompts_and_answers_are_truncated(char_tokenizer):
     (pair,) = build([ROW], char_tokenizer, max_prompt_tokens=1, max_sample_tokens=2)
-    assert pair == Pair(Sample((0, 2), (False, True), ended=False), Sample((0, 4), (False, True)))
+    assert pair.chosen == Sample((0, 2), (False, True), ended=False, has_whole_prompt=False)
+    assert pair.rejected == Sample((0, 4), (False, True), has_whole_prompt=False)
     (pair,) = build([{**ROW, "rejected_ids": [*range(9)]}], char_tokenizer)  # the context is 10
     assert pair.rejected.tokens == (7, 0, 0, 1, 2, 3, 4, 5, 6, 7)
 

@@ -9,6 +9,7 @@ import torch
 from seq2seq_making import CONFIGS, PROMPTS, build, dialogues, habitual, make
 from transformers import ProphetNetConfig
 
+import rlcore
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
@@ -110,6 +111,22 @@ def test_what_is_too_long_for_a_side_is_an_error_that_names_it() -> None:
         policy.score(Trajectories.stack([[1] + [2] * 64], [[False] + [True] * 64]))
     with pytest.raises(ConfigError, match=r"gen.max_new_tokens = 63: the decoder of Bart.* give at most 62"):
         sample(policy, [Prompt("", (1,))], SamplingConfig(max_new_tokens=63))
+
+
+def test_training_rows_that_do_not_fit_a_side_are_refused_with_their_index_before_the_first_step(tmp_path: Any) -> None:
+    def train(row: list[str], **data: int) -> rlcore.Result:
+        return rlcore.train(
+            make("bart"), tokenizer=make_tokenizer(), samples=[["a", "b"], row], trainer={"name": "sft"}, data=data,
+            run={"steps": 1, "root": str(tmp_path)}, loggers=[],
+        )  # fmt: skip
+
+    with pytest.raises(
+        DataError, match=r"samples\[1\]: its prompt has 65 .* encoder takes 64; .*max_prompt_tokens to at"
+    ):
+        train(["a" * 65, "b"])
+    with pytest.raises(DataError, match=r"samples\[1\]: has 65 tokens from its first output on, .* decoder takes 63"):
+        train(["a", "b" * 64])
+    assert "loss/total" in train(["a" * 65, "b" * 62], max_prompt_tokens=64).metrics
 
 
 @pytest.mark.parametrize("form", ["model", "config", "folder"])

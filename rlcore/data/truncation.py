@@ -1,0 +1,88 @@
+"""Truncate prompts and training rows to the limits of the options, and check that they fit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlcore.errors import DataError
+from rlcore.logging import get_logger
+from rlcore.types import sequences_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+
+REASONS = {
+    "truncated_prompts": "prompts longer than data.max_prompt_tokens are truncated",
+    "truncated": "rows longer than data.max_sample_tokens or the model's context are truncated at the end",
+    "left_out": "rows from which nothing can be learned are left out",
+}
+
+
+def truncated_prompt(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
+    """Return at most `data.max_prompt_tokens` tokens of a prompt, from the side that the options keep, BOS included.
+
+    Raises:
+        DataError: the option leaves no room for a prompt.
+    """
+    limit = data.max_prompt_tokens
+    if not limit or len(tokens) <= limit:
+        return tokens
+    opening = tokens[:1] if tokens[0] == tokenizer.bos_token_id else []
+    if limit <= len(opening):
+        raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
+    size = limit - len(opening)
+    return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
+
+
+def count_truncated(rows: Sequence[Any]) -> dict[str, int]:
+    """Return how many training rows have a truncated prompt, and how many are truncated on the right."""
+    found = [sequences_of(row) for row in rows]
+    return {
+        "truncated_prompts": sum(not all(sample.has_whole_prompt for sample in samples) for samples in found),
+        "truncated": sum(not all(sample.ended for sample in samples) for samples in found),
+    }
+
+
+def warn_of_counts(counts: Mapping[str, int], what: str, *, read: int) -> None:
+    """Log a warning that states what happened to rows, and to how many.
+
+    Args:
+        counts: numbers of rows, by the names of `REASONS`; nothing is logged if all are 0.
+        what: the option that holds the rows.
+        read: number of all rows.
+    """
+    seen = {name: count for name, count in counts.items() if count}
+    if seen:
+        get_logger("data").warning(f"{what}: {'; '.join(REASONS[name] for name in seen)}", **seen, read=read)
+
+
+def check_parts(rows: Sequence[Any], *, max_prompt: int, max_output: int, what: str) -> None:
+    """Check that prompts fit an encoder, and everything from the first chosen token on its decoder.
+
+    Args:
+        rows: tokenised training rows.
+        max_prompt: tokens that the encoder takes; 0 if it takes any number.
+        max_output: likewise for the decoder.
+        what: the option that holds the rows, for errors.
+
+    Raises:
+        DataError: a row does not fit.
+    """
+    for i, row in enumerate(rows):
+        for sample in sequences_of(row):
+            start = sample.action_mask.index(True) if True in sample.action_mask else 0
+            if 0 < max_prompt < start:
+                raise DataError(
+                    f"{what}[{i}]: its prompt has {start} tokens, and the model's encoder takes {max_prompt}; shorten "
+                    f"it, or set data.max_prompt_tokens to at most {max_prompt} to truncate prompts"
+                )
+            if start and 0 < max_output < len(sample.tokens) - start:
+                raise DataError(
+                    f"{what}[{i}]: has {len(sample.tokens) - start} tokens from its first output on, and the model's "
+                    f"decoder takes {max_output}; shorten it, or set data.max_sample_tokens to truncate samples on the "
+                    "right"
+                )
