@@ -24,6 +24,11 @@ TRAINER = "trainer.name"
 OPTIONS = ("trainer", "model", "gen", "sampler")
 """Sections whose options belong to plugins: another version of a plugin may add or remove options."""
 ABSENT = "not there"
+CONDITIONAL = {
+    "world_size": "the number of processes, because neither dropout nor a sampler without seeds for rows draws random "
+    "numbers on each of them",
+}
+"""Names that only some runs compare, and for the others what is not compared and why."""
 
 log = get_logger("resume")
 
@@ -117,13 +122,20 @@ def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
     return kept
 
 
-def _check_names(accept: Sequence[str], names: Iterable[str]) -> None:
+def _check_names(accept: Sequence[str], names: Sequence[str]) -> None:
     known = {name[:end] for name in names for end in range(1, len(name) + 1) if name[end : end + 1] in ("", ".")}
+    sections = ", ".join(sorted(known - set(names)))
     for name in accept:
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known - set(names)))}"
-            raise ConfigError(f"run.accept_changes: nothing that is compared is called '{name}'; {hint}")
+        if name in known:
+            continue
+        if name in CONDITIONAL:
+            raise ConfigError(
+                f"run.accept_changes: this run does not compare '{name}', {CONDITIONAL[name]}: leave it out; compared "
+                f"are the values in {sections}"
+            )
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {sections}"
+        raise ConfigError(f"run.accept_changes: nothing that is compared is called '{name}'; {hint}")
 
 
 def _is_covered(name: str, accept: Sequence[str]) -> bool:

@@ -58,6 +58,17 @@ def test_a_name_that_nothing_has_is_refused_at_a_start_too(name: str, hint: str)
     assert check_identity(THEN, None, accept=["trainer.optimizer", "world"], plugins={})["identity"] == THEN
 
 
+def test_a_number_of_processes_that_does_not_count_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_identity(THEN, None, accept=["world_size"], plugins={})
+    assert str(caught.value) == (
+        "run.accept_changes: this run does not compare 'world_size', the number of processes, because neither dropout "
+        "nor a sampler without seeds for rows draws random numbers on each of them: leave it out; compared are the "
+        "values in data, trainer, trainer.optimizer"
+    )
+    check_identity({**THEN, "world_size": 2}, None, accept=["world_size"], plugins={})
+
+
 def test_another_trainer_cannot_be_accepted() -> None:
     with pytest.raises(CheckpointError, match="was written by trainer 'ppo', and 'sft' cannot resume from it"):
         resume({**THEN, "trainer.name": "sft"}, "trainer")

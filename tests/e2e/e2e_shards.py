@@ -56,6 +56,19 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "grpo_moving": (merge(GRPO, {"trainer": {"sync_ref_every": 1, "sync_ref_alpha": 0.5}}), {}),
     "sft_tied": (SFT, {}),
 }
+
+
+def few(data: dict[str, Any], **trainer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return merge(data, {"trainer": {"micro_batch_size": 0, "micro_batch_tokens": 9, **trainer}}), {}
+
+
+RUNS |= {
+    "few_ppo": few(PPO, rollouts=3, batch_size=1, epochs=1),
+    "few_grpo": few(GRPO, rollouts=9, iterations=1, minibatches=3),
+    "few_dpo": few(offline("dpo"), batch_size=1),
+    "few_reward": few(offline("reward"), batch_size=1),
+}
+"""Three ranks have fewer rows in a minibatch than there are ranks, and passes of other lengths."""
 """Name → the data and trainer, and the options of the model."""
 
 SFT_SETTINGS = {"trainer": SFT["trainer"], "loggers": []}

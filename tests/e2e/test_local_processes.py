@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_processes import newest_checkpoint, run_process
+from e2e_processes import TIMEOUT_S, inherited, newest_checkpoint, run_process
 
 from rlcore.testing.small import make_llama, make_tokenizer
 
@@ -19,7 +25,7 @@ run: {steps: 3, processes: 2}
 checkpoint: {every: 1}
 """
 REWARDS = """
-import os, pathlib, signal
+import os, pathlib, signal, time
 calls = 0
 def reward(outputs):
     global calls
@@ -28,6 +34,9 @@ def reward(outputs):
         if not (mark := pathlib.Path("was-killed")).exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ.get("FAIL", "").startswith("sleep") and calls == 2:
+        pathlib.Path("sleeps-" + os.environ["RANK"]).touch()
+        time.sleep(float(os.environ["FAIL"].split()[1]))
     if os.environ.get("RANK") == "1" and os.environ.get("FAIL") == "raise":
         raise ValueError("no such word")
     return [float(len(output)) for output in outputs]
@@ -85,6 +94,45 @@ def test_a_command_starts_its_processes_and_shows_an_error_once(folder: Path) ->
     assert done.stderr.count("no such word") == 1
     assert "RanksError" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("presses", "sleep_s", "code", "saved"), [(1, 4, 0, ["00000002"]), (2, 100, 130, [])])
+def test_ctrl_c_saves_and_a_second_one_stops_all_processes_at_once(
+    folder: Path, presses: int, sleep_s: int, code: int, saved: list[str]
+) -> None:
+    options = ["run.name=stopped", "run.steps=1000", "checkpoint.every=0"]
+    given = inherited() | {"PYTHONPATH": str(folder), "FAIL": f"sleep {sleep_s}"}
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            [*RLCORE, *options], cwd=folder, env=given, start_new_session=True, stdout=output, stderr=output
+        )
+    try:
+        wait_for(lambda: len(list(folder.glob("sleeps-*"))) == 2)
+        for _ in range(presses):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            time.sleep(2)  # torchrun passes the signal on, which for a second does not count as another one
+        assert process.wait(60) == code, (folder / "output").read_text()
+        wait_for(lambda: not is_alive(process.pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert [file.name for file in folder.glob("runs/stopped/checkpoints/*")] == saved
+
+
+def is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(is_done: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not is_done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 @pytest.mark.slow

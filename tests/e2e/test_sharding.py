@@ -82,6 +82,17 @@ def test_bf16_rounds_the_same_whether_weights_are_divided_or_not(train_on: Calla
 
 
 @pytest.mark.slow
+def test_three_ranks_with_fewer_rows_than_ranks_meet_in_every_exchange(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    names = "few_ppo,few_grpo,few_dpo,few_reward"
+    train_on(1, names, "one", steps=2)
+    for run in ("none", "fsdp"):
+        train_on(3, names, run, steps=2, shard=run, timeout_s=60)
+        check_same(tmp_path, names, "one", run)
+
+
+@pytest.mark.slow
 def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_uninterrupted_one(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
