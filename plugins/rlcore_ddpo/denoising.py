@@ -40,11 +40,6 @@ class Denoiser:
                 f"trainer.steps = {config.steps}: the scheduler has {longest} timesteps; set as many or fewer"
             )
         schedule = Schedule.of(scheduler, steps=config.steps, eta=config.eta)
-        if not bool(schedule.is_random.any()):
-            raise ConfigError(
-                f"trainer.steps = {config.steps}: no step of the pipeline's scheduler has noise, so there is nothing "
-                "to learn; set more steps"
-            )
         self.schedule = schedule.to(model.device, torch.float32)
 
     def conditions(self, texts: Sequence[str]) -> Tensor:
@@ -55,7 +50,6 @@ class Denoiser:
         negative = self.model.embeddings([self.negative])
         return torch.cat([negative.expand(len(texts), -1, -1), found])
 
-    @torch.no_grad()
     def sample(self, texts: Sequence[str], noise: Tensor) -> tuple[Tensor, Tensor]:
         """Denoise one image for each prompt.
 
@@ -67,11 +61,16 @@ class Denoiser:
             The latents before and after every step, float[B, S + 1, C, h, w], and the log-probs of the steps,
             float[B, S].
         """
-        conditions, noise = self.conditions(texts), noise.to(self.model.device)
+        return self.denoise(self.conditions(texts), noise)
+
+    @torch.no_grad()
+    def denoise(self, conditions: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Denoise as `sample` does, with the embeddings that `conditions` returned."""
+        noise = noise.to(self.model.device)
         latents, logprobs = [noise[:, 0]], []
         with phase("generate"):
             for step in range(len(self.schedule)):
-                index = torch.full((len(texts),), step, device=noise.device)
+                index = torch.full((len(noise),), step, device=noise.device)
                 mean = self._mean(latents[-1], index, conditions)
                 latents.append(mean + self.schedule.sigma[step] * noise[:, step + 1])
                 logprobs.append(self.schedule.logprobs(latents[-1], mean, index))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import CheckpointError
+from rlcore_ddpo.diffusers_classes import StableDiffusionPipeline, UNet2DConditionModel
 from rlcore_ddpo.quiet_diffusers import quiet_diffusers
 
 ADAPTER = "default"

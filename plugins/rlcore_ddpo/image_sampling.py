@@ -23,6 +23,8 @@ from rlcore_ddpo.image_rewards import to_pil
 FOLDER = "images"
 LARGEST_TILE = 256
 """Height and width of an image in a grid, in pixels, at the most."""
+LARGEST_GRID = 900_000
+"""Pixels of a grid at the most: a report embeds at least the first and the last grid of a run."""
 
 
 class ImageSampler:
@@ -119,8 +121,10 @@ def write_grid(images: Sequence[Tensor], file: Path, *, columns: int) -> None:
     """
     tiles = to_pil(torch.stack(list(images)))
     columns = columns if columns > 1 else max(1, round(len(tiles) ** 0.5))
-    width, height = (min(side, LARGEST_TILE) for side in tiles[0].size)
-    grid = Image.new("RGB", (columns * width, -(-len(tiles) // columns) * height))
+    rows, (width, height) = -(-len(tiles) // columns), tiles[0].size
+    share = min(1.0, LARGEST_TILE / max(width, height), (LARGEST_GRID / (rows * columns * width * height)) ** 0.5)
+    width, height = max(1, int(share * width)), max(1, int(share * height))
+    grid = Image.new("RGB", (columns * width, rows * height))
     for i, tile in enumerate(tiles):
         grid.paste(tile.resize((width, height)), (i % columns * width, i // columns * height))
     try:

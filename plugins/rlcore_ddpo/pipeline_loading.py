@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
+from rlcore.models.hub import check_reach
+from rlcore.models.loading import ConfigOnly
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
+from rlcore_ddpo.config_pipeline import pipeline_of_configs
+from rlcore_ddpo.diffusers_classes import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from rlcore_ddpo.image_pipeline import ADAPTER, ImagePipeline
 from rlcore_ddpo.quiet_diffusers import quiet_diffusers
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
@@ -30,7 +33,8 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
     VAE and text encoder are frozen, and the scheduler becomes a `DDIMScheduler` with the same noise schedule.
 
     Args:
-        spec: a pipeline in memory, whose UNet is then trained in place, a folder or a hub id.
+        spec: a pipeline in memory, whose UNet is then trained in place, a folder or a hub id; with a
+            `rlcore.models.loading.ConfigOnly`, the weights are random.
         config: options of the architecture.
         tokenizer: a tokenizer object in place of the pipeline's own.
 
@@ -38,7 +42,7 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
         ModelError: the pipeline cannot be loaded, has other parts than those of Stable Diffusion, or a scheduler
             without a noise schedule for DDIM.
     """
-    pipeline = spec if isinstance(spec, StableDiffusionPipeline) else _load(spec, config)
+    pipeline = spec if isinstance(spec, StableDiffusionPipeline) else _load(spec, config, tokenizer)
     _check_parts(pipeline)
     pipeline.scheduler = as_ddim(pipeline.scheduler)
     if tokenizer is not None:
@@ -85,7 +89,7 @@ def as_ddim(scheduler: Any) -> DDIMScheduler:
     return ddim
 
 
-def _load(spec: Any, config: StableDiffusionConfig) -> StableDiffusionPipeline:
+def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> StableDiffusionPipeline:
     if not isinstance(spec, (str, os.PathLike)):
         raise ModelError(
             f"model = {type(spec).__name__}: trainer 'ddpo' takes a StableDiffusionPipeline, its folder or a hub id"
@@ -94,16 +98,21 @@ def _load(spec: Any, config: StableDiffusionConfig) -> StableDiffusionPipeline:
     folder = Path(name).expanduser()
     if folder.is_dir():
         _check_folder(folder)
+    else:
+        check_reach(name, config.revision, (INDEX,))
+    place = folder if folder.is_dir() else name
     try:
+        if isinstance(spec, ConfigOnly):
+            return pipeline_of_configs(place, config, tokenizer)
         with quiet_diffusers():
             pipeline = StableDiffusionPipeline.from_pretrained(
-                folder if folder.is_dir() else name, dtype=getattr(torch, config.dtype), revision=config.revision,
-                variant=config.variant, safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+                place, dtype=getattr(torch, config.dtype), revision=config.revision, variant=config.variant,
+                safety_checker=None, feature_extractor=None, requires_safety_checker=False,
             )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        place = "folder" if folder.is_dir() else "hub id, and there is no such folder"
+        found = "folder" if folder.is_dir() else "hub id, and there is no such folder"
         raise ModelError(
-            f"model = {name!r} ({place}): cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
+            f"model = {name!r} ({found}): cannot be loaded as a StableDiffusionPipeline: {describe(error)}"
         ) from error
     if not isinstance(pipeline, StableDiffusionPipeline):
         raise ModelError(f"model = {name!r}: is a {type(pipeline).__name__}, not a StableDiffusionPipeline")

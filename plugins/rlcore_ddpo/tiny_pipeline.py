@@ -6,8 +6,9 @@ import string
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from rlcore_ddpo.diffusers_classes import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 
 WIDTH = 16
 MAX_TOKENS = 16

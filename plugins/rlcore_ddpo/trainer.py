@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlcore import ops
 from rlcore.config import unstructure
+from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.settings import SamplingConfig
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, micro_batches, minibatches
@@ -20,6 +21,7 @@ from rlcore_ddpo.denoising import Denoiser
 from rlcore_ddpo.image_sampling import ImageSampler
 from rlcore_ddpo.loss import clipped_loss
 from rlcore_ddpo.prompt_statistics import PromptStatistics, standardised
+from rlcore_ddpo.rehearsal import rehearse, workload
 
 if TYPE_CHECKING:
     from rlcore_ddpo.image_pipeline import ImagePipeline
@@ -39,6 +41,7 @@ class DDPOTrainer:
     needs = ("reward_fn", "prompts")
     architecture = "stable_diffusion"
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    workload, rehearse = staticmethod(workload), staticmethod(rehearse)
 
     def __init__(self, config: DDPOConfig, run: Run) -> None:
         check(config, run.ranks.world)
@@ -48,6 +51,11 @@ class DDPOTrainer:
         disable_dropout(self._model.module)
         self._model.module.train()
         self.denoiser = Denoiser(self._model, config)
+        if not bool(self.denoiser.schedule.is_random.any()):
+            raise ConfigError(
+                f"trainer.steps = {config.steps}: no step of the pipeline's scheduler has noise, so there is nothing "
+                "to learn; set more steps"
+            )
         self.sampler = ImageSampler(self.denoiser, config, run)
         self.order = Order(len(run.prompts), run.config.run.seed)
         self.statistics = PromptStatistics(size=config.stats_size, min_count=config.stats_min_count)

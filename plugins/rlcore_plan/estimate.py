@@ -22,6 +22,7 @@ from rlcore_plan.fake_tensors import FakeTensors, fake_tensors
 from rlcore_plan.heap import Heap
 from rlcore_plan.phases import Measured, measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
+from rlcore_plan.rehearsals import measure_rehearsal
 
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers of the first steps.
@@ -112,6 +113,8 @@ def _measured(
         with fake_tensors(known.mode if known else _fake_tensors_with(heap)) as mode, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # kernels warn about the layout of fake tensors
             subject = build_subject(settings, read_inputs(settings), where, world, known.subject if known else None)
+            if subject.rehearsal is not None:
+                return measure_rehearsal(subject, subject.rehearsal, mode.live), subject, mode
             draws = known.measured.draws if known and is_drawn_alike(subject, known.subject) else None
             return measure(subject, mode.live, draws), subject, mode
     except RLCoreError:

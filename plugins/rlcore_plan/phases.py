@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import attrs
 import torch
 
 from rlcore.training import Updater
-from rlcore.types import PolicyOutputs, Trajectories
+from rlcore.types import PolicyOutputs
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
@@ -82,11 +82,11 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
     beside = parameters_of(reference) if isinstance(reference, torch.nn.Module) else []
     longest = subject.lengths.prompt + subject.settings.gen.max_new_tokens
     named = subject.optimizers.get(subject.optimizer)
-    with _no_garbage():
+    with no_garbage():
         updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
         draws = draws or draw(subject, live)
         scoring = _scoring(subject, live)
-        update, moments, holes = _update(subject, live, updater)
+        parts_of_update, moments, holes = update(live, updater, _passes(subject, live, updater))
         parts = {
             "parameters that train": held(*trained),
             "parameters that are frozen": held(*weights) - held(*trained),
@@ -101,12 +101,12 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
     throughout = earlier + draws.kept  # allocated before the first update, but not before the first sampling
     phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
     phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
-    phases.append(Phase("update", update, throughout + sum(update.values()), holes))
+    phases.append(Phase("update", parts_of_update, throughout + sum(parts_of_update.values()), holes))
     return Measured(parts, tuple(phases), draws)
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def no_garbage() -> Iterator[None]:
     """Collect garbage once and then disable the collector, so that only the code itself frees tensors."""
     gc.collect()
     was_enabled = gc.isenabled()
@@ -118,48 +118,58 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-def _update(subject: PlannedRun, live: LiveBytes, updater: Updater) -> tuple[dict[str, int], int, int]:
-    """Run one optimizer step, on two micro-batches if the batch has more than one.
+def update(live: LiveBytes, updater: Updater, passes: Callable[[], int]) -> tuple[dict[str, int], int, int]:
+    """Run one optimizer step.
+
+    Args:
+        live: counts the bytes of tensors.
+        updater: the optimizer.
+        passes: runs the forward and backward passes of at most two micro-batches; returns the bytes that one forward
+            pass keeps.
 
     Returns:
         parts: bytes at the peak, by purpose.
         moments: bytes of the optimizer's state.
         holes: bytes that malloc keeps of freed tensors.
     """
-    micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
-    largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
     before = live.restart()
-    kept = _passes(subject, live, updater, [largest] * min(len(micro), 2))
-    passes = live.peak - before
+    kept = passes()
+    most = live.peak - before
     gradients = held(*(p.grad for p in updater.parameters))
     live.restart()
     updater.step()
     moments = live.now - before
     step = live.peak - before - moments
     parts = {"gradients": gradients}
-    if passes > step:
+    if most > step:
         # Activations are freed while gradients are allocated, so not all may exist at the peak.
-        present = min(gradients, passes - kept)
+        present = min(gradients, most - kept)
         parts = {"gradients" if present == gradients else "gradients by then": present}
         parts["activations kept for the backward pass"] = kept
-    parts["the rest, such as logits"] = max(passes, step) - sum(parts.values())
+    parts["the rest, such as logits"] = max(most, step) - sum(parts.values())
     if live.heap is not None and live.heap.is_open:  # a second step, in the heap that the first has fragmented
         live.restart()
-        _passes(subject, live, updater, [largest] * min(len(micro), 2))
+        passes()
         updater.step()
     return parts, moments, live.holes
 
 
-def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater, micro: Sequence[Trajectories]) -> int:
-    """Run forward and backward passes of micro-batches; return the bytes that one forward pass keeps."""
-    kept = 0
-    for batch in micro:
-        began = live.now
-        outputs = subject.policy.score(batch, entropy=subject.workload.entropy)
-        kept = live.now - began
-        updater.backward(_loss(outputs))
-        del outputs
-    return kept
+def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater) -> Callable[[], int]:
+    """Return a function that runs the passes of the largest micro-batch, twice if the batch has more than one."""
+    micro = pieces(subject, learned(subject), subject.workload.micro_batch_size)
+    largest = max(micro, key=lambda piece: (int(piece.mask.sum()), piece.tokens.numel()))
+
+    def passes() -> int:
+        kept = 0
+        for batch in [largest] * min(len(micro), 2):
+            began = live.now
+            outputs = subject.policy.score(batch, entropy=subject.workload.entropy)
+            kept = live.now - began
+            updater.backward(_loss(outputs))
+            del outputs
+        return kept
+
+    return passes
 
 
 def _loss(outputs: PolicyOutputs) -> torch.Tensor:

@@ -11,7 +11,7 @@ import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.components import LANGUAGE_MODEL, kind_built
-from rlcore.config import Workload, evolve
+from rlcore.config import Rehearsal, Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import check_reach
@@ -49,6 +49,7 @@ class PlannedRun:
         tokenizer: the run's tokenizer; None if it would have to be downloaded.
         lengths: the lengths of prompts and samples.
         notes: the assumptions of the estimate.
+        rehearsal: the parts of a step of a model that is no language model; None for a language model.
     """
 
     settings: TrainConfig
@@ -62,6 +63,7 @@ class PlannedRun:
     tokenizer: Any
     lengths: Lengths
     notes: tuple[str, ...]
+    rehearsal: Rehearsal | None = None
 
     def share(self, count: int) -> int:
         """Return the largest number of sequences that one rank gets of `count`."""
@@ -91,21 +93,28 @@ def build_subject(
         RLCoreError: the configuration names a component or file that does not exist, or lacks an input of the trainer.
     """
     chosen = choose(settings, inputs, where, Wrapping(config=settings))
-    _check_kind(chosen)
-    inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision")))
     component, options = chosen.trainer.component, chosen.trainer.options
     trainer: Any = component.target()
     check_declared(component, trainer)
+    is_text = _is_text(chosen, trainer)
+    inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision"), is_text))
     inputs.require(component.name, trainer.needs)
     optimizers = Optimizers(options, Chooser(where, Wrapping()))
     workload, notes = _workload_of(trainer, options, str(component), 0)
-    tokenizer = known.tokenizer if known else find_tokenizer(inputs, chosen.architecture.options)
+    if known is not None:
+        tokenizer = known.tokenizer
+    else:
+        tokenizer = find_tokenizer(inputs, chosen.architecture.options) if is_text else None
     if known is not None and _is_policy_of(known, settings, workload):
         policy, ranks = known.policy, known.ranks
     else:
         policy, ranks = _build_policy(inputs, chosen, workload, tokenizer), _ranks(settings)
-    bounds = {"max_prompt": policy.max_prompt_length, "max_length": policy.max_length}
-    lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
+    rehearsal = None if is_text else trainer.rehearse(policy, options, settings, world)
+    if rehearsal is not None:
+        lengths = Lengths(notes=rehearsal.notes)
+    else:
+        bounds = {"max_prompt": policy.max_prompt_length, "max_length": policy.max_length}
+        lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
     workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
     policy.module.train()
     found = [config for _, config in sections(options, "trainer")]
@@ -116,7 +125,7 @@ def build_subject(
     return PlannedRun(
         settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
-        notes=(*notes, *lengths.notes),
+        notes=(*notes, *lengths.notes), rehearsal=rehearsal,
     )  # fmt: skip
 
 
@@ -128,7 +137,7 @@ def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) 
     return (ours, settings.model, settings.run) == (theirs, known.settings.model, known.settings.run)
 
 
-def _described(model: Any, revision: Any) -> Any:
+def _described(model: Any, revision: Any, is_text: bool) -> Any:
     """Return the model as a `ConfigOnly` name or a configuration, so that no weights are downloaded or read.
 
     Raises:
@@ -137,6 +146,10 @@ def _described(model: Any, revision: Any) -> Any:
     """
     if model is None:
         raise InputsError("model.path is missing: name a hub id or a folder")
+    if not is_text:
+        if not isinstance(model, (str, os.PathLike)):
+            raise ModelError(f"model = {model!r:.80}: give a hub id or a folder")
+        return ConfigOnly(os.fspath(model))  # its architecture checks it
     if not isinstance(model, (str, os.PathLike, PretrainedConfig, PreTrainedModel)):
         raise ModelError(f"model = {model!r:.80}: give a hub id, a folder, a PretrainedConfig or a PreTrainedModel")
     if isinstance(model, PreTrainedModel):
@@ -183,19 +196,21 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
     return guess, (f"{name} declares no workload; assumed from the names of its options: {guess}",)
 
 
-def _check_kind(chosen: Chosen) -> None:
-    """Check that the run trains a language model.
+def _is_text(chosen: Chosen, trainer: Any) -> bool:
+    """Return whether the run trains a language model; otherwise its trainer declares a `Rehearsal`.
 
     Raises:
-        ModelError: it trains another model.
+        ModelError: it trains another model, and the trainer has no `rehearse`.
     """
     component = chosen.architecture.component
-    if (kind := kind_built(component.target())) != LANGUAGE_MODEL:
+    kind = kind_built(component.target())
+    if kind != LANGUAGE_MODEL and getattr(trainer, "rehearse", None) is None:
         raise ModelError(
-            f"model.architecture = '{component.name}': rlcore plan estimates the memory of runs that train a language "
-            f"model, and this run trains {kind}; measure its memory instead: run.steps=1 and the metric "
+            f"model.architecture = '{component.name}': this run trains {kind}, and {chosen.trainer.component} declares "
+            "no `rehearse` that rlcore plan could measure; measure its memory instead: run.steps=1 and the metric "
             "perf/peak_memory_gb"
         )
+    return kind == LANGUAGE_MODEL
 
 
 def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
@@ -205,6 +220,8 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         "reference": workload.reference,
         **({"q_heads": workload.q_heads} if workload.q_heads else {}),
     }
+    if kind_built(build) != LANGUAGE_MODEL:
+        heads = {}
     options = chosen.architecture.options
     if isinstance(getattr(options, "critic", None), str):
         options = evolve(options, critic=ConfigOnly(options.critic))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
+
+if TYPE_CHECKING:
+    import torch
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +48,36 @@ class Workload:
     q_heads: int = 0
     entropy: bool = False
     dropout: bool = False
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Rehearsal:
+    """The parts of a training step of a model that is no language model, which `rlcore plan` runs on fake tensors.
+
+    A trainer of such models returns them from a static method, called with the model that its architecture built from
+    configurations alone, its options, the whole configuration (a `rlcore.settings.TrainConfig`), and the number of
+    processes:
+
+        @staticmethod
+        def rehearse(model: MyModel, config: MyConfig, settings: TrainConfig, world: int) -> Rehearsal: ...
+
+    Attributes:
+        frozen: modules that the run holds besides the model's `module`.
+        sampling: by phase, `sampling` or `evaluation`, a function that allocates what the phase does.
+        sampled_at_once: outputs that are sampled at once.
+        loss: returns the loss of a rank's largest micro-batch, with gradients.
+        num_passes: such passes of one optimizer step on a rank.
+        num_held_bytes: bytes kept between sampling and learning.
+        notes: assumptions of the estimate.
+    """
+
+    frozen: Sequence[torch.nn.Module] = ()
+    sampling: Mapping[str, Callable[[], None]] = attrs.field(factory=dict)
+    sampled_at_once: int = 1
+    loss: Callable[[], torch.Tensor]
+    num_passes: int = 1
+    num_held_bytes: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: ARG001  (the signature `Workload` shows)

@@ -18,7 +18,9 @@ from rlcore.cli import main
 from rlcore.config import structure
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import RLCoreError
+from rlcore.reports.samples_on_page import read_images
 from rlcore_ddpo.config import DDPOConfig
+from rlcore_ddpo.image_sampling import write_grid
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
 from rlcore_ddpo.trainer import DDPOTrainer
 
@@ -98,6 +100,29 @@ def test_evaluations_write_a_grid_and_the_place_of_every_image(tmp_path: Path) -
     assert metrics_of(tmp_path)[0]["eval/reward/mean"] != result.metrics["eval/reward/mean"]
 
 
+def test_grids_of_many_images_are_small_enough_for_a_report(tmp_path: Path) -> None:
+    images = list(torch.rand(64, 3, 256, 256, generator=torch.Generator().manual_seed(0)))
+    for name in ("step-00000000.png", "step-00000001.png"):
+        write_grid(images, tmp_path / name, columns=8)
+    assert Image.open(tmp_path / "step-00000000.png").size == (8 * 118, 8 * 118)
+    assert len(read_images(tmp_path)) == 2
+
+
+@pytest.mark.slow
+def test_the_report_shows_the_grid_of_every_evaluation(tmp_path: Path, browser: Any) -> None:
+    evaluation = {"at_start": True, "at_end": True, "every": 1, "samples": 3}
+    result = train(tmp_path, steps=2, eval=evaluation)
+    page, requests = browser.new_page(), []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((result.run_dir / "report.html").as_uri())
+    page.wait_for_selector("#images img")
+    found = page.locator("#images img")
+    assert found.evaluate_all("all => all.map((each) => [each.alt, each.complete, each.naturalWidth])") == [
+        [f"step-0000000{step}", True, 3 * 8] for step in (0, 1, 2)
+    ]
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
 def test_a_run_ends_with_a_pipeline_that_plain_diffusers_loads(tmp_path: Path) -> None:
     result = train(tmp_path)
     loaded = StableDiffusionPipeline.from_pretrained(tmp_path / "run/model")
@@ -141,8 +166,8 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
     assert "diffusers.StableDiffusionPipeline.from_pretrained" in capsys.readouterr().out
     assert main(["train", str(tmp_path / "run/config.yaml"), "run.resume=auto", "run.steps=2"]) == 0
     assert len(metrics_of(tmp_path)) == 2
-    assert main(["plan", str(tmp_path / "ddpo.yaml")]) == 1
-    assert "this run trains an image pipeline; measure its memory instead" in capsys.readouterr().err
+    assert main(["plan", str(tmp_path / "ddpo.yaml"), "--device-memory", "1MB"]) == 0
+    assert "trainer.micro_batch_size=1 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
