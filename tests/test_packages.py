@@ -25,7 +25,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.models.hub.check_reach",
         "rlcore.models.hub.is_hub_id",
         "rlcore.models.kind.declared",
-        "rlcore.models.loading.ConfigOnly",
         "rlcore.models.peft.inject.unwrap",
         "rlcore.models.speed.fused_logprobs",
         "rlcore.models.speed.logit_tiles.Tile",

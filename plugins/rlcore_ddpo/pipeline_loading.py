@@ -10,9 +10,8 @@ import torch
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase
 
+from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
-from rlcore.models.hub import check_reach
-from rlcore.models.loading import ConfigOnly
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.diffusers_classes import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
@@ -34,7 +33,7 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
 
     Args:
         spec: a pipeline in memory, whose UNet is then trained in place, a folder or a hub id; with a
-            `rlcore.models.loading.ConfigOnly`, the weights are random.
+            `rlcore.config.ConfigOnly`, the weights are random.
         config: options of the architecture.
         tokenizer: a tokenizer object in place of the pipeline's own.
 
@@ -98,8 +97,6 @@ def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> StableDif
     folder = Path(name).expanduser()
     if folder.is_dir():
         _check_folder(folder)
-    else:
-        check_reach(name, config.revision, (INDEX,))
     place = folder if folder.is_dir() else name
     try:
         if isinstance(spec, ConfigOnly):

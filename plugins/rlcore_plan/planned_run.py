@@ -11,12 +11,11 @@ import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.components import LANGUAGE_MODEL, kind_built
-from rlcore.config import Rehearsal, Workload, evolve
+from rlcore.config import ConfigOnly, Rehearsal, Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import check_reach
 from rlcore.models.kind import declared
-from rlcore.models.loading import ConfigOnly
 from rlcore.models.peft.inject import unwrap
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser

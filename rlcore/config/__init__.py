@@ -7,10 +7,11 @@ from rlcore.config.options import config, evolve, option
 from rlcore.config.plain import merge, unstructure
 from rlcore.config.problems import Problems
 from rlcore.config.structure import structure
-from rlcore.config.workload import Rehearsal, Workload, default_workload
+from rlcore.config.workload import ConfigOnly, Rehearsal, Workload, default_workload
 from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
 
 __all__ = [
+    "ConfigOnly",
     "Problems",
     "Rehearsal",
     "Row",

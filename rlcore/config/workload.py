@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     import torch
 
 
+class ConfigOnly(str):
+    """A hub id or folder from which only the configuration is read; the model's weights are then random.
+
+    It is a string, so architectures pass it on like any other name of a model or a critic.
+    """
+
+    __slots__ = ()
+
+
 @attrs.frozen(kw_only=True)
 class Workload:
     """The batch sizes and model heads that a trainer will use; input to `rlcore plan`.

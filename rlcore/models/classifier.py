@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 
+from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
 from rlcore.models import loading
 from rlcore.models.dropout import is_stochastic
@@ -185,10 +186,10 @@ def has_head(spec: loading.ModelSpec, config: TransformerConfig, kind: Classifie
 
 def _from_name(name: str, config: TransformerConfig, kind: ClassifierKind) -> PreTrainedModel:
     base = base_of(name)
-    wanted = type(name)(base) if base and isinstance(name, loading.ConfigOnly) else base or name
+    wanted = type(name)(base) if base and isinstance(name, ConfigOnly) else base or name
     about: PretrainedConfig = loading.from_pretrained(AutoConfig, wanted, config)
     _check(about, name, kind)
-    if isinstance(wanted, loading.ConfigOnly):
+    if isinstance(wanted, ConfigOnly):
         model = _from_config(about, config, kind)
     else:
         model = loading.from_pretrained(kind.loader, wanted, config, num_labels=kind.num_labels)

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rlcore.config import evolve
+from rlcore.config import ConfigOnly, evolve
 from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from rlcore.models.model_options import LanguageModelConfig, TransformerConfig
 
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
-
-
-class ConfigOnly(str):
-    """A hub id or folder from which only the configuration is read; the model's weights are then random.
-
-    It is a string, so architectures pass it on like any other name of a model or a critic.
-    """
-
-    __slots__ = ()
 
 
 def load_model(spec: ModelSpec, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:

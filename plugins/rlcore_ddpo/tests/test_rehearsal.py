@@ -28,13 +28,13 @@ CASES: dict[str, dict[str, Any]] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a tiny pipeline."""
     folder = tmp_path_factory.mktemp("sd")
-    make_tiny_pipeline(size=16).save_pretrained(folder)
+    make_tiny_pipeline(size=8).save_pretrained(folder)
     return folder
 
 
 def values_of(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     values = {
-        "model": {"path": str(folder)}, "trainer": {**TRAINER, "rollouts": 8, "steps": 4},
+        "model": {"path": str(folder)}, "trainer": {**TRAINER, "rollouts": 8, "steps": 2},
         "data": {"prompts": ["a cat", "a dog"], "reward_fn": "brightness"},
     }  # fmt: skip
     return merge(values, changes)
@@ -60,7 +60,7 @@ def test_a_plan_needs_configurations_alone_and_follows_the_options(folder: Path,
     def planned(**changes: Any) -> Estimate:
         return estimate(values_of(tmp_path, changes), "test")
 
-    pipeline = make_tiny_pipeline(size=16)
+    pipeline = make_tiny_pipeline(size=8)
     unet, *frozen = (
         4 * sum(p.numel() for p in part.parameters())
         for part in (pipeline.unet, pipeline.vae, pipeline.text_encoder)
@@ -68,7 +68,7 @@ def test_a_plan_needs_configurations_alone_and_follows_the_options(folder: Path,
     plain = planned()
     assert plain.measured.held["parameters that train"] == unet
     assert plain.measured.held["parameters that are frozen"] == pytest.approx(sum(frozen), rel=0.01)
-    assert plain.measured.held["rollouts"] == 8 * 5 * 4 * 4 * 16 * 16  # images, latents of each, bytes, elements
+    assert plain.measured.held["rollouts"] == 8 * 3 * 4 * 4 * 8 * 8  # images, latents of each, bytes, elements
     assert planned(gen={"batch_size": 1}).measured.phases[0].peak < plain.measured.phases[0].peak
     update = planned(trainer={"guidance": 1.0}).measured.phases[2].peak
     assert planned(trainer={"guidance": 1.0, "batch_size": 2}).measured.phases[2].peak < update
