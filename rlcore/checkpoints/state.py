@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
+from rlcore.models.tensor_file import TensorFile
 
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
@@ -31,12 +33,13 @@ MAX_TREE_BYTES = 40_000_000
 """Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
 
-def save_state(path: Path, state: Any) -> None:
+def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | None = None) -> None:
     """Write `state` to the file `path`.
 
     Args:
         path: the file; its folder must exist.
         state: dicts (keys str or int), lists, tuples (loaded as lists), str, bool, int, float, None, tensors.
+        whole: returns the whole tensor of each of `divided_tensors`, in their order; not called if there are none.
 
     Raises:
         CheckpointError: a value has another type; the message contains its dotted path.
@@ -53,10 +56,23 @@ def save_state(path: Path, state: Any) -> None:
             f"{path}: the state has {len(text) / 1e6:.0f} MB besides its tensors; the maximum is "
             f"{MAX_TREE_BYTES / 1e6:.0f} MB: store long lists of numbers as tensors"
         )
+    if whole is not None and any(isinstance(each, DTensor) for each in tensors.values()):
+        with TensorFile(path, tensors, {METADATA_KEY: text}) as file:
+            for name, tensor in tensors.items():
+                file.write(name, whole(tensor) if isinstance(tensor, DTensor) else tensor)
+        return
     try:
         save_file(_own_memory(tensors), str(path), metadata={METADATA_KEY: text})
     except SafetensorError as error:
         raise io_failure(error) or CheckpointError(f"{path}: {error}") from error
+
+
+def divided_tensors(state: Any) -> list[Tensor]:
+    """Return the tensors in a state of which each process has a part, in the order in which they are written."""
+    if isinstance(state, DTensor):
+        return [state]
+    within = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    return [tensor for each in within for tensor in divided_tensors(each)]
 
 
 def load_state(path: Path) -> Any:
@@ -149,6 +165,9 @@ def _add_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     while name in tensors or name == "__metadata__":
         number += 1
         name = f"{stem}~{number}"
+    if isinstance(tensor, DTensor):
+        tensors[name] = tensor
+        return name
     tensors[name] = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     return name
 

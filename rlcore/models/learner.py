@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,9 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.models.classifier import SequenceClassifier
 from rlcore.models.forward import ActorCritic
+from rlcore.models.model_files import file_layout, read_model, write_model
 from rlcore.models.peft.adapters import find_adapters
-from rlcore.models.save_load import export_policy, load_policy, save_policy, save_start
-from rlcore.models.shards import Shards
+from rlcore.models.peft.layers import merged_weights
+from rlcore.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
+from rlcore.models.shards import Shards, TensorStream
 from rlcore.protocols import Learner
 
 M = TypeVar("M", ActorCritic, SequenceClassifier)
@@ -39,6 +41,7 @@ class ModelLearner(Generic[M]):
         self.module: M = module
         self.trained: M = module
         self._shards: tuple[Shards, ...] = ()
+        self._stream: TensorStream | None = None
         self.tokenizer, self.max_length, self.version = tokenizer, max_length, 0
         self._forward: Callable[..., Any] = module
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -85,28 +88,66 @@ class ModelLearner(Generic[M]):
             shards.drop()
 
     @contextmanager
-    def gathered(self, *, here: bool) -> Iterator[None]:
-        """Complete the weights inside the context on the processes that pass `here`; collective.
+    def streaming(self, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False) -> Iterator[TensorStream]:
+        """Let the processes that pass `here` write the weights inside the context; collective.
 
-        They lie in the memory of the CPU, unless they were complete before.
+        They call `save_pretrained`, or `export` where `merged` is true, inside `TensorStream.finishing`. The others
+        join in streaming the tensors.
+
+        Args:
+            further: parts of other tensors that are written afterwards, with `TensorStream.take`.
+            here: whether this process writes.
+            merged: complete the whole model in the CPU's memory, if it has an adapter that `export` merges.
         """
+        parts: list[Tensor] = []
         with ExitStack() as stack:
             for shards in self._shards[:1]:
-                stack.enter_context(shards.gathered(here=here))
-            yield
+                stack.enter_context(shards.emptied())
+                if not shards.is_whole:
+                    is_streamed = self._layout(shards) is not None and not (merged and self.saves_part)
+                    stack.enter_context(nullcontext() if is_streamed else shards.gathered(here=here))
+                    parts += [part for _, part in shards.named_parts(self._saved_names(shards))] if is_streamed else []
+            stream = TensorStream([*parts, *further], *(shards.cut.join for shards in self._shards[:1]))
+            if not here:
+                stream.finish()
+            self._stream = stream if parts else None
+            try:
+                yield stream
+            finally:
+                self._stream = None
+
+    def _layout(self, shards: Shards) -> dict[str, Tensor] | None:
+        """Return the layout of the model's file; None if it cannot be written one tensor at a time."""
+        if self.saves_part:
+            return {}
+        shapes = shards.shapes
+        return file_layout(self.model, {id(each): shapes[name] for name, each in self.module.named_parameters()})
+
+    def _saved_names(self, shards: Shards) -> set[str]:
+        """Return the names of the parameters that `save_pretrained` writes."""
+        adapters = find_adapters(self.model)
+        if adapters is None:
+            return set(shards.shapes)
+        saved = adapters.saved_parameters()
+        own = {id(each) for each in self.model.parameters()}
+        return {name for name, each in self.module.named_parameters() if id(each) in saved or id(each) not in own}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and value of every weight of the model as `transformers` names them, one at a time.
 
-        Every process iterates to the end, because divided weights are gathered one after another. Tied weights are
-        yielded once. This is what samplers in other processes load.
+        They are those that `export` writes: adapters are merged, one layer at a time, tied weights are yielded once,
+        and heads are left out. Every process iterates to the end, because divided weights are gathered one after
+        another. This is what samplers in other processes load.
         """
-        if not self._shards:
-            yield from ((name, weight.detach()) for name, weight in self.model.named_parameters())
-            return
-        for name, weight in self._shards[0].stream():
-            if name.startswith("model."):
-                yield name.removeprefix("model."), weight
+        own = {id(each): name for name, each in self.model.named_parameters()}
+        by_name = dict(self.module.named_parameters())
+        values = ((name, weight.detach()) for name, weight in by_name.items())
+        stream = self._shards[0].stream() if self._shards else values
+        weights = ((by_name[name], each) for name, each in stream if id(by_name[name]) in own)
+        if self.saves_part:
+            yield from merged_weights(self.model, weights)
+        else:
+            yield from ((own[id(parameter)], each) for parameter, each in weights)
 
     def parts(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of every weight of `module` and what this process keeps of it."""
@@ -121,7 +162,28 @@ class ModelLearner(Generic[M]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Write model, tokenizer and heads; for a model with an adapter only the adapter, in the format of `peft`."""
-        save_policy(folder, self.module, self.tokenizer)
+        if self._stream is None:
+            save_policy(folder, self.module, self.tokenizer)
+            return
+        weights = self._streamed(self._shards[0], self._stream)
+        if self.saves_part:
+            for _ in weights:
+                pass
+
+        def write(place: Path, model: PreTrainedModel) -> None:
+            write_model(place, model, self._layout(self._shards[0]) or {}, weights)
+
+        save_policy(folder, self.module, self.tokenizer, save_model=write)
+
+    def _streamed(self, shards: Shards, stream: TensorStream) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter of the model and its whole value; complete the heads and adapters."""
+        by_name, own = dict(self.module.named_parameters()), {id(each) for each in self.model.parameters()}
+        for name, part in shards.named_parts(self._saved_names(shards)):
+            whole = stream.take(part)
+            if id(by_name[name]) in own and not self.saves_part:
+                yield by_name[name], whole
+            else:
+                shards.complete(name, whole)
 
     def load_pretrained(self, folder: Path) -> None:
         """Load the weights of model and heads from a folder that `save_pretrained` wrote.
@@ -129,14 +191,42 @@ class ModelLearner(Generic[M]):
         Raises:
             CheckpointError: the folder cannot be read, or contains another model or other heads.
         """
-        self.gather()
-        load_policy(folder, self.module)
-        for shards in self._shards[:1]:
-            shards.scatter()
+        layout = self._layout(self._shards[0]) if self._shards else None
+        if layout:
+            self._load_parts(folder, self._shards[0], layout)
+        else:
+            self.gather()
+            load_policy(folder, self.module)
+            for shards in self._shards[:1]:
+                shards.scatter()
         self.version += 1
+
+    def _load_parts(self, folder: Path, shards: Shards, layout: dict[str, Tensor]) -> None:
+        """Load this process's parts of the model's weights, one tensor at a time, and the whole heads."""
+        own = {id(each) for each in self.model.parameters()}
+        by_name = dict(self.module.named_parameters())
+        heads = shards.named_parts({name for name, each in by_name.items() if id(each) not in own})
+        shards.drop()
+        parts = {id(by_name[name]): part for name, part in shards.named_parts(by_name)}
+        with shards.emptied(), torch.no_grad():
+            for name, part in heads:
+                shards.complete(name, shards.cut.join(part))
+            found = read_heads(folder, self.module)
+            for parameter, saved in read_model(folder, self.model, layout):
+                if id(parameter) in parts:
+                    shards.load(parts[id(parameter)], saved)
+                else:
+                    parameter.copy_(saved[...])  # a buffer
+            for weight, value in found:
+                weight.copy_(value)
+            for name, part in heads:
+                shards.load(part, by_name[name])
 
     def export(self, folder: Path) -> None:
         """Write a model that plain `transformers` loads; an adapter is merged, and also saved in `adapter/`."""
+        if not self.saves_part:
+            self.save_pretrained(folder)
+            return
         export_policy(folder, self.module, self.tokenizer)
 
     @property
@@ -165,9 +255,13 @@ def gather_weights(learner: Learner) -> None:
         learner.gather()
 
 
-def gathered_on(learner: Learner, *, here: bool) -> AbstractContextManager[None]:
-    """Return a context in which the weights of a learner are complete on the processes that pass `here`."""
-    return learner.gathered(here=here) if isinstance(learner, ModelLearner) else nullcontext()
+def streaming(
+    learner: Learner, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False
+) -> AbstractContextManager[TensorStream]:
+    """Return the context `ModelLearner.streaming` of a learner; nothing of other learners is divided."""
+    if isinstance(learner, ModelLearner):
+        return learner.streaming(further, here=here, merged=merged)
+    return nullcontext(TensorStream(()))
 
 
 def local_weights(learner: Learner) -> Iterator[tuple[str, Tensor]]:

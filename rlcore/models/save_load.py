@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,11 +39,24 @@ ADAPTER = "adapter"
 """Subfolder of a model's folder that holds its adapter."""
 
 
-def save_policy(folder: Path, module: Modelled, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the model (or, if it has an adapter, only the adapter), the tokenizer and the heads."""
+def save_policy(
+    folder: Path,
+    module: Modelled,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    save_model: Callable[[Path, PreTrainedModel], None] | None = None,
+) -> None:
+    """Write the model (or, if it has an adapter, only the adapter), the tokenizer and the heads.
+
+    Args:
+        folder: where to write.
+        module: the model and its heads.
+        tokenizer: the model's tokenizer.
+        save_model: writes the model in place of its own `save_pretrained`, before the heads are read.
+    """
     adapters = find_adapters(module.model)
     if adapters is None:
-        _save_model(folder, module.model)
+        (save_model or _save_model)(folder, module.model)
     else:
         adapters.save(folder)
     _save_beside(folder, module, tokenizer)
@@ -103,21 +117,30 @@ def load_policy(folder: Path, module: Modelled) -> None:
     Raises:
         CheckpointError: the folder cannot be read, or holds another model or other heads than `module`.
     """
+    adapters = find_adapters(module.model)
+    saved = _read_model(folder, module.model) if adapters is None else {}
+    heads = read_heads(folder, module)
+    if adapters is None:
+        module.model.load_state_dict(saved)
+    else:
+        adapters.load(folder)
+    for weight, value in heads:
+        weight.copy_(value)
+
+
+def read_heads(folder: Path, module: Modelled) -> list[tuple[Tensor, Tensor]]:
+    """Return each weight of the heads and its value in a folder that `save_policy` wrote.
+
+    Raises:
+        CheckpointError: they cannot be read, or are others than those of `module`.
+    """
     heads = head_weights(module)
     try:
         found = load_file(folder / HEADS_FILE) if (folder / HEADS_FILE).exists() else {}
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: the heads cannot be read: {error}") from error
-    adapters = find_adapters(module.model)
-    if adapters is None:
-        saved = _read_model(folder, module.model)
-        check_same_form(folder, "heads", heads, found)
-        module.model.load_state_dict(saved)
-    else:
-        check_same_form(folder, "heads", heads, found)
-        adapters.load(folder)
-    for name, weight in heads.items():
-        weight.copy_(found[name])
+    check_same_form(folder, "heads", heads, found)
+    return [(weight, found[name]) for name, weight in heads.items()]
 
 
 def load_start(folder: Path, model: PreTrainedModel) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import attrs
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 @attrs.frozen(eq=False)
@@ -17,10 +21,55 @@ class Cut:
     Attributes:
         join: returns the whole tensor of which this process keeps a part; collective.
         copy: `copy(part, whole)` overwrites this process's part of a tensor by that of another; not collective.
+        reads_rows: whether `copy` takes slices of a file too (`safetensors.safe_open`), of which it reads rows.
     """
 
     join: Callable[[Tensor], Tensor]
-    copy: Callable[[Tensor, Tensor], None]
+    copy: Callable[[Tensor, Any], None]
+    reads_rows: bool = False
+
+
+class TensorStream:
+    """Whole tensors that one process writes, assembled one after another from the parts of all processes.
+
+    Joining is collective, so every process joins the same parts in the same order: the process that writes calls
+    `take`, and `finish` when it has finished or failed; the others call `finish` alone. No process holds more than one
+    whole tensor.
+
+    Args:
+        parts: this process's parts of the tensors, in the order in which they are written.
+        join: returns the whole tensor of a part; collective.
+    """
+
+    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = Tensor.detach) -> None:
+        self._pending, self._join = deque(parts), join
+
+    def take(self, part: Tensor) -> Tensor:
+        """Return the whole tensor of a part; those that come before it in the order are left out.
+
+        Raises:
+            ValueError: the part is not among those that remain.
+        """
+        while self._pending:
+            each = self._pending.popleft()
+            whole = self._join(each)
+            if each is part:
+                return whole
+        raise ValueError(
+            f"a tensor of shape {list(part.shape)} is written out of the order in which tensors are joined"
+        )
+
+    def finish(self) -> None:
+        """Join the parts that remain."""
+        while self._pending:
+            self._join(self._pending.popleft())
+
+    def finishing(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns, and finish whether or not it raises."""
+        try:
+            return make()
+        finally:
+            self.finish()
 
 
 class Shards:
@@ -39,18 +88,21 @@ class Shards:
 
     Attributes:
         parts: see above.
+        cut: see above.
+        shapes: shapes of the whole parameters, by name.
         is_whole: whether the parameters are complete and equal to the parts, on every process.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], parts: list[Tensor], cut: Cut, *, stay: bool) -> None:
-        self.parts, self.is_whole = parts, True
-        self._parameters, self._cut, self._stay = dict(parameters), cut, stay
+        self.parts, self.is_whole, self.cut = parts, True, cut
+        self._parameters, self._stay = dict(parameters), stay
+        self.shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
     def stream(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and value of each whole tensor, one at a time; every process iterates to the end."""
         for (name, parameter), part in zip(self._parameters.items(), self.parts, strict=True):
-            yield name, parameter.detach() if self.is_whole else self._cut.join(part)
+            yield name, parameter.detach() if self.is_whole else self.cut.join(part)
 
     def gather(self) -> None:
         """Complete the parameters, unless they are; collective."""
@@ -60,19 +112,34 @@ class Shards:
             self._set(self._parameters[name], tensor)
         self.is_whole = True
 
+    def named_parts(self, names: Container[str]) -> list[tuple[str, Tensor]]:
+        """Return the parts of some of the parameters by name, in the order of all."""
+        return [(name, part) for name, part in zip(self._parameters, self.parts, strict=True) if name in names]
+
+    def complete(self, name: str, whole: Tensor) -> None:
+        """Complete one parameter until the next `drop` or the end of `emptied`, in the CPU's memory."""
+        self._set(self._parameters[name], whole if self._stay else whole.cpu())
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """Free at the end what `complete` has filled inside the context."""
+        try:
+            yield
+        finally:
+            if not self.is_whole:
+                self._empty()
+
     @contextmanager
     def gathered(self, *, here: bool) -> Iterator[None]:
         """Complete the parameters inside the context, in the CPU's memory, where `here` is true; collective."""
         if self.is_whole:
             yield
             return
-        try:
+        with self.emptied():
             for name, tensor in self.stream():
                 if here:
-                    self._set(self._parameters[name], tensor if self._stay else tensor.cpu())
+                    self.complete(name, tensor)
             yield
-        finally:
-            self._empty()
 
     def drop(self) -> None:
         """Free the memory of the whole weights."""
@@ -84,7 +151,12 @@ class Shards:
     def scatter(self) -> None:
         """Overwrite the parts by the parameters, which have been changed in the same way on every process."""
         for parameter, part in zip(self._parameters.values(), self.parts, strict=True):
-            self._cut.copy(part, parameter)
+            self.cut.copy(part, parameter)
+
+    @torch.no_grad()
+    def load(self, part: Tensor, saved: Any) -> None:
+        """Overwrite a part by a whole tensor, or by rows of a slice of a file that contains it."""
+        self.cut.copy(part, saved if self.cut.reads_rows else saved[...])
 
     def _set(self, parameter: nn.Parameter, tensor: Tensor) -> None:
         if self._stay:

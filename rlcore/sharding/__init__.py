@@ -59,7 +59,10 @@ class Sharding(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer, with whole tensors on rank 0 and none elsewhere; collective."""
+        """Return the state of the optimizer; collective.
+
+        Tensors are whole on rank 0, or divided ones (`DTensor`), which are made whole while they are written.
+        """
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -22,7 +22,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
 
 from rlcore.errors import ConfigError, ModelError, RanksError
 from rlcore.models.learner import ModelLearner
@@ -58,7 +57,7 @@ class FullySharded:
         )  # fmt: skip
         self._mesh = _mesh(ranks, within_node=within_node)
         self._placements: list[Placement] = [Replicate()] * (self._mesh.ndim - 1) + [Shard(0)]
-        self._cut = Cut(self._join, self._copy)
+        self._cut = Cut(self._join, self._copy, reads_rows=True)
 
     def cut(self, policy: Learner) -> list[nn.Parameter]:
         """Copy the module of `policy`, cut the copy, and return its parts that train.
@@ -122,18 +121,8 @@ class FullySharded:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer with whole tensors, one gathered at a time, in the memory of rank 0's CPU.
-
-        Other ranks return empty tensors in their place.
-        """
-
-        def whole(value: Any) -> Any:
-            if not isinstance(value, DTensor):
-                return value
-            joined = self._join(value)
-            return joined.cpu() if self.ranks.is_main else torch.empty(0, dtype=joined.dtype)
-
-        state: dict[str, Any] = tree_map(whole, self.optimizer.state_dict())
+        """Return the state of the optimizer, with this process's parts of its tensors."""
+        state: dict[str, Any] = self.optimizer.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -202,9 +191,14 @@ class FullySharded:
         part = distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None)
         return part.cpu() if isinstance(self._offload, CPUOffloadPolicy) else part
 
-    def _copy(self, part: Tensor, whole: Tensor) -> None:
-        if isinstance(part, DTensor):
-            part.to_local().copy_(_local(self._part(whole)))
+    def _copy(self, part: Tensor, whole: Any) -> None:
+        """Overwrite a part by rows of a whole tensor, or of a slice of a file that contains it."""
+        own = _local(part)
+        first = (
+            0 if own is part else self._mesh.get_local_rank("shard") * -(-part.shape[0] // self._mesh["shard"].size())
+        )
+        if own.numel():
+            own.copy_(whole[first : first + own.shape[0]])
 
 
 def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:

@@ -16,6 +16,7 @@ from rlcore.config.structure import structure_valid
 from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.logging import check_environment
+from rlcore.models.learner import streaming
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
@@ -72,11 +73,17 @@ class Result:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model, tokenizer and a model card into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
-        If several processes call this, rank 0 writes.
+        If several processes call this, rank 0 writes; all must call it if the model is divided (`run.shard`).
         """
-        if self.run.ranks.is_main:
+        ranks = self.run.ranks
+
+        def save() -> None:
             self.policy.export(Path(folder))
             write_card(self.run, Path(folder))
+
+        with streaming(self.policy, here=ranks.is_main, merged=True) as stream:
+            if ranks.is_main:
+                stream.finishing(save)
 
     def push_to_hub(
         self, repo: str, *, private: bool | None = None, token: str | None = None, revision: str | None = None

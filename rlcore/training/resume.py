@@ -13,10 +13,10 @@ from rlcore.checkpoints.manifest import FILE_NAME, read_manifest
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import io_failure, load_state, save_state
+from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.learner import gathered_on, local_weights
+from rlcore.models.learner import local_weights, streaming
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.settings import to_record
@@ -106,7 +106,7 @@ class Saver:
 
         def fill(folder: Path) -> None:
             trainer.policy().save_pretrained(folder / "model")
-            save_state(folder / "trainer.safetensors", state)
+            save_state(folder / "trainer.safetensors", state, whole=stream.take)
             save_state(folder / "rng.safetensors", {"ranks": rng})
             RunDir(run.dir).sync_logs()
 
@@ -119,8 +119,8 @@ class Saver:
             except CheckpointError as error:
                 return error
 
-        with gathered_on(trainer.policy(), here=run.ranks.is_main):
-            outcome = run.ranks.on_main(write)
+        with streaming(trainer.policy(), divided_tensors(own), here=run.ranks.is_main) as stream:
+            outcome = run.ranks.on_main(lambda: stream.finishing(write))
         if isinstance(outcome, CheckpointError):
             raise outcome
         self.saved_at = run.step
@@ -178,8 +178,9 @@ class Saver:
             trainer.policy().export(folder)
             write_card(self.run, folder)
 
-        with gathered_on(trainer.policy(), here=self.run.ranks.is_main):
-            self.run.ranks.on_main(lambda: save_beside(save, self.run.dir / "model"))
+        ranks, place = self.run.ranks, self.run.dir / "model"
+        with streaming(trainer.policy(), here=ranks.is_main, merged=True) as stream:
+            ranks.on_main(lambda: stream.finishing(lambda: save_beside(save, place)))
 
 
 def start_checksum(folder: Path) -> str | None:

@@ -1,10 +1,12 @@
 """Trainings with divided weights: e2e_shards.py NAME,NAME,... ROOT RUN CHANGES_AS_JSON; each runs in RUN-NAME.
 
-With `hold` as NAME, each rank writes what it keeps to ROOT/held-RANK.json instead.
+With `hold` as NAME, each rank writes what it keeps to ROOT/held-RANK.json instead; with `stream`, they write files
+together.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -13,11 +15,14 @@ from typing import Any
 
 import torch
 from e2e_scenarios import COMMON, GRPO, PPO, SFT, WORDS
+from safetensors.torch import save_file
 from transformers.optimization import Adafactor
 
 import rlcore
+from rlcore.checkpoints.state import divided_tensors, save_state
 from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
+from rlcore.models.learner import streaming
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding import choose_sharding
 from rlcore.sharding.fsdp import FullySharded
@@ -107,6 +112,39 @@ def hold(root: Path) -> None:
     parts.run.ranks.wait()
 
 
+def stream(root: Path) -> None:
+    """Write weights, checkpoint and export of runs after a step; what rank 0 then has of the module is its heads."""
+    for name, (data, options) in {"ppo": RUNS["ppo"], "lora": RUNS["ppo_lora"]}.items():
+        settings = {"trainer": data["trainer"], "loggers": [], "model": options, "gen": {"max_new_tokens": 3}}
+        config = structure(
+            TrainConfig, merge(settings, {"run": {"root": str(root), "name": f"run-{name}", "shard": "fsdp"}})
+        )
+        inputs = Inputs(
+            model=make_llama(), tokenizer=make_tokenizer(), prompts=data["prompts"], reward_fn=data["reward_fn"]
+        )
+        parts = assemble(config, inputs, "test")
+        trainer: Any = parts.trainer
+        next(iter(trainer.steps()))
+        policy, ranks = trainer.policy(), parts.run.ranks
+        weights = {each: value.cpu().clone() for each, value in policy.weights()}
+        if ranks.is_main:
+            save_file(weights, root / f"{name}-weights.safetensors")
+        state = trainer.state_dict()
+        with streaming(policy, divided_tensors(state), here=ranks.is_main) as whole:
+            write = functools.partial(write_all, root / name, policy, state, whole)
+            ranks.on_main(functools.partial(whole.finishing, write))
+        with streaming(policy, here=ranks.is_main, merged=True) as whole:
+            export = functools.partial(policy.export, root / f"{name}-export")
+            ranks.on_main(functools.partial(whole.finishing, export))
+
+
+def write_all(folder: Path, policy: Any, state: dict[str, Any], whole: Any) -> None:
+    policy.save_pretrained(folder)
+    save_state(folder / "state", state, whole=whole.take)
+    held = sum(weight.numel() for weight in policy.model.parameters())
+    (folder / "held.json").write_text(json.dumps(held))
+
+
 def refusal(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -120,6 +158,9 @@ if __name__ == "__main__":
     names, root, run, changes = sys.argv[1:]
     if names == "hold":
         hold(Path(root))
+        sys.exit()
+    if names == "stream":
+        stream(Path(root))
         sys.exit()
     for each in names.split(","):
         train(each, Path(root), run, json.loads(changes))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from e2e_processes import lines, newest_checkpoint, run_ranks
 from safetensors.torch import load_file
 from warm_python import WarmPython
@@ -60,6 +61,29 @@ def test_each_of_two_ranks_keeps_half_of_the_weights_and_moments(train_on: Calla
         assert "SFTTrainer is no model of `transformers`" in stranger
         assert "run.offload: needs run.shard=fsdp" in offload
         assert "Adafactor needs whole weights and gradients" in optimizer
+
+
+@pytest.mark.slow
+def test_files_and_weights_are_written_without_a_whole_model_on_any_rank(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    train_on(2, "stream", "streamed")
+    for name in ("ppo", "lora"):
+        weights = load_file(tmp_path / f"{name}-weights.safetensors")
+        exported = load_file(tmp_path / f"{name}-export" / "model.safetensors")
+        assert weights.keys() == exported.keys() == make_llama().state_dict().keys()
+        assert all(torch.equal(weights[each], exported[each]) for each in weights)
+        assert len(load_file(tmp_path / name / "heads.safetensors")) == 4
+    saved = load_file(tmp_path / "ppo" / "model.safetensors")
+    exported = load_file(tmp_path / "ppo-export" / "model.safetensors")
+    assert all(torch.equal(saved[each], exported[each]) for each in saved)
+    adapter = load_file(tmp_path / "lora" / "adapter_model.safetensors")
+    held = [json.loads((tmp_path / name / "held.json").read_text()) for name in ("ppo", "lora")]
+    assert held == [0, sum(weight.numel() for weight in adapter.values())]
+    moments = load_file(tmp_path / "ppo" / "state")
+    assert sum(each.numel() for key, each in moments.items() if "exp_avg_sq" in key) == sum(
+        weight.numel() for weight in (*saved.values(), *load_file(tmp_path / "ppo" / "heads.safetensors").values())
+    )
 
 
 @pytest.mark.slow

@@ -99,6 +99,18 @@ class Adapters:
         found = get_peft_model_state_dict(self.model, adapter_name=self.name, save_embedding_layers=False)
         return cast("dict[str, Tensor]", found)
 
+    def saved_parameters(self) -> set[int]:
+        """Return the identities of the parameters that `weights` contains, or of all where it computes them."""
+        from peft import get_peft_model_state_dict
+
+        state = self.model.state_dict(keep_vars=True)
+        found = get_peft_model_state_dict(
+            self.model, state_dict=dict(state), adapter_name=self.name, save_embedding_layers=False
+        )
+        own = {id(weight) for weight in state.values()}
+        saved = {id(weight) for weight in found.values()}
+        return saved if own.issuperset(saved) else own
+
     def save(self, folder: Path) -> None:
         """Write the adapter in peft's format, so that peft can load it onto its base model."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -227,3 +227,19 @@ def test_no_more_than_one_copy_is_made_to_merge(tmp_path: Path, monkeypatch: pyt
     assert all(tensor.device.type == "cpu" for tensor in copied)
     assert vocabulary_size(policy.model) == 32
     assert isinstance(policy.reference, Adapters)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("options", [{}, {"use_dora": True, "modules_to_save": ["lm_head"]}])
+def test_weights_for_other_samplers_are_those_that_an_export_contains(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    policy = build(family, lora(family, **options))
+    step(policy)
+    before = {name: each.clone() for name, each in weights(policy.module).items()}
+    policy.export(tmp_path)
+    exported = load_file(tmp_path / "model.safetensors")
+    assert_equal(
+        dict(policy.weights()), {name: exported[name] for name in exported if name != "final_logits_bias"}
+    )  # a buffer
+    assert_equal(weights(policy.module), before)

@@ -1,0 +1,77 @@
+"""Write a safetensors file one tensor at a time, so that its tensors need not be in memory together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+
+class TensorFile:
+    """A safetensors file whose tensors are written in any order, each once, in the block of a `with` statement.
+
+    Args:
+        path: the file; one that exists is replaced.
+        layout: name → a tensor of the shape and dtype that will be written; its values are not read.
+        metadata: the file's metadata.
+    """
+
+    def __init__(self, path: Path, layout: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        header: dict[str, object] = {"__metadata__": dict(metadata)}
+        self._offsets: dict[str, int] = {}
+        self._layout, end = layout, 0
+        # Tensors of large numbers first, as safetensors orders them, so that each is aligned in the file.
+        for name in sorted(layout, key=lambda each: (-layout[each].dtype.itemsize, each)):
+            like, self._offsets[name] = layout[name], end
+            end += like.numel() * like.dtype.itemsize
+            header[name] = {
+                "dtype": _dtype_name(like.dtype), "shape": list(like.shape),
+                "data_offsets": [self._offsets[name], end],
+            }  # fmt: skip
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        self._data = 8 + len(text)
+        self._file = path.open("wb")
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.truncate(self._data + end)
+
+    def write(self, name: str, tensor: Tensor) -> None:
+        """Write the values of a tensor.
+
+        Raises:
+            ValueError: the tensor has another shape or dtype than in the layout, or was written before.
+            OSError: the file cannot be written.
+        """
+        like = self._layout[name]
+        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
+            raise ValueError(
+                f"{self._file.name}: {name} is {tensor.dtype} {list(tensor.shape)}, not {like.dtype} {list(like.shape)}"
+            )
+        if name not in self._offsets:
+            raise ValueError(f"{self._file.name}: {name} was written before")
+        self._file.seek(self._data + self._offsets.pop(name))
+        self._file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Close the file.
+
+        Raises:
+            ValueError: tensors of the layout were not written, and nothing else failed.
+        """
+        self._file.close()
+        if self._offsets and kind is None:
+            raise ValueError(f"{self._file.name}: not written: {', '.join(sorted(self._offsets)[:5])}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in headers of safetensors."""
+    content = save({"t": torch.empty(0, dtype=dtype)})
+    return str(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["t"]["dtype"])
