@@ -11,7 +11,7 @@ PEERS := .venv-peers
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all lint types bench bench-compare bench-peers docs site wheels clean
+.PHONY: quickstart test test-all lint types bench bench-against bench-compare bench-peers docs site wheels clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python docs/examples/randomwalks.py
@@ -38,6 +38,9 @@ types: $(INSTALLED)
 
 bench: $(INSTALLED) $(PEERS)/.installed
 	$(BIN)/python tests/benchmarks/suite.py $(ARGS)
+
+bench-against: $(INSTALLED)
+	$(BIN)/rlcore bench --against $(or $(REF),$(error name a version: make bench-against REF=main)) $(ARGS)
 
 bench-compare: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/bench_compare.py $(A) $(B)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -57,16 +57,26 @@ def html_page(runs: Sequence[RunRecord], *, stamp: str | None = None) -> str:
         runs: the runs.
         stamp: as in `page_data`; the page then asks the server that it came from for newer data. None: it is a file.
     """
-    live = stamp is not None
+    title = ", ".join(visible(run.name) for run in runs[:3]) + (", …" if len(runs) > 3 else "")
+    return fill_page(page_data(runs, stamp=stamp or ""), title=title, live=stamp is not None)
+
+
+def fill_page(data: Mapping[str, Any], *, title: str, live: bool = False) -> str:
+    """Return a page that shows data of the form of `page_data`.
+
+    Args:
+        data: what it shows.
+        title: its title in the browser, after `rlcore:`.
+        live: whether it asks the server that it came from for newer data.
+    """
     library, script, style = _assets()
     policy = (
         f"default-src 'none'; script-src {_hash(library)} {_hash(script)}; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src '{'self' if live else 'none'}'; base-uri 'none'; form-action 'none'"
     )
-    title = ", ".join(visible(run.name) for run in runs[:3]) + (", …" if len(runs) > 3 else "")
     return _PAGE.format(
         policy=policy, title=_escape(f"rlcore: {title}"), style=style, live=' data-live="data.json"' if live else "",
-        data=to_script(page_data(runs, stamp=stamp or "")), library=library, script=script,
+        data=to_script(data), library=library, script=script,
     )  # fmt: skip
 
 

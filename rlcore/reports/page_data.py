@@ -42,7 +42,7 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
         "written": datetime.now().astimezone().isoformat(sep=" ", timespec="minutes"),
         "runs": [_run(run, _place(run, kinds)) for run in runs],
         "variants": [{"label": visible(kind.label), "runs": len(kind.runs)} for kind in kinds],
-        "groups": _groups(kinds),
+        "groups": curve_groups(kinds),
         "verdicts": [[attrs.asdict(verdict) for verdict in verdicts(run.metrics)] for run in runs],
         "samples": [_samples(run) for run in runs],
         "options": [_option(row) for row in options],
@@ -72,7 +72,8 @@ def _run(run: RunRecord, variant: int) -> dict[str, Any]:
     }
 
 
-def _groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
+def curve_groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
+    """Return the charts of every group of metrics, with the curves of each variant; seeds are one band."""
     names = {name for kind in kinds for run in kind.runs for name in run.metrics}
     num_points = max(100, min(MAX_POINTS, MAX_POINTS_IN_ALL // max(1, len(names) * len(kinds))))
     groups = []
@@ -105,10 +106,11 @@ def _points(series: Series) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    return [_rounded(value) for value in values.tolist()]
+    return [rounded(value) for value in values.tolist()]
 
 
-def _rounded(value: float) -> float | None:
+def rounded(value: float) -> float | None:
+    """Return a number as the page shows it; None for one that JSON cannot represent."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
@@ -127,7 +129,7 @@ def _samples(run: RunRecord) -> dict[str, Any]:
 
 
 def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
-    return {name: _rounded(float(value)) if abs(value) < 1e300 else None for name, value in numbers.items()}
+    return {name: rounded(float(value)) if abs(value) < 1e300 else None for name, value in numbers.items()}
 
 
 def _option(row: OptionRow) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _ends(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     ends = [last_values(run.metrics) for run in runs]
     names = dict.fromkeys(name for values in ends for name in values)
     return [
-        {"name": visible(name), "values": [_rounded(values[name]) if name in values else None for values in ends]}
+        {"name": visible(name), "values": [rounded(values[name]) if name in values else None for values in ends]}
         for name in names
     ]
 
@@ -154,5 +156,5 @@ def _differences(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
 
 
 def _difference(each: Difference) -> dict[str, Any]:
-    numbers = {name: _rounded(getattr(each, name)) for name in ("a", "b", "mean", "half_width")}
+    numbers = {name: rounded(getattr(each, name)) for name in ("a", "b", "mean", "half_width")}
     return {**attrs.asdict(each), **numbers, "name": visible(each.name), "verdict": each.verdict}

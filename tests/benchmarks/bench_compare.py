@@ -14,10 +14,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from duel import Figures
 from rich.console import Console
 from rich.table import Table
 from tables import number, ranged
+
+from rlcore_bench.duel import Figures
 
 
 def rows(first: Figures, second: Figures) -> Iterator[tuple[str, str, Figures | None, Figures | None]]:

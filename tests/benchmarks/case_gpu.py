@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel, Unavailable
+from requirement import Unavailable
+
+from rlcore_bench.duel import Duel
 
 TITLE = "on a CUDA device: sampling with recorded steps, without, and by generate; a training step, packed and padded"
 WORKS = {"batch 16": ["--batch", "16"], "batch 128": ["--batch", "128"], "batch 128, 8 samples a prompt": [

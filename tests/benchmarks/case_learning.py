@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "PPO on random walks: CPU s until the mean optimality of three rounds reaches .95, and the end; a seed a repeat"
 GRAPHS = (1000, 9, 13)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "log-probs at vocabulary 50,000, GPT-2 of 4 layers, 128 wide, 32 x 256 tokens, against log-softmax and gather"
 

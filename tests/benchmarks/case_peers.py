@@ -5,9 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from duel import Duel, Unavailable
 from peers import MEMORY, MEMORY_GOALS, peers_python
+from requirement import Unavailable
 from texts import data_folder
+
+from rlcore_bench.duel import Duel
 
 TITLE = (
     "CPU seconds per iteration, GRPO through rlcore against TRL's, and PPO against TRL's RLOO (which has no value "

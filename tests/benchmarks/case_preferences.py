@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
 from peers import MEMORY, MEMORY_GOALS, peers_python
 from texts import data_folder
+
+from rlcore_bench.duel import Duel
 
 TITLE = (
     "DPO and reward training on film reviews, a GPT-2 4x256, batches of 32 pairs, tokens a CPU second, against TRL's"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "score and backward pass of 8 samples of each of 4 prompts of 160 tokens, GPT-2 of 4 layers, 256 wide"
 

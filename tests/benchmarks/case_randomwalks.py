@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "PPO on random walks, seconds per iteration, against a loop by hand"
 FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "Sampling, real tokens a CPU second, against transformers' generate"
 Shape = tuple[str, int, int, tuple[int, int], int, str]

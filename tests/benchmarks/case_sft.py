@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
 from texts import data_folder
+
+from rlcore_bench.duel import Duel
 
 TITLE = "fine-tuning a GPT-2 4x256 (vocabulary 5,000), batches of 32, tokens a second, against transformers.Trainer"
 NAMES = {"reviews": "film reviews", "gsm8k": "GSM8K"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel, Unavailable
 from peers import peers_python
+from requirement import Unavailable
+
+from rlcore_bench.duel import Duel
 
 TITLE = "start-up in fresh processes, against TRL's command line"
 HELP, IMPORT = ["trl", "--help"], ["python", "-c", "import rlcore"]

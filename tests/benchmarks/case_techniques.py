@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "One technique at a time: with it, and without"
 ITERATION: dict[str, Any] = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}

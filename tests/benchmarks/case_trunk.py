@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "PPO with 2 layers unfrozen, frozen layers run once a round against in every pass, seconds per iteration"
 FIGURES = {"figure": "s_per_iteration", "cpu_figure": "cpu_s_per_iteration"}

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from duel import HERE, Unavailable
+from requirement import HERE, Unavailable
 
 DEFAULT = HERE.parents[1] / ".venv-peers" / "bin" / "python"
 MEMORY: dict[str, Literal["more", "less"]] = {"peak_rss_mb": "less", "peak_above_imports_mb": "less"}

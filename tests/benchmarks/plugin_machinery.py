@@ -23,12 +23,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pluggy
-from duel import run_python
 from rich.console import Console
 from rich.table import Table
 
 from rlcore import hookspecs
 from rlcore.plugins.observers import Observers
+from rlcore_bench.duel import run_python
 
 HERE = Path(__file__).resolve().parent
 NUM_DISTS, NUM_PLUGINS, IMPLEMENTERS = 100, 10, 5
@@ -159,9 +159,9 @@ def measure_iteration(base: str, iterations: int) -> dict[str, float]:
 def run_iteration(*, tiny: bool, iterations: int) -> dict[str, float]:
     """Call `measure_iteration` in its own process, on the benchmark's model or on a tiny model."""
     with TemporaryDirectory() as folder:
-        run_python(str(HERE / "hand_ppo.py"), "base", f"{folder}/base", *(["--tiny"] if tiny else []))
+        run_python("hand_ppo.py", "base", f"{folder}/base", *(["--tiny"] if tiny else []), scripts=HERE)
         measured: dict[str, float] = json.loads(
-            run_python(str(HERE / "plugin_machinery.py"), "--iteration", f"{folder}/base", str(iterations))
+            run_python("plugin_machinery.py", "--iteration", f"{folder}/base", str(iterations), scripts=HERE)
         )
     return measured
 

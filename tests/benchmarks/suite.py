@@ -2,8 +2,16 @@
 
     python suite.py [--case NAME ...] [--only TEXT] [--quick] [--repeats 5] [--json FILE] [--list]
 
-duel.py defines cases and duels. A failing program is reported and the others continue; the exit code is then 1. A
-missed goal is reported like any other figure and does not affect the exit code.
+A case is a module `case_<name>.py` beside this one with `TITLE: str` and
+
+    def duels(folder: Path, quick: bool) -> list[Duel]
+
+`folder` is a scratch folder for the whole benchmark run, `quick` requests less work. Listing duels (rlcore_bench.duel)
+must be cheap, so anything that has to be made first (a model, a tokenizer) is a `prepare` script. A case that lacks a
+requirement raises `Unavailable`. Programs are scripts of this folder; `figures.usage()` measures their resources.
+
+A failing program is reported and the others continue; the exit code is then 1. A missed goal is reported like any
+other figure and does not affect the exit code.
 """
 
 from __future__ import annotations
@@ -22,9 +30,11 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
-from duel import HERE, Duel, Figures, RunFailed, Unavailable, measure, run_python
+from requirement import HERE, Unavailable
 from rich.console import Console
 from tables import case_table
+
+from rlcore_bench.duel import Duel, Figures, RunFailed, measure, run_python
 
 PREFIX = "case_"
 
@@ -119,9 +129,9 @@ class Sitting:
             for argv in map(tuple, duel.prepare):
                 if argv not in self._prepared:
                     self._tell(f"making ready: {argv[0]}")
-                    run_python(*argv, environment=duel.environment, cwd=folder)
+                    run_python(*argv, scripts=HERE, environment=duel.environment, cwd=folder)
                     self._prepared.add(argv)
-            return measure(duel, folder, repeats=self.repeats, told=self._tell)
+            return measure(duel, folder, scripts=HERE, repeats=self.repeats, told=self._tell)
         except RunFailed as failure:
             self.failures += 1
             self.console.print(f"{duel.name}: {failure}", style="red", markup=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from duel import Figures
 from rich.table import Table
+
+from rlcore_bench.duel import Figures
 
 NEVER = "never"
 VERDICTS = {True: "yes", False: "no", None: ""}

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duel
 import pytest
-from duel import Duel, RunFailed, measure, spread, summarise
 from tables import case_table
+
+from rlcore_bench.duel import Duel, RunFailed, measure, spread, summarise
 
 PROGRAM = """
 import json, sys, os
@@ -23,9 +23,8 @@ print(json.dumps({"speed": speed * (repeat + 1), "threads": os.environ["OMP_NUM_
 
 
 @pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look up scripts in a temporary folder."""
-    monkeypatch.setattr(duel, "HERE", tmp_path)
+def scripts(tmp_path: Path) -> Path:
+    """Write programs to a temporary folder."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("import sys; sys.exit('no such thing as a snark')")
     (tmp_path / "silent.py").write_text("print('all went well')")
@@ -110,7 +109,7 @@ def test_two_programs_run_in_turn_with_one_thread_and_every_second_pair_the_othe
     ours, theirs = (["program.py", name, "{repeat}", speed] for name, speed in (("a", "6"), ("b", "2")))
     told: list[str] = []
     fight = Duel("d", ours, theirs, figure="speed", better="more", goal=2.5, environment={"COLOUR": "blue"})
-    result = measure(fight, scripts, repeats=3, told=told.append)
+    result = measure(fight, scripts, scripts=scripts, repeats=3, told=told.append)
     assert (scripts / "order.txt").read_text().split() == ["a0", "b0", "b1", "a1", "a2", "b2"]
     assert result["ratio"] == {"median": 3.0, "min": 3.0, "max": 3.0}
     assert result["reached"] is True
@@ -122,7 +121,7 @@ def test_two_programs_run_in_turn_with_one_thread_and_every_second_pair_the_othe
 
 
 def test_a_program_may_stand_alone(scripts: Path) -> None:
-    result = measure(Duel("d", ["program.py", "a", "0", "6"], figure="speed"), scripts, repeats=1)
+    result = measure(Duel("d", ["program.py", "a", "0", "6"], figure="speed"), scripts, scripts=scripts, repeats=1)
     assert result["ours"]["median"] == 6.0
     assert "theirs" not in result
     assert result["reached"] is None
@@ -133,5 +132,5 @@ def test_a_program_may_stand_alone(scripts: Path) -> None:
 ])  # fmt: skip
 def test_a_program_that_fails_or_says_nothing_of_use_is_named(scripts: Path, script: str, said: str) -> None:
     with pytest.raises(RunFailed, match=said) as failure:
-        measure(Duel("d", [script, "a", "0", "1"], figure="height"), scripts, repeats=1)
+        measure(Duel("d", [script, "a", "0", "1"], figure="height"), scripts, scripts=scripts, repeats=1)
     assert script in str(failure.value)

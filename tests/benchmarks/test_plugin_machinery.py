@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import plugin_machinery
-from duel import run_python
 from transformers import GPT2LMHeadModel
 from walks import model_config, tokenizer
+
+from rlcore_bench.duel import run_python
 
 
 def test_the_made_up_dists_are_listed_and_the_plugins_among_them_loaded(tmp_path: Path) -> None:
@@ -28,6 +29,8 @@ def test_every_listener_hears_every_call() -> None:
 def test_the_share_of_an_iteration_is_what_the_observers_took_of_it(tmp_path: Path) -> None:
     GPT2LMHeadModel(model_config(tiny=True)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    row = json.loads(run_python(plugin_machinery.__file__, "--iteration", str(tmp_path), "2"))
+    row = json.loads(
+        run_python("plugin_machinery.py", "--iteration", str(tmp_path), "2", scripts=plugin_machinery.HERE)
+    )
     assert 0 < row["observers_s"] < row["s_per_iteration"]
     assert row["share"] == row["observers_s"] / row["s_per_iteration"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import duel
 import pytest
 import texts
+from requirement import HERE
 from transformers import AutoTokenizer
+
+from rlcore_bench.duel import run_python
 
 
 def write_texts(folder: Path) -> None:
@@ -32,7 +34,9 @@ def test_a_short_run_reports_speed_and_memory(tmp_path: Path, trainer: str) -> N
     write_texts(tmp_path)
     model = str(tmp_path / "model")
     texts.make(model, tmp_path)
-    line = duel.run_python("train_preferences.py", model, str(tmp_path), trainer, "--steps", "1", "--precompute")
+    line = run_python(
+        "train_preferences.py", model, str(tmp_path), trainer, "--steps", "1", "--precompute", scripts=HERE
+    )
     found = json.loads(line)
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows = texts.read_preferences(tmp_path, 5)

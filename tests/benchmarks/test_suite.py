@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import duel
 import pytest
 import suite
-from duel import Duel, Unavailable
+from requirement import Unavailable
+
+from rlcore_bench.duel import Duel
 
 PROGRAM = "import json, sys; open('ran.txt', 'a').write(sys.argv[1] + ' '); print(json.dumps({'wall_s': 2.0}))"
 
@@ -24,14 +25,14 @@ def test_listing_a_case_runs_nothing_and_needs_nothing(name: str, tmp_path: Path
         pytest.skip(str(lacking))
     assert len({one.name for one in duels}) == len(duels)
     scripts = [argv[0] for one in duels for argv in (one.ours, one.theirs, *one.prepare) if argv]
-    assert all((duel.HERE / script).is_file() for script in scripts)
+    assert all((suite.HERE / script).is_file() for script in scripts)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
 def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
     """Replace the cases with three cases of the test."""
-    monkeypatch.setattr(duel, "HERE", tmp_path)
+    monkeypatch.setattr(suite, "HERE", tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "broken.py").write_text("raise SystemExit('broken on purpose')")

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from duel import HERE, Unavailable
+from requirement import HERE, Unavailable
 
 DATA = HERE.parents[2] / "shared" / "data"
 FILES = {"reviews": "rt_polarity.jsonl", "gsm8k": "gsm8k_train.jsonl"}

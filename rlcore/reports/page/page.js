@@ -271,15 +271,27 @@ function options() {
     control("show those at their defaults too", all)), body];
 }
 
+// ---- two versions of the code
+function bench() {
+  const { versions, method, measures, failures } = data.bench;
+  return [...versions.map((text, i) => make("div", {}, make("span", { className: "dot", style: `background:${colour(i)}` }), text)),
+    ...failures.map((text) => make("pre", { className: "note failure" }, text)),
+    table(["case", "measure", ...data.variants.map((each) => each.label), "change", "seeds", ""], measures.map((each) => [[
+      each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), make("b", {}, each.word)],
+    `measure ${each.word}`]), (i) => i > 1 && i < 6), make("p", { className: "hint" }, method)];
+}
+
 function build() {
-  const parts = [["health", "Health", health], ["curves", "Curves", curves]];
+  const parts = [["curves", "Curves", curves]];
+  if (data.runs.length) parts.unshift(["health", "Health", health]);
+  if (data.bench) parts.unshift(["bench", "Better, same or worse", bench]);
   if (data.runs.length > 1) parts.unshift(["comparison", "Comparison", comparison]);
   if (data.runs.some((run) => run.images.length)) parts.push(["images", "Images", images]);
-  parts.push(["texts", "Completions", texts], ["options", "Configuration", options]);
+  if (data.runs.length) parts.push(["texts", "Completions", texts], ["options", "Configuration", options]);
   const sections = parts.map(([name, title, drawIt]) => section(name, title, drawIt));
   sections[parts.findIndex(([name]) => name === "curves")].querySelector("h2").after(curveControls());
   page.replaceChildren(make("nav", {}, parts.map(([name, title]) => make("a", { href: `#${name}` }, title))),
-    make("h1", {}, data.runs.length > 1 ? `${data.runs.length} runs` : data.runs[0].name),
+    make("h1", {}, data.title ? data.title : data.runs.length > 1 ? `${data.runs.length} runs` : data.runs[0].name),
     make("div", { className: "dim", id: "written" }, `rlcore ${data.version}, ${data.written}`), ...runCards().flat(), ...sections);
 }
 build();

@@ -1,14 +1,8 @@
 """Compare two programs: run them alternately and take the ratio of each pair.
 
-A case is a module `case_<name>.py` beside this one with `TITLE: str` and
-
-    def duels(folder: Path, quick: bool) -> list[Duel]
-
-`folder` is a scratch folder for the whole benchmark run, `quick` requests less work. Listing duels must be cheap, so
-anything that has to be made first (a model, a tokenizer) is a `prepare` script. A case that lacks a requirement raises
-`Unavailable`. Each program runs in its own process with one thread and prints one line of JSON last: a mapping of names
-to figures, with `cpu_s`, `wall_s` and `peak_rss_mb` where they make sense (`figures.usage()`). A missing figure, for
-example the time to a level that was never reached, is null.
+Each program is a script that runs in its own process with one thread and prints one line of JSON last: a mapping of
+names to figures, with `cpu_s`, `wall_s` and `peak_rss_mb` where they make sense. A missing figure, for example the time
+to a level that was never reached, is null.
 
 Figures from different machines, or from one machine at different times, are not comparable; the ratio of two programs
 that alternate is.
@@ -27,16 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-HERE = Path(__file__).resolve().parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 TIMEOUT_S = 3600
 
 Figures = dict[str, Any]
-
-
-class Unavailable(Exception):
-    """Error: a requirement of a case is missing. The message names it and how to get it."""
 
 
 class RunFailed(Exception):
@@ -49,7 +38,7 @@ class Duel:
 
     Attributes:
         name: name of the duel, unique within the case.
-        ours: a script of this folder and its arguments; `{repeat}` is replaced by the index of the pair, from 0.
+        ours: a script and its arguments; `{repeat}` is replaced by the index of the pair, from 0.
         theirs: the same for the other program; None if ours is measured alone.
         figure: key of the compared figure in the scripts' output.
         better: whether more or less of it is better.
@@ -59,7 +48,7 @@ class Duel:
         others: further figures of the same runs, each with whether more or less of it is better; shown below it.
         other_goals: bounds of the ratios of some of these, as `goal`.
         environment: environment variables of both programs.
-        theirs_python: interpreter of `theirs`, if it needs a separate environment.
+        ours_python, theirs_python: interpreters of the two programs, if they need separate environments.
         prepare: scripts with arguments to run first; each runs only once per benchmark run.
     """
 
@@ -74,23 +63,28 @@ class Duel:
     others: Mapping[str, Literal["more", "less"]] = field(default_factory=dict)
     other_goals: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    ours_python: str | None = None
     theirs_python: str | None = None
     prepare: Sequence[Sequence[str]] = ()
 
 
 def run_python(
-    *arguments: str, python: str | None = None, environment: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    scripts: Path,
+    python: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> str:
-    """Run a script of this folder in its own process with one thread, and return its last output line.
+    """Run a script of the folder `scripts` in its own process with one thread, and return its last output line.
 
     Raises:
         RunFailed: the script exits with an error or times out.
     """
     script, *rest = arguments
-    command = [python or sys.executable, str(HERE / script), *rest]
+    command = [python or sys.executable, str(scripts / script), *rest]
     variables = {**os.environ, **OFFLINE, **ONE_THREAD, **(environment or {})}
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603  the programs of a benchmark
             command, env=variables, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
         )
     except subprocess.TimeoutExpired as error:
@@ -100,12 +94,15 @@ def run_python(
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def measure(duel: Duel, folder: Path, *, repeats: int, told: Callable[[str], None] = lambda _: None) -> Figures:
+def measure(
+    duel: Duel, folder: Path, *, scripts: Path, repeats: int, told: Callable[[str], None] = lambda _: None
+) -> Figures:
     """Run both programs `repeats` times alternately, and summarise the figures.
 
     Args:
         duel: the programs to run.
         folder: working directory of the programs.
+        scripts: folder of the programs.
         repeats: pairs; every second pair starts with the other program, so that drift of the machine affects both.
         told: called with a description of the next run.
 
@@ -113,7 +110,7 @@ def measure(duel: Duel, folder: Path, *, repeats: int, told: Callable[[str], Non
         RunFailed: a program failed, or printed no line of figures.
     """
     pairs: list[dict[str, Figures]] = []
-    sides: list[tuple[str, Sequence[str], str | None]] = [("ours", duel.ours, None)]
+    sides: list[tuple[str, Sequence[str], str | None]] = [("ours", duel.ours, duel.ours_python)]
     if duel.theirs is not None:
         sides.append(("theirs", duel.theirs, duel.theirs_python))
     for repeat in range(repeats):
@@ -121,8 +118,11 @@ def measure(duel: Duel, folder: Path, *, repeats: int, told: Callable[[str], Non
         for side, argv, python in sides if repeat % 2 == 0 else sides[::-1]:
             told(f"{duel.name}: {side}, {repeat + 1} of {repeats}")
             arguments = [argument.replace("{repeat}", str(repeat)) for argument in argv]
-            line = run_python(*arguments, python=python, environment=duel.environment, cwd=folder)
-            pair[side] = _read(line, arguments[0], duel.figure)
+            try:
+                line = run_python(*arguments, scripts=scripts, python=python, environment=duel.environment, cwd=folder)
+                pair[side] = _read(line, arguments[0], duel.figure)
+            except RunFailed as failure:
+                raise RunFailed(f"{side}, {repeat + 1} of {repeats}: {failure}") from failure
         pairs.append(pair)
     return {**summarise(duel, pairs), "runs": pairs}
 

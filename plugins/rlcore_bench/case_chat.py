@@ -1,0 +1,64 @@
+"""Supervised fine-tuning on conversations: sums, asked and answered in two turns, with a chat template."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+METRIC, BETTER = "loss/total", "less"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> None:  # noqa: ARG001  the texts of others
+    """Learn the answers with a Llama of two layers, 64 wide, from random weights."""
+    from transformers import LlamaConfig
+
+    import rlcore
+
+    tokenizer = make_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    off = {"at_end": False}
+    rlcore.train(
+        config, tokenizer=tokenizer, samples=conversations(320 if quick else 1600),
+        trainer={"name": "sft", "batch_size": 32, "optimizer": {"lr": 3e-3, "scheduler": "linear"}},
+        run={"root": str(folder), "name": "run", "seed": seed, "epochs": 1 if quick else 3},
+        eval=off, checkpoint=off, loggers=[],
+    )  # fmt: skip
+
+
+def conversations(count: int) -> list[list[dict[str, str]]]:
+    """Return conversations in which a user asks for two sums, and an assistant answers them."""
+    numbers = random.Random(0)  # noqa: S311  no secret
+    found = []
+    for _ in range(count):
+        a, b, c = (numbers.randrange(20) for _ in range(3))
+        found.append([
+            {"role": "user", "content": f"{a}+{b}"}, {"role": "assistant", "content": f"{a + b}"},
+            {"role": "user", "content": f"+{c}"}, {"role": "assistant", "content": f"{a + b + c}"},
+        ])  # fmt: skip
+    return found
+
+
+def make_tokenizer() -> Any:
+    """Return a tokenizer with one token per character, and one per role."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    roles = ["<user>", "<assistant>"]
+    named = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    pieces = [*named.values(), *roles, *"0123456789+"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=named["unk_token"]))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, additional_special_tokens=roles, **named)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer

@@ -1,0 +1,93 @@
+"""What is compared of two versions: paired differences over seeds, and the words better, same and worse.
+
+A pair is one seed, with which both versions ran. The interval is Student's 95 % interval of the mean of the paired
+differences; of times and memory, of the logarithms of the ratios. A difference counts if the interval excludes 0 and
+the mean difference is at least `FLOOR` of the older version's mean: with many measures, some intervals exclude 0 by
+chance, mostly narrowly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import attrs
+
+from rlcore.reports.series import Series
+from rlcore.reports.variants import paired
+
+FLOOR = 0.01
+RESOURCES = {"cpu_s": "CPU time, s", "wall_s": "wall time, s", "peak_rss_mb": "peak memory, MB"}
+"""The resources of a run, by their names in the figures of `timed_case`; less of each is better."""
+Better = Literal["more", "less"]
+Word = Literal["better", "same", "worse"]
+
+
+@attrs.frozen
+class Measure:
+    """One measure of one case, in both versions.
+
+    Attributes:
+        case: the name of the case.
+        name: what is measured.
+        before, after: the means over seeds.
+        change, low, high: the mean change and its interval: a ratio minus 1 if `is_ratio`, else a difference.
+        is_ratio: whether the change is relative.
+        count: the number of seeds.
+        word: whether the newer version is better, the same or worse.
+    """
+
+    case: str
+    name: str
+    before: float
+    after: float
+    change: float
+    low: float
+    high: float
+    is_ratio: bool
+    count: int
+    word: Word
+
+    @property
+    def shown_change(self) -> str:
+        """Return the change and its interval as text."""
+        if self.is_ratio:
+            return f"{self.change:+.1%} ({self.low:+.1%} to {self.high:+.1%})"
+        return f"{self.change:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
+
+
+def compare_resource(case: str, name: str, before: Sequence[float], after: Sequence[float]) -> Measure:
+    """Compare times or memory by the ratios of pairs; less is better."""
+    found = paired(name, "seeds", [math.log(each) for each in before], [math.log(each) for each in after])
+    change, low, high = (
+        math.expm1(log) for log in (found.mean, found.mean - found.half_width, found.mean + found.half_width)
+    )
+    means = _mean(before), _mean(after)
+    word = _word(low, high, large=abs(change) >= FLOOR, better="less")
+    return Measure(case, name, *means, change, low, high, is_ratio=True, count=found.count, word=word)
+
+
+def compare_learning(
+    case: str, name: str, before: Sequence[float], after: Sequence[float], *, better: Better
+) -> Measure:
+    """Compare a figure of learning by the differences of pairs."""
+    found = paired(name, "seeds", before, after)
+    low, high = found.mean - found.half_width, found.mean + found.half_width
+    word = _word(low, high, large=abs(found.mean) >= FLOOR * abs(found.a), better=better)
+    return Measure(case, name, found.a, found.b, found.mean, low, high, is_ratio=False, count=found.count, word=word)
+
+
+def learning_figures(metric: str, series: Series) -> dict[str, float]:
+    """Return how good a run became, and how good it was on average, which tells how fast it learned."""
+    return {f"{metric}, last fifth": float(series.late.mean()), f"{metric}, whole run": float(series.known.mean())}
+
+
+def _word(low: float, high: float, *, large: bool, better: Better) -> Word:
+    if not large or low <= 0 <= high:
+        return "same"
+    return "better" if (low > 0) == (better == "more") else "worse"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

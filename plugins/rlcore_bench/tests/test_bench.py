@@ -1,0 +1,171 @@
+"""Tests of `rlcore bench` on a small repository, and once on the core itself with a spoiled optimizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_repository import CASE, commit, git, make_repository, write_code
+
+from rlcore.cli import main
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small repository as the current folder, and a folder for temporary files of its own."""
+    root = make_repository(tmp_path / "repository")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.chdir(root)
+    return root
+
+
+def words(output: str) -> dict[str, str]:
+    """Return the word that the table has for each measure."""
+    rows = [line.split() for line in output.splitlines() if line.startswith((" case ", " chat "))]
+    return {" ".join(row[1:4]).replace(",", ""): row[-1] for row in rows}
+
+
+def left_behind(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "tmp").glob("rlcore-bench-*"))
+
+
+def test_a_spoiled_version_is_worse_and_the_page_shows_it(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], browser: Any
+) -> None:
+    write_code(repository, level=0.2, burn_s=0.5)
+    commit(repository, "Spoil <b>everything</b>", tag="spoiled")
+    page = tmp_path / "page.html"
+    assert main(["bench", "spoiled", "--against", "good", "--case", "case.py", "--seeds", "3", "--out", str(page)]) == 0
+    output = capsys.readouterr().out
+    found = words(output)
+    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == found["CPU time s"] == "worse"
+    assert found["peak memory MB"] == "same"
+    assert left_behind(tmp_path) == []
+    assert git(repository, "status", "--porcelain") == ""
+
+    shown, problems, requests = browser.new_page(), [], []
+    shown.on("console", lambda message: message.type == "error" and problems.append(message.text))
+    shown.on("pageerror", lambda error: problems.append(str(error)))
+    shown.on("request", lambda request: requests.append(request.url))
+    shown.goto(page.as_uri())
+    shown.wait_for_selector(".chart canvas")
+    assert shown.locator("h1").inner_text() == "spoiled against good"
+    assert "Spoil <b>everything</b>" in shown.locator("#bench").inner_text()
+    assert shown.locator("tr.worse b").all_inner_texts().count("worse") >= 3
+    assert shown.locator("h3").first.inner_text() == "case: Reward"
+    legend = shown.locator(".chart[data-metric='reward/mean'] .u-legend").inner_text()
+    assert "good, training" in legend
+    assert "spoiled, training" in legend
+    assert (problems, [url for url in requests if not url.startswith(("file:", "data:"))]) == ([], [])
+    shown.close()
+
+
+def test_equal_versions_are_the_same_and_uncommitted_changes_are_announced(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "notes.txt").write_text("not committed")
+    assert main(["bench", "--against", "good", "--case", "case.py", "--seeds", "3"]) == 0
+    output = capsys.readouterr().out
+    found = words(output)
+    assert found["reward/mean last fifth"] == found["reward/mean whole run"] == "same"
+    assert found["peak memory MB"] == "same"
+    assert "with uncommitted changes in 1 file" in output
+    assert (repository / "bench.html").exists()
+
+
+def test_a_case_that_fails_in_one_version_is_reported_and_others_go_on(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "later.py").write_text(CASE.replace("import seesaw", "import seesaw; seesaw.NEWER"))
+    with (repository / "seesaw" / "__init__.py").open("a") as file:
+        file.write("NEWER = True\n")
+    argv = ["bench", "--against", "good", "--case", "later.py", "--case", "case.py", "--seeds", "2"]
+    assert main(argv) == 1
+    output = capsys.readouterr().out
+    assert "later: good, seed 1 of 2: timed_case.py failed" in output
+    assert "has no attribute 'NEWER'" in output
+    assert "reward/mean last fifth" in words(output)
+    assert "has no attribute 'NEWER'" in (repository / "bench.html").read_text().replace("\\u0027", "'")
+
+
+BACKEND = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+NO_BACKEND = '[build-system]\nrequires = ["no-such-backend>=7"]\nbuild-backend = "no_such"\n'
+
+
+@pytest.mark.parametrize(("project", "said"), [
+    ("[project\n", "is not valid TOML"),
+    ('[project]\nname = "seesaw"\nversion = "x y"\n' + BACKEND, "bad: seesaw does not build: its backend"),
+    ('[project]\nname = "seesaw"\nversion = "1"\n' + NO_BACKEND, "bad: seesaw needs no-such-backend>=7"),
+])  # fmt: skip
+def test_a_version_that_does_not_build_is_named_and_nothing_is_left(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], project: str, said: str
+) -> None:
+    (repository / "pyproject.toml").write_text(project)
+    commit(repository, "Break", tag="bad")
+    assert main(["bench", "good", "--against", "bad", "--case", "case.py"]) == 1
+    assert said in capsys.readouterr().err
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(("argv", "said"), [
+    (["--against", "v9"], "v9: is no commit"),
+    (["--against", "good", "--case", "chess"], "cases are chat, reviews, walks"),
+    (["--against", "good", "--out", "nowhere/page.html"], "its folder does not exist"),
+])  # fmt: skip
+@pytest.mark.usefixtures("repository")
+def test_a_mistake_ends_before_anything_is_built(
+    argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *argv]) == 1
+    assert said in capsys.readouterr().err
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_leaves_nothing(repository: Path, tmp_path: Path, sent: signal.Signals) -> None:
+    (repository / "case.py").write_text(CASE.replace("import seesaw", "import time; time.sleep(1000)"))
+    command = [sys.executable, "-m", "rlcore", "bench", "--against", "good", "--case", "case.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "tmp").glob("rlcore-bench-*/runs/case/*/0")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, sent)
+        assert process.wait(timeout=60) == 130
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_rlcore_with_a_spoiled_optimizer_learns_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "rlcore"
+    root.mkdir()
+    for name in ("rlcore", "rlcore_sft"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"):
+        shutil.copy(ROOT / name, root)
+    git(root, "init", "--quiet", "--initial-branch=main")
+    commit(root, "Take it as it is", tag="good")
+    file = root / "rlcore/optim/builtin_optimizers.py"
+    code = file.read_text()
+    assert "groups, lr=lr, betas" in code
+    file.write_text(code.replace("groups, lr=lr, betas", "groups, lr=lr / 8, betas"))
+    monkeypatch.chdir(root)
+    assert main(["bench", "--against", "good", "--case", "chat", "--quick", "--seeds", "2"]) == 0
+    found = words(capsys.readouterr().out)
+    assert found["loss/total whole run"] == "worse"
+    assert found["peak memory MB"] == "same"

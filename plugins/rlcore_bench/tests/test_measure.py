@@ -1,0 +1,44 @@
+"""Tests of the verdicts: intervals are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rlcore.reports.series import Series
+from rlcore_bench.measure import compare_learning, compare_resource, learning_figures
+
+
+def test_an_interval_of_differences_is_students() -> None:
+    # differences 1, 2, 3: mean 2, standard deviation 1, t = 4.303, half width 4.303 / sqrt(3) = 2.484
+    found = compare_learning("c", "reward", [10.0, 20.0, 30.0], [11.0, 22.0, 33.0], better="more")
+    assert (found.change, found.low, found.high) == pytest.approx((2.0, -0.484, 4.484), abs=1e-3)
+    assert (found.before, found.after, found.count, found.word) == (20.0, 22.0, 3, "same")
+
+
+def test_an_interval_of_times_is_that_of_ratios() -> None:
+    # ratios 2 and 8: the mean of their logarithms is log 4, its half width 12.706 * log(2) * sqrt(2) / sqrt(2)
+    found = compare_resource("c", "time", [1.0, 5.0], [2.0, 40.0])
+    half = 12.706 * math.log(2)
+    assert found.change == pytest.approx(3.0)
+    assert (found.low, found.high) == pytest.approx((4 * math.exp(-half) - 1, 4 * math.exp(half) - 1))
+
+
+@pytest.mark.parametrize(("better", "after", "word"), [
+    ("more", [2.0, 2.1, 2.2], "better"), ("less", [2.0, 2.1, 2.2], "worse"), ("more", [0.5, 0.6, 0.7], "worse"),
+    ("more", [1.005, 1.105, 1.205], "same"),  # the interval is [.005, .005], below 1 %
+])  # fmt: skip
+def test_learning_is_judged_by_the_direction_that_is_better(better: str, after: list[float], word: str) -> None:
+    assert compare_learning("c", "m", [1.0, 1.1, 1.2], after, better=better).word == word  # type: ignore[arg-type]
+
+
+def test_less_time_is_better() -> None:
+    assert compare_resource("c", "time", [1.0, 1.1, 0.9], [0.5, 0.56, 0.44]).word == "better"
+    assert compare_resource("c", "time", [1.0, 1.1, 0.9], [2.0, 2.2, 1.8]).word == "worse"
+
+
+def test_learning_is_its_end_and_its_mean_over_all_steps() -> None:
+    series = Series(np.arange(10), np.array([0.0, 1, 2, 3, 4, 5, 6, 7, 8, math.nan]))
+    assert learning_figures("r", series) == {"r, last fifth": 8.0, "r, whole run": 4.0}

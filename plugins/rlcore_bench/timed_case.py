@@ -1,0 +1,50 @@
+"""Run one case once, in the environment of a tree, and print what it took as one line of JSON.
+
+    python timed_case.py FILE FOLDER --seed 0 [--quick] [--data FOLDER]
+
+FILE is a Python file with `METRIC`, the metric by which the run is judged, `BETTER`, which is `more` or `less`, and
+
+    def train(folder: Path, *, seed: int, quick: bool, data: Path | None) -> None
+
+which trains with `rlcore.train(..., run={"root": str(folder), "name": "run"})`, and so leaves its metrics in
+FOLDER/run/metrics.jsonl. This script imports nothing but the standard library and FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import runpy
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Parse the command line, run, and print."""
+    begun = time.perf_counter()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--quick", action="store_true", help="less work")
+    parser.add_argument("--data", type=Path, help="folder of texts, if there is one")
+    options = parser.parse_args()
+    case = runpy.run_path(str(options.file))
+    options.folder.mkdir(parents=True)
+    case["train"](options.folder, seed=options.seed, quick=options.quick, data=options.data)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    figures = {
+        "metric": case["METRIC"],
+        "better": case["BETTER"],
+        "cpu_s": used.ru_utime + used.ru_stime,
+        "wall_s": time.perf_counter() - begun,
+        "peak_rss_mb": used.ru_maxrss / unit,
+    }
+    print(json.dumps(figures))  # noqa: T201  the line that a duel reads
+
+
+if __name__ == "__main__":
+    main()
