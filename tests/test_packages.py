@@ -16,6 +16,7 @@ PACKAGES = sorted(
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     # Its page is that of the core's reports, and it is released with the core.
     "rlcore_bench": (
+        "rlcore._version.__version__",
         "rlcore.cli.screen",
         "rlcore.reports.html_page.fill_page",
         "rlcore.reports.page_data.curve_groups",

@@ -139,8 +139,8 @@ def test_a_plugin_says_which_core_it_needs(name: str, wheel: zipfile.ZipFile) ->
     needed = [line for line in metadata_of(wheel).get_all("Requires-Dist", []) if line.startswith("rlcore")]
     if name == "rlcore":  # the extras name plugins, and nothing else does
         assert all("; extra ==" in line for line in needed)
-    else:  # rlcore-plan uses private parts of the core, so it follows every minor version
-        assert needed == ["rlcore==0.1.*" if name == "rlcore-plan" else "rlcore<0.2,>=0.1"]
+    else:  # those that use private parts of the core follow every minor version
+        assert needed == ["rlcore==0.1.*" if name in ("rlcore-bench", "rlcore-plan") else "rlcore<0.2,>=0.1"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from rlcore import __version__
+from rlcore._version import __version__
 from rlcore.reports.html_page import fill_page
 from rlcore.reports.page_data import curve_groups, rounded
 from rlcore.reports.run_record import RunRecord, read_run
