@@ -65,7 +65,7 @@ class Repository:
         Raises:
             UnknownVersion: it does not name a commit of this repository.
         """
-        found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        found = self._git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         if found.returncode:
             raise UnknownVersion(
                 f"{ref}: is no commit of {self.root}; name a branch, a tag or a hash (`git log --oneline` lists "

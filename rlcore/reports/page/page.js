@@ -275,10 +275,10 @@ function options() {
 function bench() {
   const { versions, method, measures, failures } = data.bench;
   return [...versions.map((text, i) => make("div", {}, make("span", { className: "dot", style: `background:${colour(i)}` }), text)),
-    ...failures.map((text) => make("pre", { className: "note failure" }, text)),
     table(["case", "measure", ...data.variants.map((each) => each.label), "change", "seeds", ""], measures.map((each) => [[
       each.case, each.name, number(each.before), number(each.after), each.change, String(each.count), make("b", {}, each.word)],
-    `measure ${each.word}`]), (i) => i > 1 && i < 6), make("p", { className: "hint" }, method)];
+    `measure ${each.word}`]), (i) => i > 1 && i < 6), make("p", { className: "hint" }, method),
+    ...failures.map((text) => make("pre", { className: "note failure" }, text))];
 }
 
 function build() {
