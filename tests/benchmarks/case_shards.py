@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duel import Duel
+from rlcore_bench.duel import Duel
 
 TITLE = "a Llama of 49 million parameters on two processes, run.shard=fsdp against none, seconds a step"
 
