@@ -49,11 +49,11 @@ def run_two_ranks(
 
 
 def run_ranks(
-    warm_python: WarmPython, world: int, arguments: list[str], **environment: str
+    warm_python: WarmPython, world: int, arguments: list[str], *, local: int = 0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in `world` distributed processes, and join their outputs."""
+    """Run a script in `world` distributed processes, `local` on each machine, and join their outputs."""
     given = inherited() | environment
-    done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=TIMEOUT_S)
+    done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=TIMEOUT_S, local=local)
     code = max((each.returncode for each in done), key=abs)
     out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))
     return subprocess.CompletedProcess(arguments, code, out, err)

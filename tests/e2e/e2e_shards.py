@@ -26,7 +26,7 @@ from rlcore.models.learner import streaming
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding import choose_sharding
 from rlcore.sharding.fsdp import FullySharded
-from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore.testing.small import make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 
@@ -60,6 +60,8 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ppo_low": (PPO, {"sampling_dtype": "bfloat16"}),
     "grpo_moving": (merge(GRPO, {"trainer": {"sync_ref_every": 1, "sync_ref_alpha": 0.5}}), {}),
     "sft_tied": (SFT, {}),
+    "sft_t5": (SFT, {}),
+    "ppo_t5": (PPO, {}),
 }
 
 
@@ -81,7 +83,7 @@ SFT_SETTINGS = {"trainer": SFT["trainer"], "loggers": []}
 
 def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
     """Train the run `name` in `root`/`run`-`name`."""
-    model = make_llama()
+    model: Any = make_t5() if name.endswith("t5") else make_llama()
     if name.endswith("tied"):
         model.config.tie_word_embeddings = True
         model.tie_weights()

@@ -1,4 +1,4 @@
-"""Train PPO, and let one rank hang or be killed at a moment: rank_failures.py MOMENT FOLDER [RANK]."""
+"""Train PPO, and let one rank hang or be killed at a moment: rank_failures.py MOMENT FOLDER [RANK [SHARD]]."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Failing:
         time.sleep(60)
 
 
-def main(moment: str, folder: str, rank: str = "1") -> None:
+def main(moment: str, folder: str, rank: str = "1", shard: str = "none") -> None:
     torch.set_num_threads(1)
     failing = Failing(moment, folder, rank)
 
@@ -57,10 +57,16 @@ def main(moment: str, folder: str, rank: str = "1") -> None:
             failing.at("checkpoint")
 
     model = make_llama()
-    model.lm_head.weight.register_hook(lambda gradient: failing.at("backward"))
+    model.model.layers[0].register_full_backward_pre_hook(lambda *_: failing.at("backward"))
     model.register_forward_pre_hook(lambda *_: failing.at("forward") if torch.is_grad_enabled() else None)
     given: dict[str, Any] = PPO | COMMON | {"reward_fn": reward, "metric_fn": metric, "observers": [Observer()]}
-    run = {"steps": 3, "name": "run", "root": folder, "timeout_s": TIMEOUT_S if moment == "hang" else 60.0}
+    run = {
+        "steps": 3,
+        "name": "run",
+        "root": folder,
+        "timeout_s": TIMEOUT_S if moment == "hang" else 60.0,
+        "shard": shard,
+    }
     every = {"eval": {"every": 1}, "checkpoint": {"every": 1}}
     try:
         rlcore.train(model, tokenizer=make_tokenizer(), run=run, **given | every)

@@ -28,15 +28,23 @@ def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("moment", "world", "killed"),
-    [("rollout", 2, 1), ("forward", 2, 1), ("backward", 3, 0), ("checkpoint", 2, 1), ("evaluation", 2, 1)],
+    ("moment", "world", "killed", "shard"),
+    [
+        ("rollout", 2, 1, "none"),
+        ("forward", 2, 1, "none"),
+        ("backward", 3, 0, "none"),
+        ("checkpoint", 2, 1, "none"),
+        ("evaluation", 2, 1, "none"),
+        ("forward", 2, 1, "fsdp"),
+        ("backward", 3, 0, "fsdp"),
+    ],
 )
 def test_a_rank_that_is_killed_soon_ends_the_others_with_a_ranks_error(
-    warm_python: WarmPython, tmp_path: Path, moment: str, world: int, killed: int
+    warm_python: WarmPython, tmp_path: Path, moment: str, world: int, killed: int, shard: str
 ) -> None:
-    done = run_ranks(warm_python, world, [SCRIPT, moment, str(tmp_path), str(killed)])
+    done = run_ranks(warm_python, world, [SCRIPT, moment, str(tmp_path), str(killed), shard])
     seconds = time.monotonic() - float((tmp_path / "failed").read_text())
     assert done.stdout.count("another process has ended; see its own error") == world - 1, done.stderr
     assert "Traceback" not in done.stderr
     assert seconds < LONGEST_S
-    print(f"{moment}: {seconds:.1f} s")
+    print(f"{moment}, {shard}: {seconds:.1f} s")

@@ -23,9 +23,9 @@ FSDP = {"shard": "fsdp"}
 def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., None]:
     """Train runs in `world` processes: train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo."""
 
-    def train(world: int, names: str, run: str, *, steps: int = 3, **options: object) -> None:
+    def train(world: int, names: str, run: str, *, steps: int = 3, local: int = 0, **options: object) -> None:
         changes = json.dumps({"run": {"steps": steps, "rollouts": "all"} | options})
-        done = run_ranks(warm_python, world, [CHILD, names, str(tmp_path), run, changes])
+        done = run_ranks(warm_python, world, [CHILD, names, str(tmp_path), run, changes], local=local)
         assert done.returncode == 0, done.stderr[-3000:]
 
     return train
@@ -51,10 +51,13 @@ def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[...
     check_same(tmp_path, "sft,ppo", "one", "two")
 
 
-def test_each_of_two_ranks_keeps_half_of_the_weights_and_moments(train_on: Callable[..., None], tmp_path: Path) -> None:
-    train_on(2, "hold", "held")
+@pytest.mark.parametrize(("world", "local"), [(2, 2), (4, 2)])
+def test_each_of_two_ranks_of_a_machine_keeps_half_of_the_weights_and_moments(
+    train_on: Callable[..., None], tmp_path: Path, world: int, local: int
+) -> None:
+    train_on(world, "hold", "held", local=local)
     size = sum(weight.numel() for weight in make_llama().parameters())
-    for rank in (0, 1):
+    for rank in range(world):
         held = json.loads((tmp_path / f"held-{rank}.json").read_text())
         stranger, offload, optimizer = held.pop("refusals")
         assert held == {"parts": size // 2, "moments": size // 2, "whole": 0, "streamed": size}
@@ -89,12 +92,25 @@ def test_files_and_weights_are_written_without_a_whole_model_on_any_rank(
 @pytest.mark.slow
 def test_every_trainer_and_every_part_of_a_policy_can_be_divided(train_on: Callable[..., None], tmp_path: Path) -> None:
     names = (
-        "ilql,dpo,reward,grpo,sft_checkpointing,sft_lora,sft_tied,"
+        "ilql,dpo,reward,grpo,sft_checkpointing,sft_lora,sft_tied,sft_t5,ppo_t5,"
         "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low,grpo_moving"
     )
     train_on(1, names, "one")
     train_on(2, names, "two", **FSDP)
     check_same(tmp_path, names, "one", "two")
+
+
+@pytest.mark.slow
+def test_four_ranks_two_machines_and_parts_in_the_memory_of_the_cpu_change_no_result(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    names = "sft,ppo"
+    train_on(1, names, "one")
+    train_on(4, names, "four", **FSDP)
+    train_on(4, names, "machines", local=2, **FSDP)
+    train_on(2, names, "offloaded", offload=True, **FSDP)
+    for run in ("four", "machines", "offloaded"):
+        check_same(tmp_path, names, "one", run)
 
 
 @pytest.mark.slow

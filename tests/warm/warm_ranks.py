@@ -20,16 +20,27 @@ WATCHED = {f"rlcore.testing.rig.probes:{name}" for name in ("watch_import", "reg
 
 
 def run_ranks(
-    warm_python: WarmPython, world: int, arguments: Sequence[str], *, environment: Mapping[str, str], timeout_s: float
+    warm_python: WarmPython,
+    world: int,
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    timeout_s: float,
+    local: int = 0,
 ) -> list[Done]:
-    """Run a script or module in `world` processes with torchrun's variables; this process hosts their store."""
+    """Run a script or module in `world` processes with torchrun's variables; this process hosts their store.
+
+    With `local`, the variables are those of machines with so many processes each.
+    """
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     agent = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local or world),
     }  # fmt: skip
-    ranks = [{**environment, **agent, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+    ranks = [
+        {**environment, **agent, "RANK": str(rank), "LOCAL_RANK": str(rank % (local or world))} for rank in range(world)
+    ]
     return warm_python.run_together(arguments, cwd=Path.cwd(), environments=ranks, timeout_s=timeout_s)
 
 
