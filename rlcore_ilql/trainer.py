@@ -23,6 +23,7 @@ class ILQLTrainer:
     needs = ("samples", "rewards")
     default_for = ("samples", "rewards")
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    headline = ("loss/total", "loss/q", "loss/v", "loss/cql", "loss/awac")
     workload = staticmethod(workload)
 
     def __init__(self, config: ILQLConfig, run: Run) -> None:

@@ -23,6 +23,7 @@ class DPOTrainer:
 
     needs = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    headline = ("loss/total", "rewards/accuracies", "rewards/margins", "kl/")
     lowers = "loss/total"
     sample_pipeline = staticmethod(sample_pipeline)
     workload = staticmethod(workload)

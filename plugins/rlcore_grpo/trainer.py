@@ -26,6 +26,7 @@ class GRPOTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
+    headline = ("reward/mean", "kl/mean", "policy/entropy", "group/zero_spread_fraction", "response/length_mean")
     workload = staticmethod(workload)
 
     def __init__(self, config: GRPOConfig, run: Run) -> None:

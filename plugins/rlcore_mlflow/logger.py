@@ -14,6 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from rlcore.config import dump_yaml
 from rlcore.errors import PluginError
+from rlcore.loggers import display_row
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
 from rlcore_mlflow.config import MlflowConfig
@@ -71,8 +72,9 @@ class MlflowLogger:
         """Send a table of the first completions as an artifact."""
         file = f"{FOLDER}/{step:08d}.json"
         if rows and self._rows and file not in self._tables:
-            names = dict.fromkeys(name for row in rows for name in row)
-            table = {name: [row.get(name) for row in rows[: self._rows]] for name in names}
+            shown = [display_row(row) for row in rows[: self._rows]]
+            names = dict.fromkeys(name for row in shown for name in row)
+            table = {name: [row.get(name) for row in shown] for name in names}
             self._client.log_table(self._id, table, file)
 
     def close(self, error: BaseException | None) -> None:

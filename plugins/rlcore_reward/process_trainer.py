@@ -26,6 +26,7 @@ class ProcessRewardTrainer:
     architecture = "step_scorer"
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    headline = ("loss/total", "step/accuracy", "step/correct_fraction")
 
     def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
         self.config, self.run = config, run

@@ -34,6 +34,7 @@ class RewardTrainer:
     architecture = "sequence_scorer"
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+    headline = ("loss/total", "reward/accuracy", "reward/margin")
 
     def __init__(self, config: RewardConfig, run: Run) -> None:
         self.config, self.run = config, run

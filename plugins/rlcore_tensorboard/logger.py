@@ -11,6 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from rlcore.config import dump_yaml
+from rlcore.loggers import display_row
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
 from rlcore_tensorboard.config import TensorBoardConfig
@@ -44,7 +45,7 @@ class TensorBoardLogger:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the first completions as texts and flush them to disk."""
         for i, row in enumerate(rows[: self._num_shown]):
-            self._writer.add_text(f"completions/{i}", _shown(row), step)
+            self._writer.add_text(f"completions/{i}", _shown(display_row(row)), step)
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:

@@ -14,6 +14,7 @@ import trackio
 from trackio.sqlite_storage import SQLiteStorage
 
 from rlcore.errors import PluginError
+from rlcore.loggers import display_row
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
 from rlcore_trackio.config import TrackioConfig
@@ -65,8 +66,9 @@ class TrackioLogger:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Send a table of the first completions."""
         if rows and self._rows:
-            names = dict.fromkeys(name for row in rows for name in row)
-            table = [{name: row.get(name) for name in names} for row in rows[: self._rows]]
+            shown = [display_row(row) for row in rows[: self._rows]]
+            names = dict.fromkeys(name for row in shown for name in row)
+            table = [{name: row.get(name) for name in names} for row in shown]
             self._log(step, {"eval/completions": trackio.Table(data=table)})  # type: ignore[arg-type]  # rows may be mappings
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002  trackio has no state of a failed run

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import wandb
 
 from rlcore.errors import PluginError
+from rlcore.loggers import display_row
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
 from rlcore_wandb.config import WandbConfig
@@ -74,8 +75,9 @@ class WandbLogger:
         """Send a table of the first completions."""
         if not rows or not self._rows:
             return
-        names: list[str | int] = list(dict.fromkeys(name for row in rows for name in row))
-        values = [[row.get(str(name)) for name in names] for row in rows[: self._rows]]
+        shown = [display_row(row) for row in rows[: self._rows]]
+        names: list[str | int] = list(dict.fromkeys(name for row in shown for name in row))
+        values = [[row.get(str(name)) for name in names] for row in shown]
         self._run.log({STEP: step, "eval/completions": wandb.Table(names, values, allow_mixed_types=True)})
 
     def close(self, error: BaseException | None) -> None:

@@ -40,12 +40,12 @@ class Claim:
 
 @contextmanager
 def claim(
-    config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: str, objects: Sequence[str] = ()
+    config: TrainConfig, ranks: Ranks, plugins: dict[str, str], trainer: str, notes: Sequence[str] = ()
 ) -> Iterator[Claim]:
     """Create or find the run's folder on rank 0 and broadcast it to all ranks; undo the changes if the block raises.
 
-    The caller releases the lock of the claim at the end of the run. Comments in config.yaml name the plugins, and the
-    `objects` that a program passed beside the configuration.
+    The caller releases the lock of the claim at the end of the run. Comments in config.yaml name the plugins, and
+    `notes` are among them.
 
     Raises:
         RunExists: the folder contains a run, and neither `run.resume` nor `run.overwrite` is set.
@@ -69,13 +69,13 @@ def claim(
     try:
         found = ranks.on_main(take)
         if ranks.is_main and not found.is_continued:
-            RunDir(found.path).write_config(to_record(config), plugins, objects)
+            RunDir(found.path).write_config(to_record(config), plugins, notes)
         yield attrs.evolve(found, lock=place.lock)
         if ranks.is_main:
             discard(found.path)
             RunDir(found.path).remove_unfinished()
             if found.is_continued:
-                RunDir(found.path).write_config(to_record(config), plugins, objects)
+                RunDir(found.path).write_config(to_record(config), plugins, notes)
     except GeneratorExit:  # dropped without being closed
         raise
     except BaseException:

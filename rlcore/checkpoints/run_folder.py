@@ -83,17 +83,17 @@ class RunDir:
         """Return the folder of the last policy."""
         return self.path / "model"
 
-    def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str], objects: Sequence[str] = ()) -> None:
+    def write_config(self, config: Mapping[str, Any], plugins: Mapping[str, str], notes: Sequence[str] = ()) -> None:
         """Write the resolved configuration as a file that `rlcore train` accepts.
 
         Args:
             config: all options; values that YAML cannot represent are replaced by a description.
             plugins: distribution → version; written as comments, because they are not options.
-            objects: observers and loggers that a program passed, likewise.
+            notes: lines to be written likewise.
         """
         lines = [f"{MARK}, written by rlcore {plugins.get('rlcore', '(unknown version)')}; it marks this folder as one"]
         lines += [f"# plugin {dist} {version}" for dist, version in sorted(plugins.items()) if dist != "rlcore"]
-        lines += [f"# passed from Python, and to be passed again: {name}" for name in objects]
+        lines += [f"# {note}" for note in notes]
         plain = to_plain(config, nonfinite=lambda number: number)
         body = dump_yaml(plain)
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])

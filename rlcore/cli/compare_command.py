@@ -72,9 +72,12 @@ def _print_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[
 def _print_verdicts(console: Console, run: RunRecord) -> None:
     from rich.text import Text
 
+    from rlcore.checkpoints.run_folder import RunDir
+    from rlcore.reports.samples_on_page import prompts_by_step, read_samples
     from rlcore.reports.verdicts import verdicts
 
-    found = [each for each in verdicts(run.metrics) if each.level != "good"]
+    prompts = prompts_by_step(read_samples(RunDir(run.folder).rollouts).rows)
+    found = [each for each in verdicts(run.metrics, prompts) if each.level != "good"]
     console.print(Text(f"{run.name}: {'no problem found' if not found else ''}".rstrip()))
     for each in found:
         console.print(Text(f"  {each.name}: {each.evidence}"))

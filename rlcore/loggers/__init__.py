@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
+from rlcore.loggers.conversations import display_row as display_row
 from rlcore.logging import get_logger
 from rlcore.plugins.fence import Fence
 from rlcore.profiling import phase

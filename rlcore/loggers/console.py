@@ -10,27 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rlcore.loggers import display_row
 from rlcore.loggers.console_options import ConsoleConfig
-from rlcore.loggers.tables import MAX_CELLS, make_table, short_name, show_number
+from rlcore.loggers.headline import MAX_CELLS, SIDE_STATISTICS, headline_metrics, place_in
+from rlcore.loggers.tables import make_table, short_name, show_number
 from rlcore.loggers.terminal import TerminalConsole
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.protocols import RunView
 from rlcore.safe_text import hide_logins, visible
 
-DEFAULT_METRICS = (
-    "reward/mean",
-    "kl/mean",
-    "loss/policy",
-    "loss/value",
-    "response/length_mean",
-    "loss/total",
-    "loss",
-    "grad/norm",
-    "lr",
-)
-"""Metrics on a step's line by default, in this order, if the step has them."""
 TIME_KEYS = ("time/step_s", "time/total_s")
-SIDE_STATISTICS = ("/std", "/min", "/max", "/median", "_s")
 
 
 class ConsoleLogger:
@@ -63,7 +52,7 @@ class ConsoleLogger:
             self._advance(step)
         if evaluation:
             self._last.update(evaluation)
-            self._print_line("eval", step, _evaluation_cells(evaluation), {})
+            self._print_line("eval", step, _evaluation_cells(evaluation, self._run.headline), {})
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print a table of the first rows: prompt, output and scores; a sweep shows rows of every sampling setting."""
@@ -75,7 +64,7 @@ class ConsoleLogger:
             groups.setdefault(row.get("sampling"), []).append(row)
         shown = [row for group in groups.values() for row in group[: -(-show // len(groups))]][:show]
         title = f"completions after step {step}, {len(shown)} of {len(rows)}"
-        self._print_table(shown, title)
+        self._print_table(list(map(display_row, shown)), title)
 
     def close(self, error: BaseException | None) -> None:
         """Stop the progress bar and print a summary: steps, time, last metrics, folder, how to load or resume."""
@@ -92,7 +81,7 @@ class ConsoleLogger:
             cause = f"{type(error).__name__}: {visible(hide_logins(str(error)))}"
             self._print(Text.assemble(("failed", "bold red"), f" after step {run.step}: {summary}\n  {cause}"))
         evaluation = {key: value for key, value in self._last.items() if key.startswith("eval/")}
-        cells = _evaluation_cells(evaluation) or self._cells(self._last)
+        cells = _evaluation_cells(evaluation, run.headline) or self._cells(self._last)
         if cells:
             numbers = "   ".join(f"{label} {show_number(value).strip()}" for label, value in cells)
             self._print(Text(f"  {'last eval' if evaluation else 'last step'}  {numbers}"))
@@ -109,10 +98,7 @@ class ConsoleLogger:
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         if self._config.metrics:
             return [(short_name(key), metrics[key]) for key in self._config.metrics if key in metrics]
-        chosen = [key for key in DEFAULT_METRICS if key in metrics]
-        others = [key for key in metrics if key not in chosen and not key.endswith(SIDE_STATISTICS)]
-        keys = chosen or others
-        return [(short_name(key), metrics[key]) for key in keys[:MAX_CELLS]]
+        return [(short_name(key), metrics[key]) for key in headline_metrics(metrics, self._run.headline)]
 
     def _print_line(
         self, kind: str, step: int, cells: Sequence[tuple[str, float]], metrics: Mapping[str, float]
@@ -155,7 +141,7 @@ class ConsoleLogger:
             self._progress = None
 
 
-def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+def _evaluation_cells(metrics: Mapping[str, float], headline: Sequence[str]) -> list[tuple[str, float]]:
     """Choose the metrics on an evaluation's line; for a sweep, all values of a metric are adjacent."""
     keys: dict[str, list[str]] = {}
     for key in metrics:
@@ -163,7 +149,7 @@ def _evaluation_cells(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         if not name.endswith(SIDE_STATISTICS):
             keys.setdefault(name, []).append(key)
     shown: list[str] = []
-    for name in sorted(keys, key=_distance_from_purpose):
+    for name in sorted(keys, key=lambda name: (_distance_from_purpose(name), place_in(headline, name))):
         if len(shown) < MAX_CELLS:
             shown += keys[name]
     return [(short_name(key.removeprefix("eval/")), metrics[key]) for key in shown]

@@ -9,7 +9,9 @@ from rlcore.config import config, option
 class ConsoleConfig:
     """Options of the console output."""
 
-    metrics: tuple[str, ...] = option((), "metrics on each step's line, by their full keys; the default ones if empty")
+    metrics: tuple[str, ...] = option(
+        (), "metrics on each step's line, by their full keys; those that the trainer names, and usual ones, if empty"
+    )
     every: int = option(
         1, "number of steps between two printed lines; evaluations are always printed", ge=1, unit="steps"
     )

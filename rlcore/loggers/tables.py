@@ -13,10 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from rlcore.loggers.headline import MAX_CELLS
 from rlcore.safe_text import visible
 
-MAX_CELLS = 5
-"""Maximum number of metrics in a step's line or a sample's row."""
 NUMBER_WIDTH = 9
 PROMPT_CHARS, OUTPUT_CHARS = 200, 400
 TEXT_COLUMNS = ("sampling", "end")

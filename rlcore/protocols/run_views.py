@@ -50,6 +50,11 @@ class RunView(Protocol):
         ...
 
     @property
+    def headline(self) -> Sequence[str]:
+        """The metrics that the trainer names as those that matter most; empty if it names none."""
+        ...
+
+    @property
     def export_class(self) -> str:
         """Name of the class of `transformers`, or in full of another package's, that loads the trained model."""
         ...
@@ -102,7 +107,8 @@ class Logger(Protocol):
 
         Args:
             step: number of steps done.
-            rows: one per completion: `prompt`, `output`, `length`, `ended`, and its scores.
+            rows: one per completion: `prompt`, `output`, `length`, `ended`, and its scores; of a conversation also its
+                `messages`, which `rlcore.loggers.display_row` puts in place of the rendered prompt.
         """
         ...
 

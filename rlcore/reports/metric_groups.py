@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
+
+from rlcore.loggers.headline import place_in
 
 
 @attrs.frozen
@@ -69,9 +71,11 @@ GROUPS = (
         "Throughput", "Good: tokens per second and the time of a step stay level.", r"time/|perf/tokens|perf/.*per_s"
     ),
     MetricGroup("Memory", "Good: the peak levels off after the first steps.", r"perf/.*(memory|_gb)"),
-    MetricGroup("Progress and others", "Other metrics of the trainer and of metric functions.", r""),
+    MetricGroup(
+        "Progress and others", "Other metrics of the trainer and of metric functions.", r"progress/|data/|[^/]+$"
+    ),
 )
-"""The groups, in the order of the page; a metric belongs to the first one that matches."""
+"""The groups, in the order of the page; a metric belongs to the first one that matches, or to one of its own."""
 
 
 def plain_name(name: str) -> str:
@@ -79,10 +83,29 @@ def plain_name(name: str) -> str:
     return name.removeprefix("eval/").partition("@")[0]
 
 
-def sorted_into_groups(names: Iterable[str]) -> list[tuple[MetricGroup, list[str]]]:
-    """Return the groups that have metrics, each with the plain names of its metrics; means come first."""
-    plain = sorted({plain_name(name) for name in names}, key=lambda name: (not name.endswith("/mean"), name))
-    found: dict[str, list[str]] = {}
-    for name in plain:
-        found.setdefault(next(group.title for group in GROUPS if group.contains(name)), []).append(name)
-    return [(group, found[group.title]) for group in GROUPS if group.title in found]
+def sorted_into_groups(names: Iterable[str], headline: Sequence[str] = ()) -> list[tuple[MetricGroup, list[str]]]:
+    """Return the groups that have metrics, each with the plain names of its metrics.
+
+    Metrics that the trainer names come first, and so do their groups; then means, then the alphabet.
+
+    Args:
+        names: the metrics.
+        headline: the names that the trainer declares (`rlcore.protocols.Trainer`).
+    """
+    ordered = sorted(set(map(plain_name, names)), key=lambda name: (not name.endswith("/mean"), name))
+    found: dict[MetricGroup, list[str]] = {}
+    for name in ordered:
+        found.setdefault(_group_of(name), []).append(name)
+    places = {name: place_in(headline, name) for name in ordered}
+    groups = sorted(found, key=lambda group: GROUPS.index(group) if group in GROUPS else len(GROUPS) - 1.5)
+    groups.sort(key=lambda group: min(places[name] for name in found[group]))
+    return [(group, sorted(found[group], key=places.__getitem__)) for group in groups]
+
+
+def _group_of(name: str) -> MetricGroup:
+    """Return the first group that contains a metric; one that no pattern knows has a group by the name of its own."""
+    known = next((group for group in GROUPS if group.contains(name)), None)
+    prefix = name.partition("/")[0]
+    return known or MetricGroup(
+        prefix, f"Metrics under {prefix}/, of the trainer or of a metric function.", f"{prefix}/"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +15,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.reports.metric_groups import plain_name, sorted_into_groups
 from rlcore.reports.option_table import OptionRow, option_rows
 from rlcore.reports.run_record import RunRecord
-from rlcore.reports.samples_on_page import read_images, read_samples
+from rlcore.reports.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples
 from rlcore.reports.series import MAX_POINTS, Series, band, last_values, thinned
 from rlcore.reports.variants import Difference, Variant, compare_variants, variants
 from rlcore.reports.verdicts import verdicts
@@ -34,7 +34,7 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
         runs: the runs.
         stamp: tells a page that asks again whether anything has changed.
     """
-    kinds = variants(runs)
+    kinds, samples = variants(runs), [_read_samples(run) for run in runs]
     options = option_rows(runs)
     return {
         "version": __version__,
@@ -43,8 +43,11 @@ def page_data(runs: Sequence[RunRecord], *, stamp: str = "") -> dict[str, Any]:
         "runs": [_run(run, _place(run, kinds)) for run in runs],
         "variants": [{"label": visible(kind.label), "runs": len(kind.runs)} for kind in kinds],
         "groups": curve_groups(kinds),
-        "verdicts": [[attrs.asdict(verdict) for verdict in verdicts(run.metrics)] for run in runs],
-        "samples": [_samples(run) for run in runs],
+        "verdicts": [
+            [attrs.asdict(each) for each in verdicts(run.metrics, prompts_by_step(found["rollouts"].rows))]
+            for run, found in zip(runs, samples, strict=True)
+        ],
+        "samples": [_samples(found) for found in samples],
         "options": [_option(row) for row in options],
         "ends": _ends(runs) if len(runs) > 1 else [],
         "differences": _differences(kinds),
@@ -77,9 +80,10 @@ def curve_groups(kinds: Sequence[Variant]) -> list[dict[str, Any]]:
     names = {name for kind in kinds for run in kind.runs for name in run.metrics}
     num_points = max(100, min(MAX_POINTS, MAX_POINTS_IN_ALL // max(1, len(names) * len(kinds))))
     groups = []
-    for group, plain in sorted_into_groups(names):
+    headline = list(dict.fromkeys(name for kind in kinds for run in kind.runs for name in run.headline))
+    for group, plain in sorted_into_groups(names, headline):
         charts = [{"name": visible(name), "curves": _curves(name, names, kinds, num_points)} for name in plain]
-        groups.append({"title": group.title, "hint": group.hint, "charts": charts})
+        groups.append({"title": visible(group.title), "hint": visible(group.hint), "charts": charts})
     return groups
 
 
@@ -114,10 +118,12 @@ def rounded(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def _samples(run: RunRecord) -> dict[str, Any]:
+def _read_samples(run: RunRecord) -> dict[str, ShownRows]:
     folder = RunDir(run.folder)
-    files = {"completions": folder.completions, "rollouts": folder.rollouts}
-    found = {name: read_samples(file) for name, file in files.items()}
+    return {"completions": read_samples(folder.completions), "rollouts": read_samples(folder.rollouts)}
+
+
+def _samples(found: Mapping[str, ShownRows]) -> dict[str, Any]:
     return {
         name: {
             "rows": [attrs.asdict(row) | {"numbers": _finite(row.numbers)} for row in samples.rows],

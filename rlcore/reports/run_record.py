@@ -29,6 +29,7 @@ class RunRecord:
         metrics: every metric, by its name.
         config: the resolved configuration; empty if config.yaml is damaged.
         plugins: versions of the plugins that took part.
+        headline: the metrics that matter most, as the trainer names them.
         is_running: whether a process is writing to the folder.
         notes: sentences on what is missing or damaged.
     """
@@ -37,6 +38,7 @@ class RunRecord:
     metrics: Mapping[str, Series]
     config: Mapping[str, Any]
     plugins: Mapping[str, str]
+    headline: tuple[str, ...]
     is_running: bool
     notes: tuple[str, ...]
 
@@ -67,21 +69,21 @@ def read_run(folder: Path, *, is_running: bool | None = None) -> RunRecord:
     metrics = read_series(run.metrics)
     if not metrics:
         notes.append("The run has no metrics: no step and no evaluation has finished.")
-    config, plugins = _read_config(run.config, notes)
+    config, plugins, headline = _read_config(run.config, notes)
     is_running = is_locked(folder) if is_running is None else is_running
     if is_running:
         notes.append("The run is still going on: this page shows it as of now.")
-    return RunRecord(folder, metrics, config, plugins, is_running, tuple(notes))
+    return RunRecord(folder, metrics, config, plugins, headline, is_running, tuple(notes))
 
 
-def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Return the configuration and the versions of plugins; append sentences on what cannot be read."""
+def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[str, str], tuple[str, ...]]:
+    """Return the configuration, the versions of plugins and the headline; append sentences on what cannot be read."""
     try:
         head = file.read_text(encoding="utf-8", errors="replace")
         config = load_yaml(file)
     except (ConfigError, OSError) as error:
         notes.append(f"config.yaml cannot be read, so options are missing: {error}")
-        return {}, {}
+        return {}, {}, ()
     written = _WRITTEN_BY.match(head)
     version = written[1] if written else "(unknown version)"
     if version != __version__:
@@ -90,7 +92,8 @@ def _read_config(file: Path, notes: list[str]) -> tuple[Mapping[str, Any], dict[
             "shown as differing from their defaults."
         )
     plugins = dict(re.findall(r"^# plugin (\S+) (\S+)$", head, re.MULTILINE))
-    return config, {"rlcore": version, **plugins}
+    headline = re.search(r"^# headline (.+)$", head, re.MULTILINE)
+    return config, {"rlcore": version, **plugins}, tuple(headline[1].split()) if headline else ()
 
 
 def write_page(file: Path, page: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from rlcore.loggers.conversations import turns_of
 from rlcore.reports.run_files import Row, count_rows, read_rows
 from rlcore.safe_text import visible
 
@@ -73,6 +74,14 @@ def read_samples(file: Path) -> ShownRows:
     return ShownRows(rows, len(steps), sum(counts.values()))
 
 
+def prompts_by_step(rows: Sequence[ShownRow]) -> list[tuple[str, ...]]:
+    """Return the prompts of each step, in their order."""
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.step, []).append(row.prompt)
+    return list(map(tuple, found.values()))
+
+
 def _shown_row(row: Row) -> ShownRow:
     numbers = {
         visible(name): value
@@ -86,7 +95,7 @@ def _shown_row(row: Row) -> ShownRow:
     return ShownRow(
         step=row["step"],
         prompt=_shown(row.get("prompt", ""), end=True),
-        messages=_messages(row.get("messages")),
+        messages=[(_shown(role), _shown(text)) for role, text in turns_of(row.get("messages"))],
         output=_shown(row.get("output", "")),
         numbers=numbers,
         ended=ended if isinstance(ended, bool) else None,
@@ -94,29 +103,6 @@ def _shown_row(row: Row) -> ShownRow:
         sampling=_shown(row.get("sampling") or ""),
         columns=_shown(", ".join(f"{k}: {v}" for k, v in columns.items()) if isinstance(columns, Mapping) else ""),
     )
-
-
-def _messages(messages: Any) -> list[tuple[str, str]]:
-    """Return the roles and texts of a conversation."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        return []
-    return [
-        (_shown(each.get("role", "")), _shown(content_text(each.get("content"))))
-        for each in messages
-        if isinstance(each, Mapping)
-    ]
-
-
-def content_text(content: Any) -> str:
-    """Return the content of a message as text: that of its parts, and what other parts are, such as [image]."""
-    if isinstance(content, str) or content is None:
-        return content or ""
-    if isinstance(content, Sequence):
-        return "\n".join(
-            str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, Mapping) else str(part)
-            for part in content
-        )
-    return str(content)
 
 
 def _shown(value: Any, *, end: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Health verdicts: pure functions over the metrics of a run, each with its evidence and what to do.
+"""Health verdicts: pure functions over the metrics of a run and the prompts of its rollouts, with evidence and advice.
 
 Trends compare the first fifth of a metric's values (early) with the last fifth (late). A function returns None if the
 run lacks the metric or has too few values to judge it.
@@ -7,7 +7,7 @@ run lacks the metric or has too few values to judge it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import attrs
@@ -190,17 +190,29 @@ def learning_rate(metrics: Metrics) -> Verdict | None:
     )  # fmt: skip
 
 
-def data_order(metrics: Metrics) -> Verdict | None:
-    """Judge whether the position in the data moves on."""
+def data_order(metrics: Metrics, prompts: Sequence[Sequence[str]] = ()) -> Verdict | None:
+    """Judge whether the steps get other data: the position in the data moves on, and so do the prompts of rollouts.
+
+    Args:
+        metrics: the metrics; with `progress/epoch` at 1 or more passes a step, all steps may have the same prompts.
+        prompts: of some steps, the prompts of the kept rollouts in their order.
+    """
     series = _enough(metrics, "progress/epoch")
-    if series is None:
+    evidence, pace = list[str](), 0.0
+    if series is not None:
+        first, last = series.known[0], series.known[-1]
+        pace = (last - first) / (len(series.known) - 1)
+        evidence.append(f"progress/epoch went from {first:.4g} to {last:.4g} in {len(series.known)} steps")
+    is_judged = len(prompts) >= ENOUGH and (pace < 1 if series is not None else len(set(prompts[0])) > 1)
+    if not evidence and not is_judged:
         return None
-    first, last = series.known[0], series.known[-1]
-    evidence = f"progress/epoch went from {first:.4g} to {last:.4g} in {len(series.known)} steps"
-    if last > first:
-        return Verdict("Data order", "good", evidence)
+    distinct = len({tuple(step) for step in prompts})
+    if is_judged:
+        evidence.append(f"rollouts of {len(prompts)} steps have {distinct} different lists of prompts")
+    if (series is None or pace > 0) and not (is_judged and distinct == 1):
+        return Verdict("Data order", "good", "; ".join(evidence))
     return Verdict(
-        "The order of the data stands still", "bad", evidence,
+        "The order of the data stands still", "bad", "; ".join(evidence),
         "Every step gets the same rows: in a trainer of your own, take indices from rlcore.training.Order and save its "
         "state in state_dict.",
     )  # fmt: skip
@@ -224,15 +236,15 @@ def losses(metrics: Metrics) -> Verdict | None:
 
 CHECKS: tuple[Callable[[Metrics], Verdict | None], ...] = (
     losses, kl_sign, kl_growth, ratio, zero_spread, truncation, entropy, value_function, second_reward, learning_rate,
-    data_order,
 )  # fmt: skip
-"""All checks, in the order of the page."""
+"""The checks of metrics, in the order of the page; `data_order` follows them."""
 ORDER = ("bad", "warning", "good")
 
 
-def verdicts(metrics: Metrics) -> list[Verdict]:
-    """Return the verdicts of all checks that apply to a run, the worst first."""
-    found = [verdict for check in CHECKS if (verdict := check(metrics)) is not None]
+def verdicts(metrics: Metrics, prompts: Sequence[Sequence[str]] = ()) -> list[Verdict]:
+    """Return the verdicts of all checks that apply to a run, the worst first; arguments as of `data_order`."""
+    judged = [*(check(metrics) for check in CHECKS), data_order(metrics, prompts)]
+    found = [verdict for verdict in judged if verdict is not None]
     return sorted(found, key=lambda verdict: ORDER.index(verdict.level))
 
 

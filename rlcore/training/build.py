@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
 
@@ -100,15 +100,16 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     resolved = _resolve(settings, inputs, chosen)
     agree_on_configuration(ranks, resolved)
     with ExitStack() as stack, ExitStack() as unfinished:
-        place = stack.enter_context(claim(resolved, ranks, plugins, chosen.trainer.component.name, inputs.objects))
+        name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
+        place = stack.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
         run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
+        run.headline = headline
         unfinished.callback(run.closing.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         seed_dropout(settings.run.seed, ranks.rank)
         if settings.run.epochs is not None and run.total_steps is None:
-            name = chosen.trainer.component.name
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
         _ = run.sample_rewards  # checked even if the trainer does not use them
@@ -121,6 +122,12 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         unfinished.pop_all()  # from here on the loop closes what the run holds
         run.claimed = stack.pop_all()
         return Assembly(trainer, run, saver, place.lock, run.claimed)
+
+
+def _notes(objects: Sequence[str], headline: Sequence[str]) -> list[str]:
+    """Return the comments of config.yaml: what a program passed beside the options, and the trainer's main metrics."""
+    passed = [f"passed from Python, and to be passed again: {name}" for name in objects]
+    return [*passed, f"headline {' '.join(headline)}"] if headline else passed
 
 
 def _check(

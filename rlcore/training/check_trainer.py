@@ -14,7 +14,7 @@ BUDGETS = ("steps", "epochs", "time_s")
 
 
 def check_declared(component: Component[Any], trainer_type: Any) -> None:
-    """Check the class attributes of a trainer: `needs`, `default_for` and `default_budget`.
+    """Check the class attributes of a trainer: `needs`, `default_for`, `headline` and `default_budget`.
 
     Raises:
         PluginError: an attribute is missing or has another form than `rlcore.protocols.Trainer` describes.
@@ -30,6 +30,12 @@ def check_declared(component: Component[Any], trainer_type: Any) -> None:
         raise PluginError(
             f'{component}: default_for = {default_for!r}: must be a tuple of inputs, such as ("samples",), among '
             f"{', '.join(DATA_INPUTS)}"
+        )
+    headline = getattr(trainer_type, "headline", ())
+    if not isinstance(headline, (tuple, list)) or any(not isinstance(e, str) or e.split() != [e] for e in headline):
+        raise PluginError(
+            f'{component}: headline = {headline!r}: must be a tuple of the names of metrics, such as ("reward/mean", '
+            '"kl/"), without spaces'
         )
     budget = getattr(trainer_type, "default_budget", None)
     if not isinstance(budget, Mapping) or any(name not in BUDGETS for name in budget):

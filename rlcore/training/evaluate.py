@@ -19,6 +19,7 @@ from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.sampling.sampler_inputs import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
+from rlcore.training.rollout_log import prompt_columns
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Prompt
 
@@ -160,7 +161,7 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: 
     batch = run.sample(prompts, sampling, row_seeds=seeds)
     scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
     rows: list[Row] = [
-        {"prompt": prompt.text, "output": output, "length": length, "ended": ended}
+        {**prompt_columns(prompt), "output": output, "length": length, "ended": ended}
         for prompt, output, length, ended in zip(
             prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True
         )
@@ -188,7 +189,7 @@ def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, A
         measured = call_metric_on(
             run.metric_fn, prompts, outputs, where=where, timeout_s=run.config.run.reward_timeout_s
         )
-    return scored, with_scores([{"prompt": prompt.text} for prompt in prompts], scored, measured, where=where)
+    return scored, with_scores([prompt_columns(prompt) for prompt in prompts], scored, measured, where=where)
 
 
 def with_scores(
@@ -220,7 +221,7 @@ def summarise(rows: Sequence[Row]) -> Metrics:
     """Return the mean of every numeric column, and the standard deviation of the reward."""
     metrics: Metrics = {}
     for name in rows[0]:
-        if name in ("prompt", "output"):
+        if name in ("prompt", "messages", "output"):
             continue
         values = torch.tensor([float(row[name]) for row in rows if row[name] is not None], dtype=torch.float64)
         if not len(values):

@@ -19,6 +19,8 @@ from rlcore.components import Component
 from rlcore.config import dump_yaml
 from rlcore.config.paths import existing_path
 from rlcore.errors import RLCoreError
+from rlcore.loggers import display_row
+from rlcore.loggers.headline import place_in
 from rlcore.loggers.tables import show_cell
 from rlcore.models.hub import is_hub_id
 from rlcore.plugins.registry import registries
@@ -28,7 +30,7 @@ from rlcore.training.run import Run
 CARD = "README.md"
 NUM_COLUMNS, NUM_SAMPLES, MAX_CHARS = 6, 3, 1000
 CURVES = ("loss/total", "reward/mean", "eval/", "kl/mean", "grad/norm", "lr")
-"""Metrics in the table of curves, in this order; the last character / selects a group."""
+"""Metrics in the table of curves, after those that the trainer names; the last character / selects a group."""
 TASKS = {
     "AutoModelForCausalLM": "text-generation",
     "AutoModelForSeq2SeqLM": "text2text-generation",
@@ -50,7 +52,7 @@ def model_card(run: Run) -> str:
     sections = [
         ("Algorithm", _algorithm(run, trainer)),
         ("Data", _data(options["data"])),
-        ("Curves", _curves(_lines(RunDir(run.dir).metrics))),
+        ("Curves", _curves(_lines(RunDir(run.dir).metrics), (*run.headline, *CURVES))),
         ("Samples", _samples(_lines(RunDir(run.dir).completions))),
         ("Configuration", f"<details>\n\n```yaml\n{dump_yaml(options)}```\n\n</details>"),
         ("Versions", _versions(trainer)),
@@ -112,10 +114,12 @@ def _data(data: Mapping[str, Any]) -> str:
     return _table(("input", "source"), rows) if rows else ""
 
 
-def _curves(lines: Sequence[Mapping[str, Any]]) -> str:
+def _curves(lines: Sequence[Mapping[str, Any]], mains: Sequence[str]) -> str:
     """Return a table of the main metrics at a few steps, the first and the last among them."""
     present = dict.fromkeys(name for line in lines for name in line if "time" not in name)
-    names = [name for main in CURVES for name in present if name == main or (main[-1] == "/" and name.startswith(main))]
+    names = sorted(
+        (name for name in present if place_in(mains, name) < len(mains)), key=lambda name: place_in(mains, name)
+    )
     rows = []
     for name in names:
         points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
@@ -128,7 +132,7 @@ def _curves(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def _samples(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the first completions of the last evaluation."""
-    last = [line for line in lines if line["step"] == lines[-1]["step"]][:NUM_SAMPLES]
+    last = [display_row(line) for line in lines if line["step"] == lines[-1]["step"]][:NUM_SAMPLES]
     return "\n\n".join(
         f"{name.capitalize()}:\n\n{_block(line.get(name, ''))}" for line in last for name in ("prompt", "output")
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlcore.config.plain import MAX_DEPTH
+from rlcore.data.chat import without_none
+from rlcore.loggers.conversations import turns_of
 from rlcore.loggers.jsonl import JsonLines
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Rollouts:
         if len(scored.by_name) > 1:
             columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
         for i, prompt in enumerate(prompts[:room]):
-            row: Row = {"prompt": prompt.text, "output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
+            row = prompt_columns(prompt) | {"output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
             if group > 1:
                 row["group"] = first + i // group * self._ranks.world + self._ranks.rank
             row |= {name: values[i] for name, values in columns.items()}
@@ -108,6 +110,16 @@ class Rollouts:
             OSError: they still cannot be written.
         """
         self._lines.flush()
+
+
+def prompt_columns(prompt: Prompt) -> Row:
+    """Return the first columns of a row: the prompt's text and, of a conversation, its messages."""
+    if prompt.messages is None:
+        return {"prompt": prompt.text}
+    messages = list(map(without_none, prompt.messages))
+    if not is_plain(messages):  # images and other objects are named, such as [image]
+        messages = [{"role": role, "content": text} for role, text in turns_of(messages)]
+    return {"prompt": prompt.text, "messages": messages}
 
 
 def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:

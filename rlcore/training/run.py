@@ -39,6 +39,7 @@ class Run(RunSampling):
         started: clock reading at which this process began, in seconds.
         elapsed_before_s: seconds the run had taken before it was resumed.
         metrics: the last value of every metric so far.
+        headline: the metrics that matter most, as the trainer names them.
         evaluations: the trainer's own evaluations.
         closing: closes samplers and rewards at the end of the run.
         warned: the warnings that `warn_once` has logged.
@@ -55,6 +56,7 @@ class Run(RunSampling):
     started: float = attrs.field(factory=time.monotonic)
     elapsed_before_s: float = 0.0
     metrics: Metrics = attrs.field(factory=dict)
+    headline: Sequence[str] = ()
     evaluations: list[Evaluation] = attrs.field(factory=list)
     closing: ExitStack = attrs.field(factory=ExitStack)
     warned: set[str] = attrs.field(factory=set)

@@ -168,7 +168,7 @@ def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
         "from rlcore.loggers.console import ConsoleLogger; from rlcore.loggers.console_options import ConsoleConfig\n"
-        "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None, take_unreported=list)\n"
+        "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None, headline=(), take_unreported=list)\n"
         "logger = ConsoleLogger(ConsoleConfig(), run)\n"
         "logger.metrics(1, {'reward/mean': .5}); logger.close(None)\n"
     )

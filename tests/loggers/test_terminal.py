@@ -45,4 +45,4 @@ def test_names_of_metrics_and_runs_and_errors_cannot_drive_the_terminal(tmp_path
     screen.logger.close(ValueError(EVIL))
     assert "\x1b" not in screen.text
     assert "\x9b" not in screen.text
-    assert screen.text.count(r"a\x1b[2Jb\x9b1mc") == 5
+    assert screen.text.count(r"a\x1b[2Jb\x9b1mc") == 6

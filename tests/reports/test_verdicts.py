@@ -82,16 +82,30 @@ def test_a_verdict_has_the_level_of_its_threshold(
 
 
 def test_every_check_has_a_case_on_both_sides() -> None:
-    for check in CHECKS:
+    for check in (*CHECKS, data_order):
         assert {level == "good" for each, _, level in CASES if each is check} == {True, False}, check.__name__
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, data_order], ids=lambda check: check.__name__)
 def test_nothing_is_said_without_metrics(check: Callable[..., Verdict | None]) -> None:
     names = {name for each, metrics, _ in CASES if each is check for name in metrics}
     assert check({}) is None
     assert check({name: series([]) for name in names}) is None
     assert check({name: series([math.nan] * 9) for name in names if not name.startswith("loss")}) is None
+
+
+def test_equal_prompts_in_every_step_are_a_dead_order_unless_each_step_is_a_pass() -> None:
+    moving, passes = (series(np.arange(6) * size) for size in (0.2, 1.0))
+    same, other = [("a", "b")] * 6, [("a", "b"), *[("b", "a")] * 5]
+    cases = [
+        ({"progress/epoch": moving}, same, "bad"), ({"progress/epoch": moving}, other, "good"),
+        ({"progress/epoch": moving}, same[:4], "good"), ({"progress/epoch": passes}, same, "good"),
+        ({}, same, "bad"), ({}, other, "good"),
+    ]  # fmt: skip
+    for metrics, prompts, level in cases:
+        (found,) = verdicts(metrics, prompts)
+        assert found.level == level
+    assert verdicts({}, [("a",)] * 9) == []  # there may be a single prompt
 
 
 def test_the_worst_comes_first() -> None:

@@ -26,6 +26,7 @@ class SomeRun:
     config: TrainConfig = attrs.field(factory=TrainConfig)
     fence: Fence = attrs.field(factory=Fence)
     export_class: str = "AutoModelForCausalLM"
+    headline: tuple[str, ...] = ()
 
     def take_unreported(self) -> list[Dropped]:
         return self.fence.take_unreported()

@@ -13,6 +13,7 @@ from rich.text import Text
 from rlcore._version import __version__
 from rlcore.cli.rollouts.read import RunSummary
 from rlcore.cli.screen import make_console, make_list
+from rlcore.loggers.conversations import display_row
 from rlcore.loggers.tables import make_table
 from rlcore.reports.run_files import Row
 
@@ -56,11 +57,11 @@ def runs_as_json(runs: list[RunSummary]) -> str:
 
 
 def _display_row(row: Row, *, one_line: bool) -> Row:
-    """Return a row for display: `ended` in words, and newlines escaped if `one_line`."""
-    displayed = {**row, "end": "ended" if row["ended"] else "cut"} if "ended" in row else dict(row)
+    """Return a row for display: messages in place of templates, `ended` in words, newlines escaped if `one_line`."""
+    displayed = display_row(row) | ({"end": "ended" if row["ended"] else "cut"} if "ended" in row else {})
     for key in ("prompt", "output"):
-        if one_line and key in row:
-            displayed[key] = str(row[key]).replace("\n", "\\n")
+        if one_line and key in displayed:
+            displayed[key] = str(displayed[key]).replace("\n", "\\n")
     return displayed
 
 

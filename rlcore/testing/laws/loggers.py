@@ -33,6 +33,8 @@ ROWS = (
     {"prompt": "naïve 🙂", "output": "\x1b[31mred\x00\n\u2028 \ud7ff", "length": 9, "ended": True, "reward": None},
 )  # fmt: skip
 """Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
+CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
+"""The row of a conversation."""
 GRACE_S = 5.0
 """Seconds that threads may take to end after `close`."""
 
@@ -50,6 +52,7 @@ class RunStub:
     undeclared: list[str] = attrs.field(factory=list)
     export_class: str = "AutoModelForCausalLM"
     is_stopping: bool = False
+    headline: tuple[str, ...] = ()
 
     @functools.cached_property
     def ranks(self) -> Ranks:
@@ -107,10 +110,10 @@ def keys_may_come_and_go(subject: Subject) -> None:
 
 @law(LOGGERS)
 def completions_of_any_kind_are_accepted(subject: Subject) -> None:
-    """Completions may contain any text and missing scores; their columns may change; the list may be empty."""
+    """Completions may have any text, messages and missing scores; their columns may change; the list may be empty."""
     with _closing(subject) as (logger, _):
         for step, rows in enumerate(
-            (ROWS, [], [{"prompt": "a", "output": "b"}], [{**ROWS[0], "sampling": "t=0.5"}], ROWS)
+            (ROWS, [], [{"prompt": "a", "output": "b"}], [{**ROWS[0], "sampling": "t=0.5"}], [CHAT], ROWS)
         ):
             with _accepting(f"{len(rows)} completions"):
                 logger.completions(step, copy.deepcopy(rows))

@@ -16,6 +16,7 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.components import describe_error
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
+from rlcore.loggers.headline import place_in
 from rlcore.settings import OptimizerConfig, RunConfig
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.laws.trainer_invariance import (  # noqa: F401  laws of trainers, found in this module
@@ -70,7 +71,10 @@ def needs_and_budget_are_declared(subject: Subject) -> None:
 
 @law("trainers")
 def losses_are_finite(subject: Subject) -> None:
-    """Each step yields metrics: numbers with names like `loss/policy`. Metrics of the group `loss` are finite."""
+    """Each step yields metrics: numbers with names like `loss/policy`. Metrics of the group `loss` are finite.
+
+    If the trainer has a `headline`, one of the metrics that it names is among them.
+    """
     with TemporaryDirectory() as root:
         tiny = Tiny.of(subject, root)
         try:
@@ -79,6 +83,9 @@ def losses_are_finite(subject: Subject) -> None:
             raise LawBroken(f"expected finite losses on a tiny model; {error}") from error
     if not rows:
         raise LawBroken("expected steps() to yield metrics; it returned before its first step")
+    headline = getattr(subject.it.target(), "headline", ())
+    if headline and all(place_in(headline, name) == len(headline) for row in rows for name in row):
+        raise LawBroken(f"expected a metric of `headline`, {', '.join(headline)}; steps() yielded {', '.join(rows[0])}")
     for step, row in enumerate(rows, start=1):
         own = {name: value for name, value in row.items() if name != "time/step_s" and not name.startswith("perf/")}
         if not own:

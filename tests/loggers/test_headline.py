@@ -1,0 +1,34 @@
+"""Laws of the metrics on a line: those that a trainer names come first, and no new group needs an option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from console_screens import PPO, make_screen
+
+from rlcore.loggers.headline import headline_metrics
+
+
+def test_metrics_that_a_trainer_names_come_first_and_usual_ones_fill_the_line() -> None:
+    names = ["rft/kept", "rft/kept_s", "loss/total", "grad/norm", "rft/unique", "lr", "q/mean"]
+    assert headline_metrics(names, ("rft/unique", "kl/mean", "loss/total")) == [
+        "rft/unique", "loss/total", "grad/norm", "lr",
+    ]  # fmt: skip
+    assert headline_metrics(names, ("rft/", "lr"))[:3] == ["rft/kept", "rft/unique", "lr"]
+    many = [f"q/{i}" for i in range(8)]
+    assert headline_metrics([*many, "lr"], ("q/",)) == many
+
+
+def test_a_new_group_is_shown_without_an_option_or_a_declaration() -> None:
+    usual = ["loss/policy", "reward/mean", "response/length_mean", "kl/mean", "grad/norm", "policy/entropy"]
+    names = [*usual, "toxicity/max", "toxicity/rate", "toxicity/worst", "cost", "time/step_s"]
+    assert headline_metrics(names, ()) == ["reward/mean", "kl/mean", "loss/policy", "toxicity/rate", "cost"]
+    assert headline_metrics(usual, ()) == ["reward/mean", "kl/mean", "loss/policy", "response/length_mean", "grad/norm"]
+
+
+def test_the_console_follows_the_trainer_for_steps_and_evaluations(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path, headline=("grad/norm", "kl/mean"))
+    screen.logger.metrics(1, PPO)
+    screen.logger.metrics(1, {"eval/loss/b": 1.0, "eval/grad/norm": 2.0, "eval/reward/mean": 3.0})
+    assert screen.lines[0].split()[2:5:2] == ["grad/norm", "kl"]
+    assert screen.lines[1].split()[2::2] == ["reward", "grad/norm", "loss/b"]
