@@ -19,6 +19,7 @@ root_doc = "index"
 default_role = "py:obj"  # names in docstrings are in single backticks
 
 myst_heading_anchors = 4
+highlight_language = "text"  # of blocks without a language
 
 autodoc_typehints = "signature"
 maximum_signature_line_length = 100

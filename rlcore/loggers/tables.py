@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -17,9 +18,10 @@ from rlcore.loggers.headline import MAX_CELLS
 from rlcore.safe_text import visible
 
 NUMBER_WIDTH = 9
-PROMPT_CHARS, OUTPUT_CHARS = 200, 400
+PROMPT_CHARS, PROMPT_LINES, OUTPUT_CHARS = 200, 4, 400
 TEXT_COLUMNS = ("sampling", "end")
 """Columns of text, shown if a row has them."""
+_ROLE = re.compile(r"[a-z]{1,12}: ")
 
 
 def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = False) -> Table:
@@ -28,7 +30,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     Args:
         rows: rows of completions.jsonl or rollouts.jsonl.
         title: title above the table.
-        whole: show complete texts; else the end of the prompt, in one line, and the beginning of the output.
+        whole: show complete texts; else the end of the prompt's last lines, and the beginning of the output.
     """
     present = dict.fromkeys(
         key for row in rows for key, value in row.items() if key in TEXT_COLUMNS or _is_number(value)
@@ -47,31 +49,42 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     for row in rows:
         prompt, output = visible(row.get("prompt", "")), visible(row.get("output", ""))
         if not whole:
-            prompt = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
             output = output if len(output) <= OUTPUT_CHARS else output[:OUTPUT_CHARS] + "…"
         steps = [show_cell(row.get("step"))] if "step" in present else []
         cells: list[str | Text] = [
             *(Text(visible(row.get(key, ""))) for key in words),
             *(show_cell(row.get(key)) for key in numbers),
         ]
-        shown = Text(prompt, style="dim") if whole else _LineEnd(prompt)
+        shown = Text(prompt, style="dim") if whole else _LineEnds(prompt)
         table.add_row(*steps, shown, Text(output), *cells)
     return table
 
 
-class _LineEnd:
-    """The end of a text in one line of the width that is available, since all prompts may begin alike."""
+class _LineEnds:
+    """The last lines of a text, of each the end, in the width that is available, since all prompts may begin alike.
+
+    The role in front of a message stays.
+    """
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        lines = text.split("\n")
+        self._lines = lines if len(lines) <= PROMPT_LINES else ["…", *lines[-PROMPT_LINES:]]
+        self._width = max(2, *(min(cell_len(line), PROMPT_CHARS + 1) for line in self._lines))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(options.max_width, 2)
-        text = self._text if cell_len(self._text) <= width else "…" + set_cell_size(self._text[::-1], width - 1)[::-1]
-        yield Text(text, style="dim", no_wrap=True)
+        width = max(min(options.max_width, self._width), 2)
+        yield Text("\n".join(_line_end(line, width) for line in self._lines), style="dim", no_wrap=True)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(2, max(cell_len(self._text), 2)).with_maximum(options.max_width)
+        return Measurement(2, self._width).with_maximum(options.max_width)
+
+
+def _line_end(line: str, width: int) -> str:
+    if cell_len(line) <= width:
+        return line
+    begun = _ROLE.match(line)
+    role = begun[0] if begun and 2 * len(begun[0]) < width else ""
+    return f"{role}…{set_cell_size(line[::-1], width - 1 - len(role))[::-1]}"
 
 
 def short_name(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ def test_a_run_on_conversations_shows_messages_everywhere(
         assert "<|user|>" not in table
 
 
-def test_the_console_shows_the_last_turn_of_a_long_conversation(tmp_path: Path) -> None:
+def test_the_console_shows_the_last_turns_of_a_long_conversation_with_their_roles(tmp_path: Path) -> None:
     screen = make_screen(tmp_path, width=100)
-    turns = [{"role": "user", "content": "x" * 300}, {"role": "user", "content": "Why?"}]
+    turns = [{"role": "user", "content": f"{i}{'x' * 300}end"} for i in range(5)]
     screen.logger.completions(1, [{"prompt": "<|user|>", "messages": turns, "output": "So.", "reward": 0.0}])
-    assert "user: Why?" in screen.text
-    assert "<|user|>" not in screen.text
+    shown = [line.split("│")[1].strip() for line in screen.lines if line.count("│") > 2]
+    assert shown[0] == "…"
+    assert len(shown) == 5
+    assert all(re.fullmatch(r"user: …x+end", line) for line in shown[1:])

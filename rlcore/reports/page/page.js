@@ -84,6 +84,12 @@ function smoothed(values, weight) {
   let mean = null;
   return values.map((value) => (value === null ? null : (mean = mean === null ? value : weight * mean + (1 - weight) * value)));
 }
+/** Return the limits of an axis; uPlot would put a constant 0 at the bottom of 0 to 100. */
+function range(plot, low, high) {
+  if (low === null || high === null) return [0, 1];
+  const margin = Math.abs(low) / 10 || 1;
+  return low === high ? [low - margin, high + margin] : uPlot.rangeNum(low, high, 0.1, true);
+}
 function draw(box, chart) {
   const style = getComputedStyle(document.documentElement);
   const ink = style.getPropertyValue("--dim"), grid = { stroke: style.getPropertyValue("--line"), width: 1 };
@@ -105,8 +111,8 @@ function draw(box, chart) {
     }
   }
   const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui" };
-  new uPlot({ width: Math.max(280, box.clientWidth - 16), height: 200, series, bands, scales: { x: { time: false } },
-    cursor: { sync: { key: "steps" } }, axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map(number) }] },
+  new uPlot({ width: Math.max(280, box.clientWidth - 16), height: 200, series, bands, scales: { x: { time: false }, y: { range } },
+    cursor: { sync: { key: "steps" } }, axes: [{ ...axis, size: 30 }, { ...axis, size: 60, values: (_, ticks) => ticks.map(number) }] },
     uPlot.join(tables), box);
 }
 let watcher = null;
