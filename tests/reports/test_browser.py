@@ -1,4 +1,10 @@
-"""Tests of the report in headless Chromium; `RLCORE_SCREENSHOTS=docs/images` also writes the pictures of the docs."""
+"""Tests of the report in headless Chromium, which also write the pictures of the docs if RLCORE_SCREENSHOTS is set.
+
+    export RLCORE_SCREENSHOTS=docs/images RLCORE_PICTURED_RUN=runs/randomwalks-ppo
+    python -m pytest tests/reports/test_browser.py
+
+The run of the first picture is that of docs/examples/randomwalks.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report_runs import HOSTILE, address_of, make_run, picture, write_lines
+import pytest
+from report_runs import HOSTILE, address_of, make_run, picture, pictured_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.reports.local_server import ReportServer
@@ -21,8 +28,8 @@ def test_it_shows_curves_verdicts_samples_and_options_and_fetches_nothing(open_p
     opened = open_page(address_of([make_run(tmp_path / "walks")], tmp_path / "page.html"))
     page = opened.page
     page.wait_for_selector(".chart canvas")
-    picture(page, "report-curves")
-    assert page.locator("h3").all_inner_texts()[:2] == ["Reward", "KL and ratio"]
+    assert page.locator("h3").all_inner_texts()[:3] == ["Reward", "rft", "KL and ratio"]
+    assert page.locator(".group").nth(2).locator(".chart").first.get_attribute("data-metric") == "policy/ratio_mean"
     assert page.locator(".verdict").count() == 1
     assert "Entropy collapsed" in page.locator(".verdict.warning").inner_text()
     page.check("#passed")
@@ -31,6 +38,22 @@ def test_it_shows_curves_verdicts_samples_and_options_and_fetches_nothing(open_p
     assert page.locator("#options tr.changed code").first.inner_text() == "trainer.name"
     assert opened.problems == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_nothing_is_wider_than_the_window(open_page: Open, tmp_path: Path, width: int, scheme: str) -> None:
+    opened = open_page(address_of([pictured_run(tmp_path / "walks")], tmp_path / "page.html"))
+    page = opened.page
+    page.set_viewport_size({"width": width, "height": 960})
+    page.emulate_media(color_scheme=scheme)
+    page.reload()
+    page.wait_for_selector(".chart canvas")
+    if (width, scheme) == (1280, "light"):
+        picture(page, "report")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (back == "rgb(255, 255, 255)") == (scheme == "light")
+    assert opened.problems == []
 
 
 def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> None:
@@ -63,9 +86,12 @@ def test_filters_choose_curves_and_samples(open_page: Open, tmp_path: Path) -> N
     assert opened.problems == []
 
 
-def test_runs_are_overlaid_and_seeds_are_one_band(open_page: Open, tmp_path: Path) -> None:
+def test_runs_are_overlaid_and_seeds_are_one_band(
+    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     runs = [
-        make_run(tmp_path / f"{name}-{seed}", level=level + seed / 10, run={"seed": seed}, gen={"temperature": heat})
+        make_run(Path("runs") / f"{name}-{seed}", level=level + seed / 10, run={"seed": seed}, gen={"temperature": heat})
         for name, level, heat in (("base", 1.0, 1.0), ("hot", 2.0, 1.5)) for seed in (0, 1, 2)
     ]  # fmt: skip
     opened = open_page(address_of(runs, tmp_path / "page.html"))

@@ -19,6 +19,14 @@ from rlcore.settings import TrainConfig
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m \u202e</script>"
 
 
+HEADLINE = ("reward/mean", "rft/", "policy/ratio_mean")
+
+
+def pictured_run(folder: Path) -> Path:
+    """Return the run of the pictures in the documentation: that of RLCORE_PICTURED_RUN, if it is set."""
+    return Path(os.environ["RLCORE_PICTURED_RUN"]) if "RLCORE_PICTURED_RUN" in os.environ else make_run(folder)
+
+
 def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: Any) -> Path:
     """Write a run's folder: a reward that rises, an entropy that collapses, evaluations, and rollouts in groups."""
     folder.mkdir(parents=True)
@@ -27,7 +35,7 @@ def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: A
         {"run": {"name": folder.name, "steps": steps}, "model": {"path": "tiny"}, "trainer": {"name": "ppo"}},
     )
     config = merge(merge(unstructure(TrainConfig()), changes), sections)
-    run.write_config(config, {"rlcore": __version__})
+    run.write_config(config, {"rlcore": __version__}, [f"headline {' '.join(HEADLINE)}"])
     write_lines(run.metrics, metrics(steps, level))
     rows = []
     for step in (0, steps // 2, steps):
@@ -38,8 +46,8 @@ def make_run(folder: Path, *, steps: int = 40, level: float = 1.0, **sections: A
             })  # fmt: skip
     write_lines(run.completions, rows)
     write_lines(run.rollouts, [
-        {"step": step, "prompt": "2 + 2 =", "output": f" {4 + i}", "length": 1, "ended": True, "group": step % 3,
-         "reward": float(i == 0), "advantage": 1.0 - i}
+        {"step": step, "prompt": f"{step} + 2 =", "output": f" {step + 2 + i}", "length": 1, "ended": True,
+         "group": step % 3, "reward": float(i == 0), "advantage": 1.0 - i}
         for step in range(1, steps + 1) for i in range(4)
     ])  # fmt: skip
     return folder
@@ -55,7 +63,7 @@ def metrics(steps: int, level: float) -> list[dict[str, float]]:
             "response/length_mean": 12.0 + done, "response/truncated_fraction": 0.1, "loss/policy": -0.01,
             "loss/value": 1 - done / 2, "value/explained_variance": done, "lr": 1e-4,
             "grad/norm": 1 + math.cos(step) / 4, "progress/epoch": done, "time/step_s": 0.5,
-            "perf/tokens_per_s": 900.0, "perf/peak_memory_gb": 1.2,
+            "rft/kept_fraction": 0.1, "q/mean": 0.5, "perf/tokens_per_s": 900.0, "perf/peak_memory_gb": 1.2,
         })  # fmt: skip
         if step in (1, steps // 2, steps):
             rows.append({"step": step, "eval/reward/mean": level * done})
