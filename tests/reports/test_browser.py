@@ -91,7 +91,7 @@ def test_runs_are_overlaid_and_seeds_are_one_band(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [
-        make_run(Path("runs") / f"{name}-{seed}", level=level + seed / 10, run={"seed": seed}, gen={"temperature": heat})
+        make_run(Path(f"runs/{name}-{seed}"), level=level + seed / 10, run={"seed": seed}, gen={"temperature": heat})
         for name, level, heat in (("base", 1.0, 1.0), ("hot", 2.0, 1.5)) for seed in (0, 1, 2)
     ]  # fmt: skip
     opened = open_page(address_of(runs, tmp_path / "page.html"))
