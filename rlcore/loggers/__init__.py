@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
-from rlcore.loggers.conversations import display_row as display_row
+from rlcore.loggers.conversations import display_row
 from rlcore.logging import get_logger
 from rlcore.plugins.fence import Fence
 from rlcore.profiling import phase
@@ -14,6 +14,7 @@ from rlcore.profiling import phase
 if TYPE_CHECKING:
     from rlcore.protocols import Logger
 
+__all__ = ["Loggers", "display_row", "log"]
 log = get_logger("rlcore.loggers")
 
 

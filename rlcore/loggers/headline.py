@@ -27,7 +27,7 @@ MAX_CELLS = 5
 
 
 def place_in(headline: Sequence[str], name: str) -> int:
-    """Return the index of the first entry that is a metric's name or its group, such as `rft/`, or the length.
+    """Return the index of the first entry that is a metric's name or its group, such as `toxicity/`, or the length.
 
     Args:
         headline: names of metrics, and of groups with a slash at the end.
