@@ -33,7 +33,7 @@ class Trainer(Protocol):
     * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.
-    * `headline`: names of the metrics that matter most, such as `("reward/mean", "toxicity/")`, where a slash at the end
+    * `headline`: names of the metrics that matter most, such as `("reward/mean", "cost/")`, where a slash at the end
       names a group. They come first on the console and in the report.
     * `sample_pipeline`, `prompt_pipeline`, `architecture`: names of the registered components that this trainer stands
       on, such as `"preferences"`, for runs in which the user does not set `data.sample_pipeline`,
