@@ -106,6 +106,13 @@ def test_light_shelves_import_nothing_heavy(python: Python) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_libraries_of_images_are_imported_for_images_only() -> None:
+    for name, path in MODULES.items():
+        found = {module.partition(".")[0] for module in imported(path)}
+        assert "torchvision" not in found, name
+        assert name.startswith("rlcore_ddpo") or not found & {"PIL", "diffusers"}, name
+
+
 @pytest.mark.parametrize("name", ["ops", "loss"])
 def test_the_maths_imports_torch_only(name: str) -> None:
     files = [path for module, path in MODULES.items() if module.rpartition(".")[2] == name]

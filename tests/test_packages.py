@@ -29,6 +29,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "rlcore_plan": (
         "rlcore.cli.machine",
         "rlcore.components.LANGUAGE_MODEL",
+        "rlcore.components.SCORER",
         "rlcore.config.paths.existing_path",
         "rlcore.data.data_sets.is_stream",
         "rlcore.logging.LEVEL",
@@ -47,6 +48,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.plugins.wrappers.Wrapping",
         "rlcore.protocols.decoders.joins",
         "rlcore.sampling.sampler_inputs.takes_waiting",
+        "rlcore.rewards.chosen_rewards.ChosenReward",
         "rlcore.training.check_trainer.check_declared",
         "rlcore.training.eval_grid.eval_samplings",
         "rlcore.training.inputs.DATA_INPUTS",

@@ -10,11 +10,12 @@ import attrs
 import torch
 
 from rlcore.training import Updater
-from rlcore.types import PolicyOutputs
+from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_plan.batches import learned, pieces, rollouts
 from rlcore_plan.draws import Draws, draw
 from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.planned_run import PlannedRun
+from rlcore_plan.reward_models import scoring_pass
 
 MANY = 10**6
 """Number of updates of the learning-rate schedule; it does not affect memory."""
@@ -85,12 +86,17 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
     with no_garbage():
         updater = Updater(policy, subject.optimizer, subject.ranks, total_updates=MANY, optimization=named)
         draws = draws or draw(subject, live)
+        judging = [
+            (reward.name, *scoring_pass(reward, live, num=subject.share(subject.workload.num_sampled), length=longest))
+            for reward in subject.rewards
+        ]
         scoring = _scoring(subject, live)
         parts_of_update, moments, holes = update(live, updater, _passes(subject, live, updater))
         parts = {
             "parameters that train": held(*trained),
             "parameters that are frozen": held(*weights) - held(*trained),
             "reference": held(*weights, *beside) - held(*weights),
+            "reward models": held(*(p for each in subject.rewards for p in parameters_of(each.scorer.module))),
             "optimizer": moments,
             "gradients exchanged between processes": held(*trained) if subject.world > 1 else 0,
             "rollouts": subject.workload.num_held * longest * TOKEN_BYTES,
@@ -100,6 +106,7 @@ def measure(subject: PlannedRun, live: LiveBytes, draws: Draws | None = None) ->
     parts["buffers kept by sampling"] = draws.kept
     throughout = earlier + draws.kept  # allocated before the first update, but not before the first sampling
     phases = [Phase(each.name, each.parts, earlier + each.peak, each.holes) for each in draws.phases]
+    phases += [Phase(f"reward {name}", {"one pass": size}, throughout + size, kept) for name, size, kept in judging]
     phases += [Phase("scoring", {"one pass": size}, throughout + size, kept) for size, kept in scoring]
     phases.append(Phase("update", parts_of_update, throughout + sum(parts_of_update.values()), holes))
     return Measured(parts, tuple(phases), draws)
@@ -163,7 +170,7 @@ def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater) -> Callable[
         kept = 0
         for batch in [largest] * min(len(micro), 2):
             began = live.now
-            outputs = subject.policy.score(batch, entropy=subject.workload.entropy)
+            outputs = _outputs(subject, batch)
             kept = live.now - began
             updater.backward(_loss(outputs))
             del outputs
@@ -172,8 +179,17 @@ def _passes(subject: PlannedRun, live: LiveBytes, updater: Updater) -> Callable[
     return passes
 
 
-def _loss(outputs: PolicyOutputs) -> torch.Tensor:
+def _outputs(subject: PlannedRun, batch: Trajectories) -> PolicyOutputs | torch.Tensor:
+    """Return what a policy or a scorer computes of a micro-batch for its loss."""
+    options = {"entropy": True} if subject.workload.entropy else {}
+    outputs: PolicyOutputs | torch.Tensor = subject.policy.score(batch, **options)
+    return outputs
+
+
+def _loss(outputs: PolicyOutputs | torch.Tensor) -> torch.Tensor:
     """Return the sum of all outputs that a loss may depend on."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.sum()
     arrays = (outputs.logprobs, outputs.values, outputs.entropy, outputs.q_values, outputs.q_logprobs)
     terms = [array.sum() for array in arrays if array is not None]
     return torch.stack(terms).sum()

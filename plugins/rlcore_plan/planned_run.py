@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rlcore.components import LANGUAGE_MODEL, kind_built
+from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.config import ConfigOnly, Rehearsal, Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
 from rlcore.models.freezing import vocabulary_size
@@ -20,7 +20,6 @@ from rlcore.models.peft.inject import unwrap
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
-from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig, TrainConfig
 from rlcore.training import disable_dropout
@@ -28,6 +27,7 @@ from rlcore.training.check_trainer import check_declared
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import Chosen, choose
 from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
+from rlcore_plan.reward_models import PlannedReward, build_reward_models
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 
@@ -42,11 +42,12 @@ class PlannedRun:
         workload: batch sizes and model heads that the trainer uses.
         optimizer: the section of the configuration that names the optimizer.
         optimizers: looks up the optimizer and its schedule.
-        policy: the policy; its weights are fake tensors.
+        policy: the policy, or the scorer of a run that trains one; its weights are fake tensors.
         ranks: this process, as one of `world`.
         world: number of processes of the run.
         tokenizer: the run's tokenizer; None if it would have to be downloaded.
         lengths: the lengths of prompts and samples.
+        rewards: the reward models that score responses.
         notes: the assumptions of the estimate.
         rehearsal: the parts of a step of a model that is no language model; None for a language model.
     """
@@ -56,11 +57,12 @@ class PlannedRun:
     workload: Workload
     optimizer: OptimizerConfig
     optimizers: Optimizers
-    policy: Policy
+    policy: Any
     ranks: Ranks
     world: int
     tokenizer: Any
     lengths: Lengths
+    rewards: tuple[PlannedReward, ...]
     notes: tuple[str, ...]
     rehearsal: Rehearsal | None = None
 
@@ -98,6 +100,9 @@ def build_subject(
     is_text = _is_text(chosen, trainer)
     inputs = attrs.evolve(inputs, model=_described(unwrap(inputs.model), settings.model.get("revision"), is_text))
     inputs.require(component.name, trainer.needs)
+    rewards = chosen.rewards
+    if kind_built(chosen.architecture.component.target()) == SCORER:  # it generates no text
+        inputs, rewards = attrs.evolve(inputs, prompts=None, eval_prompts=None), ()
     optimizers = Optimizers(options, Chooser(where, Wrapping()))
     workload, notes = _workload_of(trainer, options, str(component), 0)
     if known is not None:
@@ -112,7 +117,7 @@ def build_subject(
     if rehearsal is not None:
         lengths = Lengths(notes=rehearsal.notes)
     else:
-        bounds = {"max_prompt": policy.max_prompt_length, "max_length": policy.max_length}
+        bounds = {"max_prompt": getattr(policy, "max_prompt_length", 0), "max_length": policy.max_length}
         lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
     workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
     policy.module.train()
@@ -124,6 +129,7 @@ def build_subject(
     return PlannedRun(
         settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
+        rewards=known.rewards if known else build_reward_models(rewards, ranks.device),
         notes=(*notes, *lengths.notes), rehearsal=rehearsal,
     )  # fmt: skip
 
@@ -196,23 +202,24 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
 
 
 def _is_text(chosen: Chosen, trainer: Any) -> bool:
-    """Return whether the run trains a language model; otherwise its trainer declares a `Rehearsal`.
+    """Return whether the run trains a model of text; otherwise its trainer declares a `Rehearsal`.
 
     Raises:
         ModelError: it trains another model, and the trainer has no `rehearse`.
     """
     component = chosen.architecture.component
     kind = kind_built(component.target())
-    if kind != LANGUAGE_MODEL and getattr(trainer, "rehearse", None) is None:
+    if kind not in (LANGUAGE_MODEL, SCORER) and getattr(trainer, "rehearse", None) is None:
         raise ModelError(
             f"model.architecture = '{component.name}': this run trains {kind}, and {chosen.trainer.component} declares "
             "no `rehearse` that rlcore plan could measure; measure its memory instead: run.steps=1 and the metric "
             "perf/peak_memory_gb"
         )
-    return kind == LANGUAGE_MODEL
+    return kind in (LANGUAGE_MODEL, SCORER)
 
 
-def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Policy:
+def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer: Any) -> Any:
+    """Return the policy, or the scorer."""
     build: Any = chosen.architecture.component.target()
     heads: dict[str, Any] = {
         "value_head": workload.value_head or workload.q_heads > 0,
@@ -226,11 +233,10 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
         options = evolve(options, critic=ConfigOnly(options.critic))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        policy: Policy = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **heads)
+        policy: Any = build(inputs.model, options, tokenizer=tokenizer or stand_in(2), **heads)
     if not workload.dropout:
         disable_dropout(policy.module)
-    wrapped: Policy = chosen.architecture.wrap(policy)
-    return wrapped
+    return chosen.architecture.wrap(policy)
 
 
 def _ranks(settings: TrainConfig) -> Ranks:
@@ -246,7 +252,7 @@ def _ranks(settings: TrainConfig) -> Ranks:
     return ranks
 
 
-def vocabulary_of(policy: Policy) -> int:
+def vocabulary_of(policy: Any) -> int:
     """Return the size of the policy's vocabulary; 2 if it is unknown."""
     model = getattr(policy, "model", None)
     return vocabulary_size(model) if isinstance(model, PreTrainedModel) else 2

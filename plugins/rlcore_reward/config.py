@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlcore.config import config, option
+import attrs
+
+from rlcore.config import Workload, config, default_workload, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 CENTERING = "Eisenstein et al. 2023, arXiv:2312.09244, eq. 2"
@@ -81,3 +83,8 @@ class ProcessRewardModelConfig(RewardModelConfig):
     combine: Literal["min", "product", "last"] = option(
         "min", "how the probabilities that the steps are correct become one number", source=LIGHTMAN
     )
+
+
+def workload(config: RewardConfig, num_prompts: int) -> Workload:
+    """Return the batch sizes of the trainer `reward` with these options, for `rlcore plan`."""
+    return attrs.evolve(default_workload(config, num_prompts), batch_size=2 * config.batch_size, group=2)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from rlcore.config import default_workload
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.models.step_scorer import StepScorer
@@ -27,6 +28,7 @@ class ProcessRewardTrainer:
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     headline = ("loss/total", "step/accuracy", "step/correct_fraction")
+    workload = staticmethod(default_workload)
 
     def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
         self.config, self.run = config, run

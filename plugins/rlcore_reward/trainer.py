@@ -22,7 +22,7 @@ from rlcore.training import (
     usable_pairs,
 )
 from rlcore.types import Metrics, Pair, Trajectories
-from rlcore_reward.config import RewardConfig
+from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
 
 
@@ -35,6 +35,7 @@ class RewardTrainer:
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     headline = ("loss/total", "reward/accuracy", "reward/margin")
+    workload = staticmethod(workload)
 
     def __init__(self, config: RewardConfig, run: Run) -> None:
         self.config, self.run = config, run

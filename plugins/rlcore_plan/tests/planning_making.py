@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from rlcore.config import merge
 
@@ -38,7 +45,11 @@ def save(folder: Path, config: PreTrainedConfig) -> Path:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    return {"gpt": save(root / "gpt", GPT2Config(**GPT)), "llama": save(root / "llama", LlamaConfig(**LLAMA))}
+    judge = save(root / "judge", LlamaConfig(**LLAMA))
+    about = LlamaConfig(**LLAMA, num_labels=1, pad_token_id=WORDS - 1)
+    AutoModelForSequenceClassification.from_config(about).save_pretrained(judge)
+    gpt, llama = save(root / "gpt", GPT2Config(**GPT)), save(root / "llama", LlamaConfig(**LLAMA))
+    return {"gpt": gpt, "llama": llama, "judge": judge}
 
 
 def reward(outputs: list[str], **_: Any) -> list[float]:
@@ -63,6 +74,12 @@ def imitation(folder: Path, name: str, **trainer: Any) -> dict[str, Any]:
     }
 
 
-def preferences(folder: Path, **trainer: Any) -> dict[str, Any]:
+def judged(folder: Path, **reward_model: Any) -> dict[str, Any]:
+    """Return a run of `ppo` whose reward is the model in the folder `judge` beside that of the policy."""
+    chosen = {"fn": "reward_model", "path": str(folder.parent / "judge"), **reward_model}
+    return merge(ppo(folder, micro_batch_size=2), {"data": {"reward_fn": chosen}})
+
+
+def preferences(folder: Path, name: str = "dpo", **trainer: Any) -> dict[str, Any]:
     pairs = [{"prompt": f"{row} ", "chosen": answer, "rejected": answer.replace("w9", "w8")} for row, answer in SAMPLES]
-    return merge(imitation(folder, "dpo", **trainer), {"data": {"samples": pairs}})
+    return merge(imitation(folder, name, **trainer), {"data": {"samples": pairs}})

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from planning_making import GPT, SAMPLES, WORDS, folders, imitation, ppo, preferences, save
-from transformers import AutoModelForCausalLM, GPT2Config
+from planning_making import GPT, LLAMA, WORDS, folders, imitation, judged, ppo, preferences, save
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config
 
 from rlcore.cli import main
 from rlcore.config import merge
@@ -65,6 +65,11 @@ CASES = {
     "sft, one sample at a time": ("llama", lambda folder: imitation(folder, "sft", micro_batch_size=1)),
     "ilql": ("llama", lambda folder: imitation(folder, "ilql")),
     "dpo, pairs in micro-batches": ("llama", lambda folder: preferences(folder, micro_batch_size=4)),
+    "reward, pairs in micro-batches": ("llama", lambda folder: preferences(folder, "reward", micro_batch_size=4)),
+    "ppo, a reward model takes the most": ("gpt", judged),
+    "grpo": (
+        "llama", lambda folder: {**ppo(folder), "trainer": {"name": "grpo", "rollouts": 16, "num_generations": 4}},
+    ),
     "dpo, a reference in every step": ("gpt", lambda folder: preferences(folder, precompute_ref=False, batch_size=8)),
 }  # fmt: skip
 
@@ -208,13 +213,26 @@ def test_a_mistake_is_one_line_and_no_traceback(
     assert said in capsys.readouterr().err
 
 
-def test_a_run_that_trains_a_scorer_is_refused_with_a_way_to_measure_it(
-    tmp_path: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = {"path": str(folders["gpt"]), "architecture": "sequence_scorer"}
-    values = {"model": model, "trainer": {"name": "sft"}, "data": {"samples": SAMPLES}}
-    assert main(["plan", str(write(tmp_path, values))]) == 1
-    assert "this run trains a model that scores sequences; measure its memory" in capsys.readouterr().err
+def test_a_run_that_trains_a_scorer_updates_pairs_and_samples_nothing(folders: dict[str, Path]) -> None:
+    values = preferences(folders["llama"], "reward", batch_size=4)
+    found = estimate(merge(values, {"data": {"eval_prompts": ["w1"]}}), "test")
+    assert [phase.name for phase in found.measured.phases] == ["update"]
+    assert (found.workload.batch_size, found.workload.group, found.notes) == (8, 2, ())
+    model = AutoModelForSequenceClassification.from_pretrained(folders["judge"])  # of the same sizes
+    padding = LLAMA["hidden_size"] * 4  # a new scorer has a padding token of its own
+    size = sum(4 * parameter.numel() for parameter in model.parameters())
+    assert found.measured.held["parameters that train"] == size + padding
+
+
+def test_a_reward_model_is_held_throughout_and_scores_in_batches(folders: dict[str, Path]) -> None:
+    one, two = (estimate(judged(folders["gpt"], batch_size=size), "test").measured for size in (4, 8))
+    model = AutoModelForSequenceClassification.from_pretrained(folders["judge"])
+    held = sum(4 * parameter.numel() for parameter in model.parameters())
+    assert one.held["reward models"] == pytest.approx(held, rel=0.01)  # and buffers
+    passes = [next(p for p in each.phases if p.name == "reward reward_model").parts["one pass"] for each in (one, two)]
+    assert passes[1] == pytest.approx(2 * passes[0], rel=0.1)
+    elsewhere = estimate(judged(folders["gpt"], device="meta"), "test").measured
+    assert elsewhere.held["reward models"] == 0
 
 
 def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
