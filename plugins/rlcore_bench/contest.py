@@ -53,7 +53,7 @@ class Contest:
         dists = {}
         for side, version in zip(SIDES, self.versions, strict=True):
             self.repository.write(version, self._tree(side))
-            dists[side] = find_dists(self._tree(side))
+            dists[side] = find_dists(self._tree(side), label=version.label)
         without = {name for each in dists.values() for name in each}
         for side, version in zip(SIDES, self.versions, strict=True):
             self._print(f"{version.label}: {version.about}")

@@ -31,8 +31,12 @@ class TreeNotBuilt(RLCoreError, RuntimeError):
     """A source tree whose dists cannot be built, with the dist and the end of the output."""
 
 
-def find_dists(tree: Path) -> dict[str, Path]:
+def find_dists(tree: Path, *, label: str) -> dict[str, Path]:
     """Return the folders of a tree's dists by their names.
+
+    Args:
+        tree: the folder of the tree.
+        label: the version's name, for errors.
 
     Raises:
         TreeNotBuilt: there is none, or a pyproject.toml is not valid.
@@ -42,11 +46,11 @@ def find_dists(tree: Path) -> dict[str, Path]:
         try:
             name = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("name")
         except ValueError as error:
-            raise TreeNotBuilt(f"{file.relative_to(tree)}: is not valid TOML: {error}") from error
+            raise TreeNotBuilt(f"{label}: {file.relative_to(tree)} is not valid TOML: {error}") from error
         if isinstance(name, str):
             found.setdefault(canonicalize_name(name), file.parent)
     if not found:
-        raise TreeNotBuilt(f"no dist to build: no project in {', '.join(PLACES)}")
+        raise TreeNotBuilt(f"{label}: has no dist to build: there is no project in {', '.join(PLACES)}")
     return found
 
 

@@ -45,6 +45,6 @@ def test_dists_are_found_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "pyproject.toml").write_text("[tool.ruff]\n")
     found = {"the-core": tmp_path, "one": tmp_path / "one", "two": tmp_path / "plugins" / "two"}
-    assert find_dists(tmp_path) == found
-    with pytest.raises(TreeNotBuilt, match="no dist to build"):
-        find_dists(tmp_path / "tool")
+    assert find_dists(tmp_path, label="new") == found
+    with pytest.raises(TreeNotBuilt, match="new: has no dist to build"):
+        find_dists(tmp_path / "tool", label="new")

@@ -19,6 +19,7 @@ CODE = """
 import json, random, time
 
 def train(file, seed):
+    block = b"x" * 40_000_000  # of which the noise of a process's memory is a small part
     level = {level} + random.Random(seed).random()
     burn_until = time.process_time() + {burn_s}
     while time.process_time() < burn_until:
