@@ -146,18 +146,21 @@ class RunConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
-    shard: Literal["none", "fsdp"] = option(
+    shard: Literal["none", "fsdp", "zero2", "zero3"] = option(
         "none",
         "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: weights, "
-        "gradients and optimizer state, with torch's fully_shard",
+        "gradients and optimizer state, with torch's fully_shard; `zero2`: gradients and optimizer state, with "
+        "DeepSpeed; `zero3`: the same and the weights, with DeepSpeed",
     )
     shard_within: Literal["node", "world"] = option(
         "node",
         "whether `shard` divides the model among the processes of each machine, which then have copies of one another, "
-        "or among all processes",
+        "or among all processes, as `zero2` and `zero3` do",
     )
     offload: bool = option(
-        False, "keep divided weights, gradients and optimizer state in the CPU's memory, where the optimizer steps"
+        False,
+        "keep divided weights and optimizer state in the CPU's memory, where the optimizer steps; with `zero2` only "
+        "the latter",
     )
     processes: int = option(
         1,

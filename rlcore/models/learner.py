@@ -34,12 +34,10 @@ class ModelLearner(Generic[M]):
 
     Attributes:
         version: number of changes of the weights so far.
-        trained: the module that runs with gradients: `module`, or a copy of it with divided weights.
     """
 
     def __init__(self, module: M, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> None:
         self.module: M = module
-        self.trained: M = module
         self._shards: tuple[Shards, ...] = ()
         self._stream: TensorStream | None = None
         self.tokenizer, self.max_length, self.version = tokenizer, max_length, 0
@@ -68,14 +66,13 @@ class ModelLearner(Generic[M]):
         """Return the parameters beside `module`, such as those of a reference, that are needed without gradients."""
         return {}
 
-    def use_shards(self, trained: M, *shards: Shards) -> None:
-        """Divide the weights among processes: this one keeps `shards`, and runs `trained` with gradients.
+    def use_shards(self, *shards: Shards) -> None:
+        """Divide the weights among processes.
 
         Args:
-            trained: a copy of `module` with the divided weights.
             shards: the parts of the weights of `module`, then those of `frozen_parameters`.
         """
-        self.trained, self._shards = trained, shards
+        self._shards = shards
 
     def gather(self) -> None:
         """Complete the weights of `module` on every process, if they are divided; collective."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from rlcore.models.heads import TrunkValue
 from rlcore.models.kind import kind_of
 from rlcore.models.learner import ModelLearner
 from rlcore.models.peft.adapters import Adapters
-from rlcore.models.q_heads import QHeads
+from rlcore.models.q_heads import sync_targets
 from rlcore.models.weights import check_same_form
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
@@ -225,7 +225,7 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         if self.module.q_heads is None:
             raise ModelError("this policy has no Q-heads to sync: build it with q_heads=2")
         self.drop()
-        cast("QHeads", self.trained.q_heads).sync(rate)
+        sync_targets(dict(self.parts()), rate)
         self.version += 1
 
     @property

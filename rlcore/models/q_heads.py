@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import torch
@@ -118,8 +119,16 @@ class QHeads(nn.Module):
             lowest: Tensor = torch.stack([head(hidden) for head in self.targets]).amin(0)
         return lowest if values is None else lowest - values[:, None]
 
-    @torch.no_grad()
-    def sync(self, rate: float) -> None:
-        """Update the targets: target <- rate * Q + (1 - rate) * target."""
-        for target, weight in zip(self.targets.parameters(), self.heads.parameters(), strict=True):
+
+@torch.no_grad()
+def sync_targets(weights: Mapping[str, Tensor], rate: float) -> None:
+    """Update the targets: target <- rate * Q + (1 - rate) * target.
+
+    Args:
+        weights: those of a module whose attribute `q_heads` is a `QHeads`, or the same part of each, by name.
+        rate: see above.
+    """
+    for name, target in weights.items():
+        if name.startswith("q_heads.targets."):
+            weight = weights[name.replace(".targets.", ".heads.", 1)]
             target.lerp_(weight.to(target.dtype), rate)

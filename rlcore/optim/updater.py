@@ -160,7 +160,7 @@ class Updater:
 
     def skip(self) -> None:
         """Discard the gradients instead of making a step, and count it in `num_skipped`."""
-        self.optimizer.zero_grad()
+        self.sharding.discard()
         self.num_skipped += 1
 
     def state_dict(self) -> dict[str, Any]:

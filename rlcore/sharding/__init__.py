@@ -24,7 +24,7 @@ class Sharding(Protocol):
     """
 
     was_skipped: bool
-    """Whether the last `step` made no step, because a gradient exceeded the range of fp16."""
+    """Whether the last `step` made no step, because a gradient was not finite."""
 
     def cut(self, policy: Learner) -> list[torch.nn.Parameter]:
         """Wrap the module of `policy`, and return what the optimizer changes, in the order of its parameters.
@@ -58,6 +58,10 @@ class Sharding(Protocol):
         """
         ...
 
+    def discard(self) -> None:
+        """Clear the gradients, in place of a step."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer; collective.
 
@@ -78,8 +82,15 @@ def choose_sharding(config: RunConfig, ranks: Ranks) -> Sharding:
     """
     if config.shard == "none":
         if config.offload:
-            raise ConfigError("run.offload: needs run.shard=fsdp, whose parts it keeps in the CPU's memory")
+            raise ConfigError(
+                "run.offload: needs run.shard=fsdp, zero2 or zero3, whose parts it keeps in the CPU's memory"
+            )
         return WholeModel(ranks)
-    from rlcore.sharding.fsdp import FullySharded  # torch.distributed.fsdp takes a second to import
+    within_node = config.shard_within == "node"
+    if config.shard == "fsdp":
+        from rlcore.sharding.fsdp import FullySharded  # torch.distributed.fsdp takes a second to import
 
-    return FullySharded(ranks, within_node=config.shard_within == "node", offload=config.offload)
+        return FullySharded(ranks, within_node=within_node, offload=config.offload)
+    from rlcore.sharding.zero import ZeroRedundancy
+
+    return ZeroRedundancy(ranks, stage=int(config.shard[-1]), within_node=within_node, offload=config.offload)

@@ -25,15 +25,12 @@ from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, ModelError, RanksError
 from rlcore.models.learner import ModelLearner
-from rlcore.models.quantization import is_quantized
 from rlcore.models.shards import Cut, Shards
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.sharding.blocks import blocks_of, norms_of, shared_weights
+from rlcore.sharding.divisible import check_optimizer, divisible, open_process_group
 from rlcore.sharding.optimizer_state import load_optimizer
-
-WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
-"""Modules of optimizers that read whole tensors."""
 
 
 class FullySharded:
@@ -65,7 +62,7 @@ class FullySharded:
         Raises:
             ModelError: the model cannot be sharded.
         """
-        learner = _supported(policy)
+        learner = divisible(policy, "fsdp")
         self._learner, module = learner, learner.module
         # Parameters of its own in the same memory, which torch then replaces; tied ones stay tied.
         trained = module.lockstep_copy(
@@ -78,7 +75,7 @@ class FullySharded:
         weights = Shards(dict(module.named_parameters()), list(parts), self._cut, stay=stay)
         frozen = learner.frozen_parameters()
         kept = [self._part(parameter.data) for parameter in frozen.values()]
-        learner.use_shards(trained, weights, Shards(frozen, kept, self._cut, stay=stay))
+        learner.use_shards(weights, Shards(frozen, kept, self._cut, stay=stay))
         is_mixed = self.ranks.mixed_precision != "no"
         policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
         self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
@@ -90,11 +87,7 @@ class FullySharded:
         Raises:
             ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
         """
-        if type(optimizer).__module__.startswith(WHOLE_TENSORS):
-            raise ConfigError(
-                f"run.shard = 'fsdp': {type(optimizer).__name__} needs whole weights and gradients, of which each "
-                "process has a part: choose an optimizer of torch, such as adamw, or run.shard=none"
-            )
+        check_optimizer(optimizer, "fsdp")
         self.optimizer = optimizer
         return optimizer
 
@@ -119,6 +112,10 @@ class FullySharded:
         self._learner.drop()
         self.optimizer.zero_grad()
         return norm
+
+    def discard(self) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, with this process's parts of its tensors."""
@@ -203,9 +200,7 @@ class FullySharded:
 
 def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:
     """Return the mesh of the processes: the parts, or the nodes by the parts."""
-    if not torch.distributed.is_initialized():
-        backend = torch.distributed.get_default_backend_for_device(ranks.device)
-        torch.distributed.init_process_group(backend, store=_store(), rank=0, world_size=1)
+    open_process_group(ranks)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
     if not within_node or not 0 < local < ranks.world:
         return init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("shard",))
@@ -217,29 +212,6 @@ def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:
     return init_device_mesh(ranks.device.type, (ranks.world // local, local), mesh_dim_names=("node", "shard"))
 
 
-def _store() -> Any:
-    """Return the store of a process group of this process alone."""
-    return torch.distributed.HashStore()  # type: ignore[attr-defined]
-
-
-def _supported(policy: Learner) -> ModelLearner[Any]:
-    """Return the learner if its model can be sharded.
-
-    Raises:
-        ModelError: it cannot.
-    """
-    remedy = "set run.shard=none, which keeps the whole model on every process"
-    if not isinstance(policy, ModelLearner):
-        raise ModelError(
-            f"run.shard = 'fsdp': {type(policy).__name__} is no model of `transformers` that the core has built "
-            f"(rlcore.models.learner.ModelLearner), so how to divide it is unknown: {remedy}"
-        )
-    if is_quantized(policy.model):
-        raise ModelError(
-            f"run.shard = 'fsdp': {type(policy.model).__name__} has quantized weights, which cannot be divided: leave "
-            f"out model.quantization, or {remedy}"
-        )
-    return policy
 
 
 def _local(tensor: Tensor) -> Tensor:

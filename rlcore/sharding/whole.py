@@ -74,6 +74,10 @@ class WholeModel:
         self.optimizer.zero_grad()
         return norm
 
+    def discard(self) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad()
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer."""
         state: dict[str, Any] = self.optimizer.state_dict()

@@ -1,0 +1,66 @@
+"""What strategies that divide a model have in common: what they refuse, and the process group of a single process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from rlcore.errors import ConfigError, ModelError
+from rlcore.models.learner import ModelLearner
+from rlcore.models.quantization import is_quantized
+from rlcore.protocols import Learner
+from rlcore.ranks import Ranks
+
+WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization", "torch.optim._muon")
+"""Modules of optimizers that read whole tensors."""
+
+
+def divisible(policy: Learner, strategy: str) -> ModelLearner[Any]:
+    """Return the learner if its model can be divided.
+
+    Args:
+        policy: the learner.
+        strategy: value of `run.shard`.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    remedy = "set run.shard=none, which keeps the whole model on every process"
+    if not isinstance(policy, ModelLearner):
+        raise ModelError(
+            f"run.shard = '{strategy}': {type(policy).__name__} is no model of `transformers` that the core has built "
+            f"(rlcore.models.learner.ModelLearner), so how to divide it is unknown: {remedy}"
+        )
+    if is_quantized(policy.model):
+        raise ModelError(
+            f"run.shard = '{strategy}': {type(policy.model).__name__} has quantized weights, which cannot be divided: "
+            f"leave out model.quantization, or {remedy}"
+        )
+    return policy
+
+
+def check_optimizer(optimizer: Optimizer, strategy: str) -> None:
+    """Check that an optimizer computes the same from parts of tensors.
+
+    Args:
+        optimizer: the optimizer.
+        strategy: value of `run.shard`.
+
+    Raises:
+        ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
+    """
+    if type(optimizer).__module__.startswith(WHOLE_TENSORS):
+        raise ConfigError(
+            f"run.shard = '{strategy}': {type(optimizer).__name__} needs whole weights and gradients, of which each "
+            "process has a part: choose an optimizer of torch, such as adamw, or run.shard=none"
+        )
+
+
+def open_process_group(ranks: Ranks) -> None:
+    """Open the process group of a process that runs alone; several processes have theirs from the start."""
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        backend = torch.distributed.get_default_backend_for_device(ranks.device)
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
