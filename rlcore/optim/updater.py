@@ -153,7 +153,7 @@ class Updater:
             meter.note("grad/norm", norm)
         self._policy.version += 1
         if self.sharding.was_skipped:
-            self.num_skipped += 1  # a gradient too large for fp16: the scale has been lowered instead
+            self.num_skipped += 1  # a gradient that is not finite; the scale of fp16 has been lowered instead
         else:
             self.clock.advance()
         return norm

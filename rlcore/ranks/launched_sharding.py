@@ -85,7 +85,7 @@ def _of_deepspeed() -> tuple[dict[str, Any], bool]:
     stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "")
     if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ or devices - {"none", "cpu"} or stage not in ("2", "3"):
         return {}, False
-    return {"run.shard": f"zero{stage}"}, "cpu" in devices
+    return {"run.shard": f"zero{stage}", "run.shard_within": "world"}, "cpu" in devices
 
 
 def _value(config: TrainConfig, name: str) -> Any:

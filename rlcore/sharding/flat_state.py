@@ -55,7 +55,8 @@ def gather_state(optimizer: Optimizer, groups: list[list[Fragment]], ranks: Rank
             return value
         joined = torch.zeros(fragment.shape, dtype=value.dtype, device=ranks.device)
         fragment.read(value, joined)
-        torch.distributed.reduce(joined, 0)  # elements of other processes are 0 here
+        if ranks.world > 1:
+            torch.distributed.reduce(joined, 0)  # elements of other processes are 0 here
         return joined.cpu() if ranks.is_main else torch.empty(0, dtype=value.dtype)
 
     state, numbered, index = {}, [], 0

@@ -67,7 +67,8 @@ def test_every_trainer_that_an_error_names_is_published_with_its_options() -> No
         (SFTConfig, "beta", "no such option; there are batch_size"),
         (PPOConfig, "max_completion_length", "use gen.max_new_tokens"),
         (SamplingConfig, "temprature", "did you mean 'temperature'"),
-        (TrainConfig, "deepspeed", "no such option; each process has the whole model"),
+        (TrainConfig, "deepspeed", "use run.shard"),
+        (TrainConfig, "use_vllm", "no such option; responses are sampled from the policy itself"),
         (TrainConfig, "output_dir", r"use run.root and run.name \(output_dir: runs/first is"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from e2e_scenarios import COMMON, GRPO, PPO, SFT, WORDS
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 from transformers.optimization import Adafactor
 
 import rlcore
@@ -25,7 +26,6 @@ from rlcore.errors import RLCoreError
 from rlcore.models.learner import streaming
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding import choose_sharding
-from rlcore.sharding.fsdp import FullySharded
 from rlcore.testing.small import make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
@@ -58,6 +58,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ppo_critic": (PPO, {"critic": "copy"}),
     "ppo_branch": (PPO, {"value_layers": 1}),
     "ppo_low": (PPO, {"sampling_dtype": "bfloat16"}),
+    "ppo_skip": (merge(PPO, {"trainer": {"max_ratio": 1.005}}), {}),
     "grpo_moving": (merge(GRPO, {"trainer": {"sync_ref_every": 1, "sync_ref_alpha": 0.5}}), {}),
     "sft_tied": (SFT, {}),
     "sft_t5": (SFT, {}),
@@ -93,9 +94,10 @@ def train(name: str, root: Path, run: str, changes: dict[str, Any]) -> Any:
     return rlcore.train(**sections)
 
 
-def hold(root: Path) -> None:
-    """Write what this rank keeps after a step of SFT, and what it says of parts that cannot be divided."""
-    config = structure(TrainConfig, SFT_SETTINGS | {"run": {"root": str(root), "name": "held", "shard": "fsdp"}})
+def hold(root: Path, changes: dict[str, Any]) -> None:
+    """Write what this rank keeps after a step of SFT, and the errors of parts that cannot be divided."""
+    run = {"root": str(root), "name": "held", **changes["run"]}
+    config = structure(TrainConfig, SFT_SETTINGS | {"run": run})
     inputs = Inputs(model=make_llama(), tokenizer=make_tokenizer(), samples=SFT["samples"])
     parts = assemble(config, inputs, "test")
     trainer: Any = parts.trainer
@@ -103,10 +105,10 @@ def hold(root: Path) -> None:
     policy, moments = trainer.policy(), trainer.updater.optimizer.state.values()
     held = {
         "parts": sum(part.numel() for _, part in policy.parts()),
-        "moments": sum(state["exp_avg"].to_local().numel() for state in moments),
+        "moments": sum(local(state["exp_avg"]).numel() for state in moments),
         "whole": sum(weight.numel() for weight in policy.module.parameters()),
         "streamed": sum(weight.numel() for _, weight in policy.weights()),
-        "refusals": [refusal(lambda: FullySharded(parts.run.ranks, within_node=True, offload=False).cut(trainer)),
+        "refusals": [refusal(lambda: trainer.updater.sharding.cut(trainer)),
                      refusal(lambda: choose_sharding(RunConfig(offload=True), parts.run.ranks)),
                      refusal(lambda: trainer.updater.sharding.drive(Adafactor([torch.zeros(2)])))],
     }  # fmt: skip
@@ -147,6 +149,10 @@ def write_all(folder: Path, policy: Any, state: dict[str, Any], whole: Any) -> N
     (folder / "held.json").write_text(json.dumps(held))
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def refusal(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -159,7 +165,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     names, root, run, changes = sys.argv[1:]
     if names == "hold":
-        hold(Path(root))
+        hold(Path(root), json.loads(changes))
         sys.exit()
     if names == "stream":
         stream(Path(root))

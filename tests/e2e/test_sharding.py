@@ -55,7 +55,7 @@ def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[...
 def test_each_of_two_ranks_of_a_machine_keeps_half_of_the_weights_and_moments(
     train_on: Callable[..., None], tmp_path: Path, world: int, local: int
 ) -> None:
-    train_on(world, "hold", "held", local=local)
+    train_on(world, "hold", "held", local=local, **FSDP)
     size = sum(weight.numel() for weight in make_llama().parameters())
     for rank in range(world):
         held = json.loads((tmp_path / f"held-{rank}.json").read_text())
