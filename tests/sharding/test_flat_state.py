@@ -1,4 +1,4 @@
-"""Tests of the state of an optimizer that steps a part of concatenated parameters, and of what DeepSpeed is not given."""
+"""Tests of the state of an optimizer that steps a part of concatenated parameters, and of refusals of ZeRO."""
 
 from __future__ import annotations
 
