@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, ModelError
+from rlcore.models.forward import ActorCritic
 from rlcore.models.learner import ModelLearner
 from rlcore.models.shards import Cut, Shards
 from rlcore.protocols import Learner
@@ -61,9 +62,12 @@ class ZeroRedundancy:
         module = self._learner.module
         self._trained: nn.Module = module
         if self._stage == 3:
-            self._trained = module.lockstep_copy(
+            trained = module.lockstep_copy(
                 {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
             )
+            if isinstance(trained, ActorCritic):
+                trained.trunk = None  # every process runs every block, because DeepSpeed gathers what runs
+            self._trained = trained
         self.parameters = [each for each in self._trained.parameters() if each.requires_grad]
         low = sorted({str(each.dtype).removeprefix("torch.") for each in self.parameters} - {"float32"})
         if low:
