@@ -23,7 +23,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.optim import Optimizer
 
-from rlcore.errors import ConfigError, ModelError, RanksError
+from rlcore.errors import ConfigError, RanksError
 from rlcore.models.learner import ModelLearner
 from rlcore.models.shards import Cut, Shards
 from rlcore.protocols import Learner
@@ -210,8 +210,6 @@ def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:
             "(LOCAL_WORLD_SIZE): start the same number on every node, or set run.shard_within=world"
         )
     return init_device_mesh(ranks.device.type, (ranks.world // local, local), mesh_dim_names=("node", "shard"))
-
-
 
 
 def _local(tensor: Tensor) -> Tensor:

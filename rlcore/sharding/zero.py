@@ -167,8 +167,7 @@ class ZeroRedundancy:
         own: list[Any] = list(self._trained.parameters())
         named = dict(module.named_parameters())
         if self._stage == 2:
-            whole = Cut(torch.Tensor.detach, self._deepspeed.utils.safe_set_full_fp32_param)
-            self._learner.use_shards(Shards(named, list(own), whole, stay=True))
+            self._learner.use_shards(Shards(named, list(own), Cut(torch.Tensor.detach, self._copy_whole), stay=True))
             return
         frozen = self._learner.frozen_parameters()
         kept = [self._piece(each) for each in frozen.values()]
@@ -191,6 +190,10 @@ class ZeroRedundancy:
         pieces = mine.new_empty(self.ranks.world * mine.numel())
         torch.distributed.all_gather(list(pieces.chunk(self.ranks.world)), mine)
         return pieces[: shape.numel()].view(shape)
+
+    def _copy_whole(self, parameter: Tensor, whole: Tensor) -> None:
+        parameter.copy_(whole)
+        self._deepspeed.utils.safe_set_full_fp32_param(parameter, whole)  # that which the optimizer steps
 
     def _copy(self, part: Tensor, whole: Tensor) -> None:
         piece = self._piece(whole)
