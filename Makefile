@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTS := . $(patsubst %/,%,$(dir $(wildcard rlcore_*/pyproject.toml plugins/*/pyproject.toml)))
 INSTALLED := $(VENV)/.installed
+# What the quickstart needs, so that it need not wait for the tools of development.
+USED := . rlcore_ppo rlcore_sft
 # The libraries rlcore is measured beside live apart: what they ask for is none of its dependencies.
 PEERS := .venv-peers
 
@@ -13,7 +15,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .PHONY: quickstart test test-all lint types bench bench-against bench-compare bench-peers docs site wheels clean
 
-quickstart: $(INSTALLED)
+quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
 
 # Two processes that equal one, packages in environments of their own, the tutorial: what takes longest is left out.
@@ -67,11 +69,17 @@ $(PEERS)/.installed: tests/benchmarks/peers.txt constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# The stamp is as new as everything that says what to install.
-$(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml)
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
 		"rlcore needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.used: constraints.txt $(USED:%=%/pyproject.toml) | $(BIN)/python
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check $(USED:%=-e ./%)
+	touch $@
+
+# The stamp is as new as everything that says what to install.
+$(INSTALLED): constraints.txt $(DISTS:%=%/pyproject.toml) | $(BIN)/python
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-e ".[dev]" $(foreach dist,$(filter-out .,$(DISTS)),-e ./$(dist))
 	touch $@

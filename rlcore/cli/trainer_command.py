@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from rlcore.cli.local_processes import processes_to_start, start
 from rlcore.components import Component
+from rlcore.config import Row
 from rlcore.config.synonyms import replacement
 from rlcore.errors import InputsError
 
@@ -54,9 +55,25 @@ def fill(parser: argparse.ArgumentParser, component: Component[Any]) -> Callable
         if section not in ("trainer", "model") and row.path not in taken:
             is_short = section == "run" and short in RUN_OPTIONS and short not in taken
             _add(parser, [f"--{row.path}", *([f"--{short}"] if is_short else [])], row.path, row.meaning, row.default)
+    of_models = _options_of_models()
+    for row in of_models.values():
+        _add(parser, [f"--model.{row.path}"], f"model.{row.path}", row.meaning, row.default)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="any other option, as for train")
-    parser.set_defaults(refuse=partial(_refuse, parser))
+    known = [f"model.{path}" for path in of_models] + [row.path for row in describe(TrainConfig) if "." in row.path]
+    parser.set_defaults(refuse=partial(_refuse, parser, known))
     return partial(_train, component)
+
+
+def _options_of_models() -> dict[str, Row]:
+    """Return the options of all architectures: which of them the trainer has is known once it is imported."""
+    from rlcore.config import describe
+    from rlcore.plugins.registry import all_registries
+
+    classes = [architecture.config_class() for architecture in all_registries().architectures]
+    rows: dict[str, Row] = {}
+    for row in [row for options in classes if options is not None for row in describe(options)]:
+        rows.setdefault(row.path, row)
+    return rows
 
 
 def _add(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: str, default: Any) -> None:
@@ -64,9 +81,13 @@ def _add(parser: argparse.ArgumentParser, names: list[str], path: str, meaning: 
     parser.add_argument(*names, dest=path, metavar="VALUE", help=text)
 
 
-def _refuse(parser: argparse.ArgumentParser, options: Sequence[str]) -> NoReturn:
+def _refuse(parser: argparse.ArgumentParser, known: Sequence[str], options: Sequence[str]) -> NoReturn:
     """Exit with code 2, and with what to write instead of unknown options."""
-    found = {option: replacement(option.lstrip("-"), ()) for option in options}
+    found = {}
+    for option in options:
+        name = option.lstrip("-")
+        sections = [f"--{path}" for path in known if path.partition(".")[2] == name]
+        found[option] = f"use {' or '.join(sections)}" if sections else replacement(name, ())
     parser.error("; ".join(f"no such option {option}{f': {use}' if use else ''}" for option, use in found.items()))
 
 

@@ -74,7 +74,8 @@ class ConsoleLogger:
         if error is None:
             early = run.total_steps is not None and run.step < run.total_steps
             word = ("stopped", "bold yellow") if early else ("finished", "bold green")
-            self._print(Text.assemble(word, f": {summary}, now at step {run.step}"))
+            resumed = f", now at step {run.step}" if self._first_step else ""
+            self._print(Text.assemble(word, f": {summary}{resumed}"))
         elif isinstance(error, KeyboardInterrupt):
             self._print(Text.assemble(("interrupted", "bold yellow"), f" after step {run.step}: {summary}"))
         else:

@@ -18,6 +18,8 @@ from rlcore.loggers.headline import MAX_CELLS
 from rlcore.safe_text import visible
 
 NUMBER_WIDTH = 9
+HEAD_WIDTH = 10
+"""Width at which the names of columns of numbers are broken, so that the texts beside them keep theirs."""
 PROMPT_CHARS, PROMPT_LINES, OUTPUT_CHARS = 200, 4, 400
 TEXT_COLUMNS = ("sampling", "end")
 """Columns of text, shown if a row has them."""
@@ -45,7 +47,7 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
     for key in words:
         table.add_column(key)
     for key in numbers:
-        table.add_column(Text(visible(short_name(key))), justify="right", no_wrap=True)
+        table.add_column(Text(_break_name(visible(short_name(key)))), justify="right", no_wrap=True)
     for row in rows:
         prompt, output = visible(row.get("prompt", "")), visible(row.get("output", ""))
         if not whole:
@@ -58,6 +60,16 @@ def make_table(rows: Sequence[Mapping[str, Any]], *, title: str, whole: bool = F
         shown = Text(prompt, style="dim") if whole else _LineEnds(prompt)
         table.add_row(*steps, shown, Text(output), *cells)
     return table
+
+
+def _break_name(name: str) -> str:
+    """Break a long name of a metric into lines, after its separators."""
+    lines = [""]
+    for part in re.findall(r"[^_/@=]*[_/@=]|[^_/@=]+", name):
+        if lines[-1] and len(lines[-1]) + len(part) > HEAD_WIDTH:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 class _LineEnds:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -25,11 +26,22 @@ class Published:
     default_for: tuple[str, ...] = ()
 
 
+def how_to_install(dist: str) -> str:
+    """Return the command that installs the dist of a published plugin, by name and from a clone of the repository."""
+    folder = _table()["folders"].get(dist, f"plugins/{dist.replace('-', '_')}")
+    return f"pip install {dist} (in a clone of rlcore: pip install ./{folder})"
+
+
 @functools.cache
 def published(kind: str) -> dict[str, Published]:
     """Return the published components of a kind (such as `trainers`) by short name, or `options` by dotted path."""
-    table = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     return {
         name: Published(entry["dist"], tuple(entry.get("default_for", ())))
-        for name, entry in table.get(kind, {}).items()
+        for name, entry in _table().get(kind, {}).items()
     }
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    return table

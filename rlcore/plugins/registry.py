@@ -14,7 +14,7 @@ from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
 from rlcore.config.synonyms import synonyms
 from rlcore.plugins.discovery import Discovery, Plugin, discover
-from rlcore.plugins.published import published
+from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.switches import is_on, selection
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _wrap(items: Sequence[str]) -> list[str]:
 def _describe_source(dist: str, plugins: Sequence[Plugin]) -> str:
     plugin = next((plugin for plugin in plugins if plugin.dist == dist), None)
     if plugin is None:
-        return f"comes with {dist}, which is not installed: pip install {dist}"
+        return f"comes with {dist}, which is not installed: {how_to_install(dist)}"
     if plugin.is_loaded:
         return f"comes with other versions of {dist}; {plugin.version} is installed"
     return f"comes with {dist}, which is installed, but {plugin.state}"

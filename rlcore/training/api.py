@@ -15,7 +15,7 @@ from rlcore.config.plain import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
 from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
-from rlcore.logging import check_environment
+from rlcore.logging import check_environment, get_logger
 from rlcore.models.learner import streaming
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
@@ -31,6 +31,8 @@ from rlcore.training.model_card import write_card
 from rlcore.training.passed_objects import observers_by_name, split_loggers
 from rlcore.training.run import Run
 from rlcore.types import Metrics
+
+log = get_logger("api")
 
 
 @attrs.frozen(eq=False)
@@ -223,7 +225,8 @@ def _train(
     policy: Any = parts.trainer.policy()
     result = Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
     if settings.run.push_to_hub is not None and not parts.run.was_interrupted:
-        result.push_to_hub(settings.run.push_to_hub, private=settings.run.hub_private)
+        url = result.push_to_hub(settings.run.push_to_hub, private=settings.run.hub_private)
+        log.info("pushed to the hub", commit=url)
     return result
 
 

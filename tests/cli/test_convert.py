@@ -170,10 +170,24 @@ def test_a_value_of_another_type_is_an_error(tmp_path: Path, capsys: pytest.Capt
     assert "a value has another type than that library's" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argument", "trainer"),
+    [("loss_type: [sigmoid, sft]", "dpo"), ("loss_type: dr_grpo", "grpo"), ("loss_type: dft", "sft"),
+     ("rpo_alpha: 1.0", "dpo")],
+)  # fmt: skip
+def test_a_loss_that_one_trainer_has_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture, argument: str, trainer: str
+) -> None:
+    (tmp_path / "any.yaml").write_text(f"beta: 0.1\n{argument}\n", encoding="utf-8")
+    assert main(["convert", str(tmp_path / "any.yaml")]) == 0
+    assert f"name: {trainer}" in capsys.readouterr().out
+
+
 def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "any.yaml")])
-    assert "fits several trainers: name one with --trainer" in capsys.readouterr().err
+    said = "fits several trainers: name one with --trainer (dpo, grpo, ppo, reward, sft)"
+    assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
     assert "name: dpo" in capsys.readouterr().out

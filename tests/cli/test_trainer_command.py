@@ -20,13 +20,14 @@ def test_a_short_command_sets_the_options_that_it_names(monkeypatch: pytest.Monk
     taken: list[Any] = []
     monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append((values, where)))
     words = ["--model", "gpt2", "--data", "a.txt", "--clip", "0.1", "--trainer.epochs", "2", "--optimizer.lr", "1e-4"]
-    words += ["--data.reward_fn", "mine:score"]
+    words += ["--data.reward_fn", "mine:score", "--model.peft", "{type: lora, r: 8}"]
     assert main(["ppo", *words, "--steps", "3", "--gen.top_k", "5", "model.dtype=auto"]) == 0
     assert taken == [
         (
             {
                 "trainer": {"name": "rlcore-ppo:ppo", "clip": 0.1, "epochs": 2, "optimizer": {"lr": 1e-4}},
-                "model": {"path": "gpt2", "dtype": "auto"}, "data": {"prompts": "a.txt", "reward_fn": "mine:score"},
+                "model": {"path": "gpt2", "dtype": "auto", "peft": {"type": "lora", "r": 8}},
+                "data": {"prompts": "a.txt", "reward_fn": "mine:score"},
                 "run": {"steps": 3}, "gen": {"top_k": 5},
             },
             "rlcore ppo",
@@ -53,10 +54,11 @@ def test_a_written_file_shows_every_option_and_leaves_data_to_fill_in(
 
 def test_an_unknown_option_of_a_short_command_names_the_option_to_use(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["sft", "--learning_rate", "1e-4", "--stepz=3"])
+        main(["sft", "--learning_rate", "1e-4", "--stepz=3", "--columns", "{}"])
     assert left.value.code == 2
     said = capsys.readouterr().err
     assert "rlcore sft: error: no such option --learning_rate: use trainer.optimizer.lr; no such option --stepz" in said
+    assert "no such option --columns: use --data.columns" in said
 
 
 def test_lr_is_short_for_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,15 @@ def test_long_texts_keep_the_end_of_the_prompt_and_the_beginning_of_the_output(t
     assert "START" + "y" * 395 + "…" in screen.text
 
 
+def test_long_names_of_rewards_leave_texts_their_width(tmp_path: Path) -> None:
+    screen = make_screen(tmp_path, width=80)
+    names = ("reward", "reward/think_format_reward", "reward/accuracy_reward", "length")
+    screen.logger.completions(1, [{"prompt": "one of three", "output": "two of three", **dict.fromkeys(names, -1e-6)}])
+    assert "one of three │ two of three" in screen.text
+    assert screen.text.count("-1.00e-06") == 4
+    assert max(map(len, screen.text.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("batch", [[], [{"prompt": "a", "output": "b"}], [{"output": "b", "reward": None, "ok": True}]])
 def test_rows_without_scores_are_shown_too(tmp_path: Path, batch: list[dict[str, Any]]) -> None:
     screen = make_screen(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from rlcore import errors
 from rlcore.components import KINDS, Component
 from rlcore.config import config, option
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.published import published
+from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.registry import Registries, build_registries, registries
+
+ROOT = Path(__file__).resolve().parents[2]
+CLONE = "(in a clone of rlcore: pip install ./plugins/rlcore_reinforce)"
 
 
 @config
@@ -88,7 +92,7 @@ def test_a_name_the_project_knows_is_answered_with_the_package_to_install(three:
         three.trainers.get(name)
     first = str(caught.value).splitlines()[0]
     assert first.startswith(f"no trainer is called '{name}'.")
-    source = "comes with rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+    source = "comes with rlcore-reinforce, which is not installed: pip install rlcore-reinforce " + CLONE
     assert first.endswith(f" '{name}' {source}")
 
 
@@ -97,7 +101,7 @@ def test_a_near_match_may_be_a_name_the_project_knows() -> None:
         registries_of().loggers.get("tensorbord")
     assert str(caught.value).splitlines()[0] == (
         "no logger is called 'tensorbord'. Did you mean 'tensorboard'? It comes with rlcore-tensorboard, which is not "
-        "installed: pip install rlcore-tensorboard"
+        "installed: pip install rlcore-tensorboard (in a clone of rlcore: pip install ./plugins/rlcore_tensorboard)"
     )
 
 
@@ -107,7 +111,7 @@ def test_both_are_said_what_is_near_and_what_is_known() -> None:
         near.trainers.get("reinforce")
     assert str(caught.value).splitlines()[0] == (
         "no trainer is called 'reinforce'. Did you mean 'reinforced' (acme 0.1.0)? 'reinforce' comes with "
-        "rlcore-reinforce, which is not installed: pip install rlcore-reinforce"
+        "rlcore-reinforce, which is not installed: pip install rlcore-reinforce " + CLONE
     )
 
 
@@ -128,6 +132,15 @@ def test_what_is_published_is_what_the_packages_of_this_repository_register() ->
         brought = {component.name: component.dist for component in registry if component.dist in here}
         listed = {name: one.dist for name, one in published(registry.kind).items() if one.dist in here}
         assert listed == brought, registry.kind
+
+
+def test_the_folder_to_install_is_that_of_the_package() -> None:
+    dists = {one.dist for registry in registries_of() for one in published(registry.kind).values()}
+    folders = {dist: how_to_install(dist).rpartition("./")[2].rstrip(")") for dist in dists}
+    assert {"rlcore-sft", "rlcore-dpo"} <= set(folders)
+    for dist, folder in folders.items():
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        assert project["project"]["name"] == dist
 
 
 def test_what_a_published_trainer_is_the_default_for_is_what_its_class_says() -> None:

@@ -30,7 +30,9 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     library = trlx_config if is_trlx else trl_arguments
     name = arguments.trainer or library.trainer_of(values)
     if name is None:
-        parser.error(f"{arguments.file} fits several trainers: name one with --trainer")
+        parser.error(
+            f"{arguments.file} fits several trainers: name one with --trainer ({', '.join(library.trainers())})"
+        )
     component = all_registries().trainers.get(name)
     options = component.config_class()
     if options is None:

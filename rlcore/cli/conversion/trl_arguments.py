@@ -28,9 +28,16 @@ def _data_of(table: str) -> dict[str, Any]:
     return found
 
 
+def trainers() -> list[str]:
+    """Return the trainers whose arguments can be converted."""
+    return sorted(_data_of("trainers"))
+
+
 def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     """Return the trainer that has these arguments; None if several have."""
     found = {trainer for name, trainer in _data_of("signs").items() if name in arguments}
+    losses = arguments.get("loss_type") or []
+    found |= {_data_of("losses").get(str(loss), "dpo") for loss in (losses if isinstance(losses, list) else [losses])}
     return found.pop() if len(found) == 1 else None
 
 

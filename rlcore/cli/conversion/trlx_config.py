@@ -15,6 +15,11 @@ ENDLESS = 1e9
 """`T_max` from which a cosine does not leave its start within any run."""
 
 
+def trainers() -> list[str]:
+    """Return the trainers whose configurations can be converted."""
+    return ["ilql", "ppo", "rft", "sft"]
+
+
 def trainer_of(sections: Mapping[str, Any]) -> str | None:
     """Return the trainer that a configuration of trlX names; None if it names none."""
     name = sections.get("train", {}).get("trainer")

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
 from rlcore.models.decoding.causal_decoder import ReadHeads
-from rlcore.plugins.published import published
+from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.registry import all_registries
 from rlcore.protocols import Decoder
 
@@ -41,7 +41,7 @@ def check_static_is_installed() -> None:
     dist = _dist()
     plugin = next((plugin for plugin in all_registries().discovery.plugins if plugin.dist == dist), None)
     if plugin is None:
-        _refuse(f"which is not installed: pip install {dist}")
+        _refuse(f"which is not installed: {how_to_install(dist)}")
     elif not plugin.is_loaded:
         _refuse(f"which is installed, but {plugin.state}: {plugin.reason}")
 

@@ -103,7 +103,7 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ModelError(f"model.peft: adapters need the package peft: pip install 'rlcore[peft]' ({error})") from error
+        raise ModelError(f"model.peft: adapters need the package peft: pip install peft ({error})") from error
     return peft
 
 

@@ -145,7 +145,7 @@ def test_a_failed_option_leaves_a_model_in_memory_as_it_was() -> None:
 
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    assert "adapters need the package peft: pip install 'rlcore[peft]'" in refused("llama", lora())
+    assert "adapters need the package peft: pip install peft" in refused("llama", lora())
     build("llama", None)  # only this option needs it
 
 
