@@ -127,3 +127,4 @@ def test_a_run_that_ends_pushes_its_model(tmp_path: Path, hub: StandIn) -> None:
     assert {"model.safetensors", "README.md", "chat_template.jinja", "generation_config.json"} <= {
         *hub.repos["me/own"]["main"]
     }
+    assert f"{hub.url}/me/own/commit/" in done.stdout + done.stderr

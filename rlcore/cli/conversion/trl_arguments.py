@@ -37,7 +37,8 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     """Return the trainer that has these arguments; None if several have."""
     found = {trainer for name, trainer in _data_of("signs").items() if name in arguments}
     losses = arguments.get("loss_type") or []
-    found |= {_data_of("losses").get(str(loss), "dpo") for loss in (losses if isinstance(losses, list) else [losses])}
+    names = [str(loss) for loss in (losses if isinstance(losses, list) else [losses])]
+    found |= {trainer for trainer, known in _data_of("losses").items() if any(name in known for name in names)}
     return found.pop() if len(found) == 1 else None
 
 

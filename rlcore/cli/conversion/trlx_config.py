@@ -17,7 +17,7 @@ ENDLESS = 1e9
 
 def trainers() -> list[str]:
     """Return the trainers whose configurations can be converted."""
-    return ["ilql", "ppo", "rft", "sft"]
+    return sorted({str(name) for name in synonyms("trlx")["train.trainer"].values.values()})
 
 
 def trainer_of(sections: Mapping[str, Any]) -> str | None:
