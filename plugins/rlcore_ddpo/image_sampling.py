@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from rlcore.errors import RewardError
 from rlcore.logging import get_logger
 from rlcore.profiling import phase
 from rlcore.training import Run, Scored, measure_outputs, summarise
@@ -56,7 +58,8 @@ class ImageSampler:
         prompts = [self.run.prompts[indices[i]] for i in mine]
         latents, logprobs, images = self._denoise(prompts, [(self.run.config.run.seed, number, i) for i in mine])
         sampled = time.perf_counter()
-        scored = self.run.score_outputs(prompts, {"images": self._shaped(images)})
+        with self._naming_the_form():
+            scored = self.run.score_outputs(prompts, {"images": self._shaped(images)})
         times = {"time/sample_s": sampled - begun, "time/score_s": time.perf_counter() - sampled}
         schedule, device = self.denoiser.schedule, latents.device
         count = (len(mine), len(schedule))
@@ -83,7 +86,8 @@ class ImageSampler:
         if mine:
             own = [prompts[i] for i in mine]
             images = self._denoise(own, [(run.config.run.seed, "evaluation", i) for i in mine])[2]
-            _, rows = measure_outputs(run, own, {"images": self._shaped(images)})
+            with self._naming_the_form():
+                _, rows = measure_outputs(run, own, {"images": self._shaped(images)})
             found = list(zip(mine, rows, images, strict=True))
         every = sorted(run.ranks.gather(found), key=lambda each: each[0])
         file = Path(FOLDER) / f"step-{run.step:08d}.png"
@@ -109,6 +113,20 @@ class ImageSampler:
     def _shaped(self, images: Tensor) -> Tensor | list[Image.Image]:
         """Return the images in the form that reward functions receive."""
         return to_pil(images) if self.config.images == "pil" else images
+
+    @contextmanager
+    def _naming_the_form(self) -> Iterator[None]:
+        """Add the form of the images to errors of functions that may have expected the other one."""
+        try:
+            yield
+        except RewardError as error:
+            if not isinstance(error.__cause__, (AttributeError, TypeError)):
+                raise
+            forms = {"tensor": "a float32 tensor [n, 3, H, W]", "pil": "a list of PIL images"}
+            other = "pil" if self.config.images == "tensor" else "tensor"
+            raise RewardError(
+                f"{error}\n  its images are {forms[self.config.images]}; trainer.images={other} passes {forms[other]}"
+            ) from error.__cause__
 
 
 def write_grid(images: Sequence[Tensor], file: Path, *, columns: int) -> None:

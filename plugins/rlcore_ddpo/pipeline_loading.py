@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
+from rlcore.logging import get_logger
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.diffusers_classes import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
@@ -83,6 +84,8 @@ def as_ddim(scheduler: Any) -> DDIMScheduler:
             f"the pipeline's {name} has rescale_betas_zero_snr = True with prediction_type = 'epsilon', for which the "
             "first step divides by 0: set it to False, or train a model of v_prediction"
         )
+    if not isinstance(scheduler, DDIMScheduler):
+        get_logger("ddpo").info("DDIM takes the place of the pipeline's scheduler", scheduler=name)
     with quiet_diffusers():
         ddim: DDIMScheduler = DDIMScheduler.from_config(options)
     return ddim

@@ -26,10 +26,15 @@ Done = subprocess.CompletedProcess[str]
 
 
 class WarmPython:
-    """The forking server processes; each starts on first use."""
+    """The forking server processes; each starts on first use.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: where outputs of processes are written.
+        libraries: third-party modules that they import besides those of every run.
+    """
+
+    def __init__(self, folder: Path, libraries: Sequence[str] = ()) -> None:
+        self.folder, self.libraries = folder, libraries
         self._servers: list[subprocess.Popen[str]] = []
 
     def run(
@@ -84,7 +89,7 @@ class WarmPython:
         """Return a server's answer; servers start on first use, in order."""
         if number == len(self._servers):
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("RLCORE_", "PYTHON"))}
-            command = [sys.executable, str(SERVER)]
+            command = [sys.executable, str(SERVER), *self.libraries]
             self._servers.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept)
             )

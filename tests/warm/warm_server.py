@@ -1,5 +1,7 @@
 """Server of preloaded Python: import the libraries, then fork for each request, a line of JSON on stdin.
 
+Arguments of the server are names of further modules to import.
+
 A request contains `arguments` (as after `python`: `-m MODULE ...` or `FILE ...`), `cwd`, the environment and a pair of
 output files; the answer is the id of the process. A request that contains `wait`, such an id, is answered with the exit
 status of that process when it ends.
@@ -69,7 +71,7 @@ def run(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # this file's folder
-    for library in LIBRARIES:
+    for library in (*LIBRARIES, *sys.argv[1:]):
         importlib.import_module(library)
     gc.freeze()  # so that garbage collection in children does not copy the libraries' memory
     asked = serve()

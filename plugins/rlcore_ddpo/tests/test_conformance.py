@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from warm_python import WarmPython
+from warm_ranks import forking
 
 from rlcore.testing import Case, conformance
+from rlcore.testing.rig import isolate
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ddpo": {
@@ -21,11 +25,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
 HARDEST = {  # in bfloat16, the batches of two processes round differently
     "resume_is_exact": tuple(VARIANTS), "two_processes_equal_one": ("lora", "prompt statistics", "checkpointing"),
 }  # fmt: skip
+LIBRARIES = (
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion", "diffusers.schedulers.scheduling_ddim", "peft",
+)  # fmt: skip
 LONG = (
     "resume_is_exact", "another_process_same_numbers", "micro_batches_change_nothing", "checkpoints_change_nothing",
     "a_spawned_worker_has_the_same_components",
 )  # fmt: skip
 """Laws that start processes, which load diffusers for seconds, or make many runs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _laws_fork_with_diffusers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fork the processes that laws start from one that has imported diffusers."""
+    warm = WarmPython(tmp_path_factory.mktemp("warm"), LIBRARIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolate, "_run", forking(warm, isolate._run))
+        yield
+    warm.close()
 
 
 def parameters() -> list[Any]:

@@ -180,7 +180,7 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
         ({"trainer": {"steps": 1001}}, "trainer.steps = 1001: the scheduler has 1000 timesteps"),
         ({"reward_fn": lambda images: [1.0]}, "returned 1 values for 4 samples"),
         ({"reward_fn": lambda images: images.sum((1, 2, 3)) * float("nan")}, "returned nan for sample 0"),
-        ({"reward_fn": lambda images: images.convert("L")}, "raised AttributeError"),
+        ({"reward_fn": lambda images: images[0].convert("L")}, "trainer.images=pil passes a list of PIL images"),
         ({"model": {"path": "sd", "architecture": "causal_lm"}}, "this trainer trains an image pipeline"),
         ({"model": {"path": make_tiny_pipeline(), "lora": {"rank": 2}}}, "model.lora = "),
         ({"model": torch.nn.Linear(1, 1)}, "takes a StableDiffusionPipeline, its folder or a hub id"),
