@@ -153,7 +153,8 @@ def template_of(tokenizer: PreTrainedTokenizerBase, where: str) -> str:
     """
     if not tokenizer.chat_template:
         raise DataError(
-            f"{where}: is a conversation, and the tokenizer has no chat template to render it; "
-            "set tokenizer.chat_template, use an instruction-tuned model's tokenizer, or pass plain strings"
+            f"{where}: is a conversation, and the tokenizer has no chat template to render it: take an "
+            "instruction-tuned model or its tokenizer (model.tokenizer), set model.tokenizer.chat_template to a "
+            "template or its .jinja file, or pass plain strings"
         )
     return str(tokenizer.get_chat_template())

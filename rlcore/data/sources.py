@@ -26,12 +26,16 @@ FORMS = (
 )
 
 
+SPLITS_FILE = "dataset_dict.json"
+"""File of a saved data set that has splits."""
+
+
 def load_source(source: Any, what: str = "prompts") -> list[Any]:
     """Load any source of rows into a list; the source is not modified.
 
-    A string (or path) is, in this order: an existing file or folder; a hub data set if it contains a slash (`org/name`,
-    `org/name:split` or `org/name:subset:split`; the split defaults to `train`); or `module:function`, which is called
-    without arguments and may return any other source.
+    A string (or path) is, in this order: an existing file; the folder of a saved data set, `folder` or `folder:split`;
+    a hub data set if it contains a slash (`org/name`, `org/name:split` or `org/name:subset:split`); or
+    `module:function`, which is called without arguments and may return any other source. The split defaults to `train`.
 
     Args:
         source: a list, tuple or other finite iterable, a `datasets.Dataset`, a path, a reference, or a hub id.
@@ -106,9 +110,12 @@ def load_reference(reference: str, what: str) -> Any:
 def _load_named(name: str, what: str) -> list[Any]:
     path = existing_path(name)
     if path is not None and path.is_dir():
-        return load_source(guard_datasets(lambda library: library.load_from_disk(str(path)), name, what), what)
+        return _load_folder(path, "", name, what)
     if path is not None:
         return _read_file(path, what)
+    folder, _, split = name.rpartition(":")
+    if folder and (saved := existing_path(folder)) is not None and (saved / SPLITS_FILE).exists():
+        return _load_folder(saved, split, name, what)
     if Path(name).suffix.lower() in _READERS:
         raise DataError(f"{what} = {shorten(name, 200)}: there is no such file: {Path(name).absolute()}")
     if "/" in name:
@@ -121,6 +128,19 @@ def _load_named(name: str, what: str) -> list[Any]:
         f"{what} = {shorten(name)}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
         f"Pass a single text in a list: [{shorten(name)}]"
     )
+
+
+def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:
+    """Load a data set that was saved by `save_to_disk`; of several splits `split`, by default `train`."""
+    loaded = guard_datasets(lambda library: library.load_from_disk(str(folder)), name, what)
+    if isinstance(loaded, Mapping):
+        if (split or "train") not in loaded:
+            raise DataError(
+                f"{what} = {name!r}: there is no split {split or 'train'!r}, only {_some(loaded)}; name one, as in "
+                f"{folder}:{next(iter(loaded), 'test')}"
+            )
+        loaded = loaded[split or "train"]
+    return load_source(loaded, what)
 
 
 def _call_reference(name: str, what: str) -> list[Any]:

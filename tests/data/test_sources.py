@@ -76,6 +76,15 @@ def test_files_of_every_kind_hold_the_same_rows(tmp_path):
         assert load_source(tmp_path / name) == ROWS, name
 
 
+def test_a_saved_data_set_may_have_splits(tmp_path):
+    other = datasets.Dataset.from_list(ROWS[:1])
+    datasets.DatasetDict(train=datasets.Dataset.from_list(ROWS), test=other).save_to_disk(tmp_path / "saved")
+    assert load_source("saved") == load_source("saved:train") == ROWS
+    assert load_source(f"{tmp_path}/saved:test") == ROWS[:1]
+    with pytest.raises(DataError, match=r"'saved:trian': there is no split 'trian', only 'train', 'test'"):
+        load_source("saved:trian")
+
+
 def test_a_text_file_has_one_row_a_line_blank_ones_left_out(tmp_path):
     (tmp_path / "rows.txt").write_text("one \r\n\ntwo\u2028still two\n", encoding="utf-8-sig", newline="")
     assert load_source("rows.txt") == ["one ", "two\u2028still two"]
