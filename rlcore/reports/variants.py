@@ -95,6 +95,7 @@ def paired(name: str, pairs: str, a: Sequence[float], b: Sequence[float]) -> Dif
     first, second = np.asarray(a, float), np.asarray(b, float)
     differences = second - first
     count = len(differences)
+    pairs = pairs.removesuffix("s") if count == 1 else pairs
     half = math.nan
     if count > 1:
         quantile = T_975[count - 2] if count - 2 < len(T_975) else 1.96

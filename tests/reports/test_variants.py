@@ -21,7 +21,9 @@ def test_a_paired_difference_has_students_interval() -> None:
     assert found.verdict == "not told apart"
     assert paired("m", "seeds", [1.0, 2.0, 3.0], [3.0, 4.1, 4.9]).verdict == "higher"
     assert paired("m", "seeds", [1.0] * 3, [0.0, 0.1, 0.05]).verdict == "lower"
-    assert math.isnan(paired("m", "runs", [1.0], [2.0]).half_width)
+    single = paired("m", "runs", [1.0], [2.0])
+    assert math.isnan(single.half_width)
+    assert single.pairs == "run"
 
 
 def test_runs_that_differ_in_their_seed_are_one_variant(tmp_path: Path) -> None:
