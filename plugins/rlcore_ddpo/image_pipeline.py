@@ -91,7 +91,8 @@ class ImagePipeline:
 
     @torch.no_grad()
     def _embed(self, text: str) -> Tensor:
-        embedding: Tensor = self.pipeline.encode_prompt(text, self.device, 1, False)[0][0]
+        with quiet_diffusers():
+            embedding: Tensor = self.pipeline.encode_prompt(text, self.device, 1, False)[0][0]
         return embedding
 
     def predict(self, latents: Tensor, timesteps: Tensor, conditions: Tensor, *, guidance: float = 1.0) -> Tensor:

@@ -35,6 +35,14 @@ def warn_of_unused(gen: SamplingConfig) -> None:
         get_logger("ddpo").warning("options of gen have no effect on images", options=unused)
 
 
+def warn_of_truncation(run: Run, model: ImagePipeline) -> None:
+    """Warn of prompts that the text encoder does not read to their end."""
+    limit = model.tokenizer.model_max_length - model.tokenizer.num_special_tokens_to_add()
+    count = sum(len(prompt.tokens) > limit for prompt in run.prompts)
+    if count:
+        get_logger("ddpo").warning("the text encoder reads only the start of prompts", prompts=count, max_tokens=limit)
+
+
 class DDPOTrainer:
     """Denoising diffusion policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
 
@@ -48,6 +56,7 @@ class DDPOTrainer:
         warn_of_unused(run.config.gen)
         self.config, self.run, self.num_rounds = config, run, 0
         self._model = cast("ImagePipeline", run.build_learner(KIND))
+        warn_of_truncation(run, self._model)
         disable_dropout(self._model.module)
         self._model.module.train()
         self.denoiser = Denoiser(self._model, config)

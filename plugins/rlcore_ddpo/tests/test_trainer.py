@@ -100,6 +100,16 @@ def test_evaluations_write_a_grid_and_the_place_of_every_image(tmp_path: Path) -
     assert metrics_of(tmp_path)[0]["eval/reward/mean"] != result.metrics["eval/reward/mean"]
 
 
+def test_prompts_longer_than_the_text_encoder_reads_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, prompts=["a cat " * 9, "a dog"])
+    written = capsys.readouterr().err
+    assert "the text encoder reads only the start of prompts" in written
+    assert "prompts=1" in written
+    assert "max_tokens=14" in written
+
+
 def test_grids_of_many_images_are_small_enough_for_a_report(tmp_path: Path) -> None:
     images = list(torch.rand(64, 3, 256, 256, generator=torch.Generator().manual_seed(0)))
     for name in ("step-00000000.png", "step-00000001.png"):
