@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from test_sharding import check_same, train_on  # noqa: F401  # a fixture
 
 from rlcore.testing.small import make_llama
 
-pytest.importorskip("deepspeed", reason="needs pip install -e '.[deepspeed]'")
-pytestmark = pytest.mark.slow  # deepspeed takes seconds to import
+pytestmark = [
+    pytest.mark.slow,  # deepspeed takes seconds to import
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs pip install -e '.[deepspeed]'"),
+]
 Train = Callable[..., None]
 GROUPS = (
     "sft,ppo,ppo_skip", "ilql,dpo,reward,grpo", "sft_checkpointing,sft_lora,sft_tied,grpo_moving",
