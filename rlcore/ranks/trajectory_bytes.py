@@ -45,9 +45,10 @@ def num_bytes(batch: Trajectories, numbers: Sequence[int]) -> int:
 def pack(batch: Trajectories) -> Tensor:
     """Return the bytes of a batch: uint8[num_bytes]."""
     flags = batch.mask.to(torch.uint8) + 2 * batch.action_mask.to(torch.uint8)
-    arrays = [batch.ended, flags, batch.tokens[batch.mask].int()]
+    real = batch.mask.flatten().nonzero()[:, 0]  # found once, while indexing by the mask finds it for every array
+    arrays = [batch.ended, flags, batch.tokens.flatten()[real].int()]
     for _, array in sorted(batch.columns.items()):
-        arrays.append(array[batch.mask] if _is_per_token(array, batch) else array)
+        arrays.append(array.flatten()[real] if _is_per_token(array, batch) else array)
     return torch.cat([array.contiguous().flatten().view(torch.uint8) for array in arrays])
 
 
