@@ -81,11 +81,12 @@ def _of_fsdp() -> tuple[dict[str, Any], bool]:
 
 def _of_deepspeed() -> tuple[dict[str, Any], bool]:
     """Return the options of a run for DeepSpeed, whose configuration file is not read; and whether it offloads."""
-    devices = {os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "none") for what in ("OPTIMIZER", "PARAM")}
+    kept = [os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE", "none") for what in ("OPTIMIZER", "PARAM")]
     stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "")
-    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ or devices - {"none", "cpu"} or stage not in ("2", "3"):
+    offloads = {"2": ["cpu", "none"], "3": ["cpu", "cpu"]}.get(stage)
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in os.environ or not offloads or kept not in (offloads, ["none", "none"]):
         return {}, False
-    return {"run.shard": f"zero{stage}", "run.shard_within": "world"}, "cpu" in devices
+    return {"run.shard": f"zero{stage}", "run.shard_within": "world"}, kept == offloads
 
 
 def _value(config: TrainConfig, name: str) -> Any:

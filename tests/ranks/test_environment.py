@@ -20,6 +20,7 @@ LAUNCHES = {
 ONE_MACHINE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 MACHINES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 FSDP = {"ACCELERATE_USE_FSDP": "true"}
+DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true"}
 FSDP2 = FSDP | {"FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
 COUNTERPARTS = {
     "FSDP": (FSDP | ONE_MACHINE, "run.shard=fsdp"),
@@ -27,6 +28,16 @@ COUNTERPARTS = {
     "within machines": (
         FSDP | MACHINES | {"FSDP_SHARDING_STRATEGY": "HYBRID_SHARD"},
         "run.shard=fsdp run.shard_within=node",
+    ),
+    "DeepSpeed": (
+        DEEPSPEED | MACHINES | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
+        "run.shard=zero3 run.shard_within=world",
+    ),
+    "DeepSpeed's offload": (
+        DEEPSPEED
+        | ONE_MACHINE
+        | {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"},
+        "run.shard=zero2 run.offload=true",
     ),
     "offload": (FSDP | ONE_MACHINE | {"FSDP_OFFLOAD_PARAMS": "true"}, "run.shard=fsdp run.offload=true"),
     "checkpointing": (
@@ -63,10 +74,10 @@ def test_a_launch_that_shards_is_accepted_with_the_options_that_its_refusal_name
         accept_sharding(settings(given, other_within="world" if "=node" in line else "node"))
         with pytest.raises(RanksError) as caught:
             environment_world()
-        assert f": set {line}, or unset ACCELERATE_USE_FSDP" in str(caught.value)
+        assert f": set {line}, or unset {next(iter(variables))}" in str(caught.value)
     accept_sharding(settings(options))
     assert environment_world() == int(variables["WORLD_SIZE"])
-    assert "ACCELERATE_USE_FSDP" not in os.environ
+    assert next(iter(variables)) not in os.environ
 
 
 def settings(options: dict[str, str], *, other_within: str = "node") -> TrainConfig:
