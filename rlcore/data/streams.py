@@ -174,6 +174,11 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "sample
     """
     if not (is_stream(source) or data.streaming):
         return None
+    if source is None:
+        raise DataError(
+            f"data.streaming: there are no {what}, and nothing else is streamed (prompts and held-out rows are read "
+            "whole); leave data.streaming out"
+        )
     rows = source if is_stream(source) else _open(source, what)
     if not is_stream(rows):
         raise DataError(
