@@ -61,10 +61,17 @@ def _entry(module: str, name: str, value: Any, public: ModuleType) -> list[str]:
         return [f"``{name}`` is :{role}:`{home}.{value.__qualname__}`."]
     if inspect.isclass(value):
         bases = ["   :show-inheritance:"] if value.__bases__ != (object,) else []
-        return [f".. autoclass:: {module}.{name}", "   :members:", *bases]
+        return [f".. autoclass:: {module}.{name}", "   :members:", *bases, *_inherited(value, public)]
     if defined:
         return [f".. autofunction:: {module}.{name}"]
     return [f".. autodata:: {module}.{name}", "   :no-value:"]
+
+
+def _inherited(value: type, public: ModuleType) -> list[str]:
+    """Return the option that shows what a class inherits from classes that no public module offers."""
+    own = public.own_classes(value)
+    others = [base for base in value.__mro__ if base not in own]
+    return [f"   :inherited-members: {', '.join(sorted({base.__name__ for base in others}))}"] if len(own) > 1 else []
 
 
 def _lead(module: ModuleType) -> str:
