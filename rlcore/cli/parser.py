@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlcore._version import __version__
-from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand
+from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand, UnknownTrainer
 from rlcore.plugins.builtin import COMMANDS
 from rlcore.safe_text import visible
 
@@ -126,11 +126,15 @@ def _nothing(_: argparse.Namespace) -> int:  # never called: argparse exits if n
 
 def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
     """Return a plugin's command; otherwise exit with code 2 and one line with similar names and unloaded plugins."""
+    from rlcore.plugins.published import published
     from rlcore.plugins.registry import all_registries
 
+    registries = all_registries()
     try:
-        return all_registries().commands.get(name)
-    except (UnknownCommand, AmbiguousComponent) as error:
+        if name in published("trainers"):  # its short command is missing, because the trainer is
+            registries.trainers.get(name)
+        return registries.commands.get(name)
+    except (UnknownCommand, UnknownTrainer, AmbiguousComponent) as error:
         parser.error(f"{str(error).splitlines()[0]} {_describe_unloaded()}".rstrip())
 
 

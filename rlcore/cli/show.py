@@ -135,7 +135,7 @@ def _find_components(name: str, sections: Collection[str]) -> list[Component[Any
         for registry in all_registries()
         if len(registry)
     ]
-    raise UnknownComponent("\n".join(lines) + "        see: rlcore list-plugins")
+    raise UnknownComponent("\n".join([*lines, f"  {'see:':<{_WIDEST}}rlcore list-plugins"]))
 
 
 def print_options(options: Options) -> None:

@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         missing = [plugin for plugin in self._plugins if not plugin.is_loaded]
         for i, plugin in enumerate(missing):
             lines.append(f"  {'not loaded: ' if i == 0 else '            '}{plugin}, {plugin.reason}")
-        lines[-1] += "        see: rlcore list-plugins"
+        lines.append("  see:        rlcore list-plugins")
         return "\n".join(lines)
 
     def _suggest(self, name: str) -> str:

@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Site:
         ("rlcore tr", {"train"}),
         ("rlcore tab", {"tabulate"}),
         ("rlcore sf", {"sft"}),
-        ("rlcore sft --mod", {"--model"}),
+        ("rlcore sft --model.rev", {"--model.revision"}),
         ("rlcore ppo --optimizer.l", {"--optimizer.lr"}),
         ("rlcore --", {"--commands", "--help", "--version"}),
         ("rlcore tabulate --", {"--help", "--json", "--sort"}),

@@ -223,3 +223,9 @@ def test_a_command_of_a_published_plugin_that_takes_no_part_names_the_plugin(sit
     assert (done.returncode, done.stdout) == (2, "")
     said = "no command is called 'plan'. 'plan' comes with rlcore-plan, which is installed, but disabled"
     assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
+
+
+def test_the_short_command_of_a_trainer_that_takes_no_part_names_its_package(site: Site) -> None:
+    done = site.python("-m", "rlcore", "rft", "--model", "m", RLCORE_DISABLE_PLUGINS="rlcore-rft")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith("'rft' comes with rlcore-rft, which is installed, but disabled")

@@ -66,7 +66,7 @@ def test_an_unknown_name_says_what_is_near_what_is_installed_and_what_is_not_loa
         "no trainer is called 'poo'. Did you mean 'ppo' (rlcore-ppo 0.1.0)?\n"
         "  installed:  ppo (rlcore-ppo 0.1.0), sft (rlcore-sft 0.1.0)\n"
         "  not loaded: acme-dpo 0.1.0, ImportError: No module named 'acme'\n"
-        "              acme-old 0.1.0, needs rlcore>=9        see: rlcore list-plugins"
+        "              acme-old 0.1.0, needs rlcore>=9\n  see:        rlcore list-plugins"
     )
 
 
@@ -76,14 +76,15 @@ def test_many_installed_names_are_listed_in_lines_that_break_between_them() -> N
         registries_of(plugin("acme-trainers", *trainers)).trainers.get("xyz")
     assert str(caught.value).splitlines()[1:] == [
         "  installed:  trainer0 (acme-trainers 0.1.0), trainer1 (acme-trainers 0.1.0),",
-        "              trainer2 (acme-trainers 0.1.0), trainer3 (acme-trainers 0.1.0)        see: rlcore list-plugins",
+        "              trainer2 (acme-trainers 0.1.0), trainer3 (acme-trainers 0.1.0)",
+        "  see:        rlcore list-plugins",
     ]
 
 
 def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
     with pytest.raises(errors.UnknownReward) as caught:
         registries_of().rewards.get("xyz")
-    assert str(caught.value) == "no reward is called 'xyz'.\n  installed:  none        see: rlcore list-plugins"
+    assert str(caught.value) == "no reward is called 'xyz'.\n  installed:  none\n  see:        rlcore list-plugins"
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rlcore-reinforce:reinforce", "RLcore.reinforce:reinforce"])
