@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,6 +32,8 @@ DIGITS = 16
 """Hexadecimal digits of a fingerprint."""
 BLOCKS, BLOCK_BYTES = 256, 4096
 """Blocks of a file of weights that are read, evenly spaced, so that large models do not start more slowly."""
+ELEMENTS = 256
+"""Elements of a tensor in memory that are read, evenly spaced."""
 WEIGHTS = (".safetensors", ".bin")
 VOLATILE = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "attn_implementation"}
 """Entries of a model's configuration that loading and saving change; so are all that begin with an underscore."""
@@ -193,6 +196,16 @@ def _lasting(value: Any) -> Any:
         kept = {str(key): part for key, part in value.items() if str(key) not in VOLATILE and str(key)[:1] != "_"}
         return {key: _lasting(kept[key]) for key in sorted(kept)}
     return value
+
+
+def fingerprint_parameters(model: nn.Module) -> str:
+    """Return a digest of the parameters of a model in memory: their names, shapes and evenly spaced elements."""
+    parts: list[bytes] = []
+    for name, parameter in model.named_parameters():
+        flat = parameter.detach().reshape(-1)
+        some = flat[:: max(1, len(flat) // ELEMENTS)].cpu().contiguous()
+        parts += [_encode(f"{name} {list(parameter.shape)}"), some.view(torch.uint8).numpy().tobytes()]
+    return f"sha256 {digest(parts)}"
 
 
 def fingerprint_weights(folder: Path) -> str:

@@ -53,6 +53,8 @@ class Result:
     def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
         """Continue prompts with the trained policy.
 
+        If the model is divided among several processes (`run.shard`), all of them must call this.
+
         Args:
             prompts: strings, conversations, or rows like the training prompts; or one string.
             **gen: options of `rlcore.settings.SamplingConfig` that differ from the run's.

@@ -34,7 +34,7 @@ from rlcore.ranks.launched_sharding import accept_sharding
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_trainer import check_built, check_declared
-from rlcore.training.consensus import agree_on_configuration, agree_on_identity
+from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
@@ -99,6 +99,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     settings = _with_budget(settings, trainer_type.default_budget)
     resolved = _resolve(settings, inputs, chosen)
     agree_on_configuration(ranks, resolved)
+    agree_on_weights(ranks, inputs.model)
     with ExitStack() as stack, ExitStack() as unfinished:
         name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
         place = stack.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))

@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
+from rlcore.checkpoints.fingerprints import fingerprint_parameters
 from rlcore.checkpoints.identity import ABSENT, flatten
 from rlcore.config.plain import to_json
 from rlcore.errors import RanksError
@@ -18,6 +21,7 @@ LOCAL = {"model.path", "model.tokenizer", "run.root", *(f"data.{name}" for name 
 """Options that may differ from machine to machine: paths, whose contents are compared instead."""
 REWARDS = "data.reward_fn."
 """Prefix of the reward functions in an identity; what is bound to them, such as a device, may differ."""
+MODEL = "weights of the model in memory (seed torch before building it, or pass a folder)"
 SHOWN = 8
 
 
@@ -30,6 +34,19 @@ def agree_on_configuration(ranks: Ranks, config: TrainConfig) -> None:
     options = flatten(to_record(config))
     kept = {name: value for name, value in options.items() if not any(_is_within(name, local) for local in LOCAL)}
     _agree(ranks, kept, "configuration")
+
+
+def agree_on_weights(ranks: Ranks, model: Any) -> None:
+    """Check that a model in memory has the same weights on all ranks, before the run copies or divides it.
+
+    Weights in a folder are compared by `agree_on_identity`.
+
+    Raises:
+        RanksError: raised on every rank, with the digests that differ.
+    """
+    if ranks.world > 1:
+        is_here = isinstance(model, nn.Module)
+        _agree(ranks, {MODEL: fingerprint_parameters(model) if is_here else "not in memory"}, "model")
 
 
 def agree_on_identity(ranks: Ranks, identity: Mapping[str, Any]) -> None:

@@ -9,7 +9,8 @@ import pytest
 from rlcore.config import structure
 from rlcore.errors import RanksError
 from rlcore.settings import TrainConfig
-from rlcore.training.consensus import agree_on_configuration, agree_on_identity
+from rlcore.testing.small import make_llama
+from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
 
 
 class Gathered:
@@ -71,3 +72,12 @@ def test_values_bound_to_a_reward_may_differ_but_its_presence_may_not() -> None:
     agree_on_identity(Gathered(agree_on_identity, *bound), bound[0])  # type: ignore[arg-type]
     with pytest.raises(RanksError, match="reward_fn"):
         agree_on_identity(Gathered(agree_on_identity, bound[0], {}), bound[0])  # type: ignore[arg-type]
+
+
+def test_models_in_memory_that_were_built_with_other_random_numbers_are_refused() -> None:
+    same, other = make_llama(), make_llama(seed=5)
+    agree_on_weights(Gathered(agree_on_weights, make_llama(), same), same)  # type: ignore[arg-type]
+    agree_on_weights(Gathered(agree_on_weights, "folder", "other/folder"), "folder")  # type: ignore[arg-type]
+    for wrong in (other, "folder"):
+        with pytest.raises(RanksError, match=r"rank 1: another model .*\n  weights of the model in memory \(seed"):
+            agree_on_weights(Gathered(agree_on_weights, same, wrong), same)  # type: ignore[arg-type]
