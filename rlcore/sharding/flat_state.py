@@ -13,6 +13,8 @@ from rlcore.errors import CheckpointError
 from rlcore.ranks import Ranks
 from rlcore.sharding.optimizer_state import load_optimizer
 
+TOGETHER = "of which DeepSpeed steps several together: resume with run.shard=fsdp or none"
+
 
 @attrs.frozen(eq=False)
 class Fragment:
@@ -79,24 +81,26 @@ def load_state(optimizer: Optimizer, groups: list[list[Fragment]], saved: dict[s
     numbers = {id(flat): number for number, flat in enumerate(flat for group in flats for flat in group)}
     state: dict[int, dict[str, Any]] = {}
     for number, fragment in enumerate(each for group in groups for each in group):
+        kept, first = saved["state"].get(number, {}), numbers[id(fragment.flat)] not in state
         own = state.setdefault(numbers[id(fragment.flat)], {})
-        for name, value in saved["state"].get(number, {}).items():
+        if not first and bool(kept) != bool(own):
+            raise CheckpointError(f"optimizer state is missing of parameters that have made no step, {TOGETHER}")
+        for name, value in kept.items():
             if name != "step" and isinstance(value, Tensor) and value.shape == fragment.shape:
                 own.setdefault(name, torch.zeros_like(fragment.flat, dtype=value.dtype, requires_grad=False))
                 fragment.write(value, own[name])
             elif bool(own.setdefault(name, value) != value):
                 raise CheckpointError(
-                    f"optimizer state '{name}' differs between parameters ({own[name]} and {value}), of which "
-                    "DeepSpeed steps several together: resume with run.shard=fsdp or none"
+                    f"optimizer state '{name}' differs between parameters ({own[name]} and {value}), {TOGETHER}"
                 )
     options = [
         {**group, "params": [numbers[id(flat)] for flat in held]}
         for group, held in zip(saved["param_groups"], flats, strict=True)
     ]
-    kept = [group["params"] for group in optimizer.param_groups]
+    own_groups = [group["params"] for group in optimizer.param_groups]
     _set_parameters(optimizer, flats)
     load_optimizer(optimizer, {"state": {key: own for key, own in state.items() if own}, "param_groups": options})
-    _set_parameters(optimizer, kept)
+    _set_parameters(optimizer, own_groups)
 
 
 def _set_parameters(optimizer: Optimizer, parameters: list[list[Any]]) -> None:

@@ -43,10 +43,19 @@ def test_a_part_of_concatenated_parameters_keeps_its_elements_of_their_moments()
     assert [float(kept["step"]) for kept in state["state"].values()] == [9, 9]
 
 
-def test_parameters_with_different_numbers_of_steps_are_not_stepped_together() -> None:
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ({0: moments(1, 2, 3, step=8), 1: moments(4, 5, 6, 7, step=9)}, r"'step' differs between .* \(8 and 9\)"),
+        ({0: moments(1, 2, 3, step=8)}, "missing of parameters that have made no step"),
+        ({1: moments(4, 5, 6, 7, step=9)}, "missing of parameters that have made no step"),
+    ],
+)
+def test_parameters_with_different_numbers_of_steps_are_not_stepped_together(
+    saved: dict[int, Any], message: str
+) -> None:
     optimizer, groups = second_half()
-    saved = {0: moments(1, 2, 3, step=8), 1: moments(4, 5, 6, 7, step=9)}
-    with pytest.raises(CheckpointError, match=r"'step' differs between parameters \(8 and 9\).*run.shard=fsdp"):
+    with pytest.raises(CheckpointError, match=f"{message}.*run.shard=fsdp"):
         load_state(optimizer, groups, {"state": saved, "param_groups": [{"params": [0, 1]}]})
 
 
