@@ -38,6 +38,7 @@ def _record(key: str, judgements: Sequence[Judgement]) -> dict[str, Any]:
     metadata = {
         "mode": item.mode, "step": item.step, "who": [each.who for each in judgements],
         "when": [each.when for each in judgements], "judgement_ids": [each.id for each in judgements],
+        "seconds": [each.seconds for each in judgements],
         **dict(zip(SCALE, item.scale, strict=False)),
     }  # fmt: skip
     return {
@@ -105,6 +106,7 @@ def _judgements(record: Mapping[str, Any], scale: tuple[float, float, float]) ->
             str(uuid.uuid5(_NAMES, f"{item.key} {user}")) if place is None else metadata["judgement_ids"][place],
             item, value, user if place is None else metadata["who"][place],
             str(record.get("inserted_at") or "") if place is None else metadata["when"][place],
+            0.0 if place is None else metadata["seconds"][place],
         )  # fmt: skip
         _ = judgement.scores
         found.append(judgement)

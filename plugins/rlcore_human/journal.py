@@ -14,7 +14,9 @@ NAME = "judgements.jsonl"
 
 
 def read_judgements(folder: Path) -> list[Judgement]:
-    """Return the judgements in a folder, in their order; an incomplete last line is ignored.
+    """Return the judgements in a folder, in their order.
+
+    An incomplete last line is ignored, and so is a judgement that was written again because its first sync failed.
 
     Raises:
         DataError: a line is no judgement.
@@ -23,13 +25,14 @@ def read_judgements(folder: Path) -> list[Judgement]:
     if not path.exists():
         return []
     *lines, _ = path.read_bytes().split(b"\n")  # whatever follows the last line break is incomplete
-    judgements = []
+    judgements: dict[str, Judgement] = {}
     for number, line in enumerate(lines, 1):
         try:
-            judgements.append(Judgement.from_row(json.loads(line)))
+            judgement = Judgement.from_row(json.loads(line))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}; repair or remove the line") from error
-    return judgements
+        judgements.setdefault(judgement.id, judgement)
+    return list(judgements.values())
 
 
 def append_judgements(folder: Path, judgements: Sequence[Judgement]) -> None:

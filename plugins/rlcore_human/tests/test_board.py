@@ -78,6 +78,20 @@ def test_what_was_judged_before_a_restart_is_not_asked_again(tmp_path: Path) -> 
     assert (row["who"], row["value"], row["when"][:2]) == ("ann", 3, "20")
 
 
+def test_a_judgement_whose_first_sync_failed_is_written_twice_and_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board, item = Board(tmp_path, judges=2), score_item("a")
+    board.ask([item])
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            board.judge("x", item.key, 2, who="ann", tab="1")
+    assert board.judge("x", item.key, 2, who="ann", tab="1")
+    assert len((tmp_path / NAME).read_text().splitlines()) == 2
+    assert [each.id for each in read_judgements(tmp_path)] == ["x"]
+
+
 def test_a_line_that_is_no_judgement_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"id": 1}\n')
     with pytest.raises(DataError, match=r"judgements\.jsonl:1: is no judgement: KeyError: 'mode'"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from people import Person, Served, score_item
+from people import Served, score_item
 
 from rlcore_human.board import Board
 from rlcore_human.journal import read_judgements
@@ -34,6 +34,9 @@ class Tab:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.requests: list[str] = []
         self.page.goto(link)
+        self.enter(who)
+
+    def enter(self, who: str) -> None:
         self.page.get_by_label("Your name").fill(who)
         self.page.get_by_text("Start").click()
 
@@ -153,7 +156,9 @@ def test_a_judgement_that_gets_no_reply_is_sent_again_and_kept_once(browser: Any
 
 
 @pytest.mark.slow
-def test_an_open_page_goes_on_after_a_restart_at_the_same_address(browser: Any, tmp_path: Path) -> None:
+def test_an_open_page_goes_on_with_the_new_link_after_a_restart_at_the_same_address(
+    browser: Any, tmp_path: Path
+) -> None:
     with Served(tmp_path) as served:
         served.board.ask([score_item("a")])
         tab = Tab(browser, served.link, "ann")
@@ -161,11 +166,17 @@ def test_an_open_page_goes_on_after_a_restart_at_the_same_address(browser: Any, 
         port = int(served.server.address.rsplit(":", 1)[1].strip("/"))
     board = Board(tmp_path)
     board.ask([score_item("a")])
-    server = PageServer(build_app(board, served.link.partition("#")[2]), host="127.0.0.1", port=port)
+    server = PageServer(build_app(board, "new-token"), host="127.0.0.1", port=port)
     try:
+        tab.score(2)
+        notice = tab.page.get_by_role("alert")
+        wait_until(lambda: "open the one that the run has printed" in notice.inner_text())
+        assert board.scores(score_item("a")) is None
+        tab.page.goto(f"{server.address}#new-token")
+        tab.enter("ann")
+        tab.shown()
         tab.score(5)
         wait_until(lambda: board.scores(score_item("a")) == (5,))
-        assert Person(served.link, "bob").next() is None
     finally:
         server.close()
 

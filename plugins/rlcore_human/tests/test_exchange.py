@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlcore.cli import main
+from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore_human import preferences
 from rlcore_human.argilla_records import read_records, to_records
 from rlcore_human.journal import append_judgements, read_judgements
@@ -76,7 +77,7 @@ def test_export_and_import_give_the_same_judgements(tmp_path: Path) -> None:
         if judgement.value is not None:
             other = found.pop(judgement.id)
             assert (other.item, other.item.messages) == (judgement.item, judgement.item.messages)
-            assert (other.value, other.who, other.when) == (judgement.value, judgement.who, judgement.when)
+            assert other == judgement
     assert found == {}
 
 
@@ -93,6 +94,21 @@ def test_the_command_writes_preferences_and_imports_each_judgement_once(tmp_path
     assert last == {"prompt": "p", "chosen": "b", "rejected": "a"}
     assert len(read_judgements(tmp_path)) == len(JUDGEMENTS) + 1
     assert "7 judgements of 6 questions: ann 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("trainer", ["dpo", "reward"])
+@pytest.mark.parametrize("messages", [None, CHAT, [*CHAT, {"role": "assistant", "content": "I "}]])
+def test_trainers_accept_the_file_of_preferences_as_it_is_written(trainer: str, messages: Any, tmp_path: Path) -> None:
+    tokenizer, rows = make_tokenizer(), tmp_path / "preferences.jsonl"
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    make_gpt2().save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    append_judgements(tmp_path, [judged(Item("rank", "ab", ["a", "b", "c"], messages), [2, 1, 2])])
+    assert main(["judgements", str(tmp_path), "--ties", "--preferences", str(rows)]) == 0
+    argv = [trainer, "--model", str(tmp_path / "model"), "--data", str(rows), "--run.steps", "1"]
+    assert main([*argv, "--run.root", str(tmp_path), "--run.name", "run", "--run.report", "false"]) == 0
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss/total"] > 0
 
 
 @pytest.mark.parametrize(("content", "message"), [

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -66,10 +67,17 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def train(
-    root: Path, *, steps: int = 2, trainer: Any = None, human: Any = None, at_end: bool = False, **run: Any
+    root: Path,
+    model: Any = None,
+    *,
+    steps: int = 2,
+    trainer: Any = None,
+    human: Any = None,
+    at_end: bool = False,
+    **run: Any,
 ) -> Any:
     return rlcore.train(
-        make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer or {"name": "reinforce", "rollouts": 8},
+        model or make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer or {"name": "reinforce", "rollouts": 8},
         prompts=PROMPTS, reward_fn={"fn": "human", **(human or {})}, gen={"max_new_tokens": 4, "batch_size": 4},
         run={"root": str(root), "name": "run", "steps": steps, "rollouts": "all", "overlap_rewards": True, **run},
         checkpoint={"every": 1}, eval={"at_end": at_end}, loggers=[],
@@ -92,6 +100,23 @@ def test_a_run_learns_from_the_scores_of_two_people_and_asks_each_question_once(
         (j.item.prompt, j.item.outputs[0]) for j in judgements
     }
     assert {each.item.step for each in judgements} == {1, 2}
+
+
+def test_people_judge_while_sampling_goes_on(tmp_path: Path, lines: list[str]) -> None:
+    model, path, decoded = make_gpt2(), tmp_path / "run" / "judgements.jsonl", []
+
+    def wait(_module: Any, arguments: Any) -> None:
+        """Decode no token of the second batch before a completion of the first one is judged."""
+        if arguments[0].shape[1] == 1 and len(decoded) < 5:
+            until = time.monotonic() + 20
+            while len(decoded) == 4 and not path.exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            decoded.append(path.exists())
+
+    model.transformer.wte.register_forward_pre_hook(wait)
+    with Crowd(lines):
+        train(tmp_path, model, steps=1)
+    assert decoded == [False] * 4 + [True]
 
 
 def test_a_ranking_scores_the_completions_of_a_prompt_between_0_and_1(tmp_path: Path, lines: list[str]) -> None:
