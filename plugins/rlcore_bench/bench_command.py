@@ -50,7 +50,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     from rlcore_bench.source_tree import Repository
 
     standard = standard_cases()
-    cases = {Path(name).stem: standard.get(name, Path(name)) for name in arguments.case} or standard
+    named = dict.fromkeys(arguments.case)
+    cases = {Path(name).stem: standard.get(name, Path(name)) for name in named} or standard
+    if len(cases) < len(named):
+        raise ConfigError(f"--case {', '.join(named)}: two cases have the same name; rename one of the files")
     for name, file in cases.items():
         if not file.is_file():
             raise ConfigError(f"--case {name}: is no case and no file; cases are {', '.join(standard)}")

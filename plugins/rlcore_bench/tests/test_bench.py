@@ -130,6 +130,7 @@ def test_a_version_that_does_not_build_is_named_and_nothing_is_left(
 @pytest.mark.parametrize(("argv", "said"), [
     (["--against", "v9"], "v9: is no commit"),
     (["--against", "good", "--case", "chess"], "cases are chat, reviews, walks"),
+    (["--against", "good", "--case", "case.py", "--case", "other/case.py"], "two cases have the same name"),
     (["--against", "good", "--out", "nowhere/page.html"], "its folder does not exist"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("repository")
