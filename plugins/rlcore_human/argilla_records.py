@@ -34,7 +34,10 @@ def _record(key: str, judgements: Sequence[Judgement]) -> dict[str, Any]:
     fields: dict[str, Any] = {"prompt": item.prompt, **dict(zip(_fields(item), item.outputs, strict=True))}
     if item.messages is not None:
         fields["conversation"] = item.messages
-    responses = [{"value": _value(each), "user_id": str(uuid.uuid5(_NAMES, each.who))} for each in judgements]
+    responses = [
+        {"value": _value(each), "user_id": str(uuid.uuid5(_NAMES, each.who)), "status": "submitted"}  # else a draft
+        for each in judgements
+    ]
     metadata = {
         "mode": item.mode, "step": item.step, "who": [each.who for each in judgements],
         "when": [each.when for each in judgements], "judgement_ids": [each.id for each in judgements],

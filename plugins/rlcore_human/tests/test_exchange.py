@@ -60,6 +60,7 @@ def test_records_have_argillas_form(tmp_path: Path) -> None:
     assert records[1]["fields"] == {"prompt": "p", "completion": "y"}
     assert [each["value"] for each in records[1]["responses"]["score"]] == [2, 5]
     assert len({each["user_id"] for each in records[1]["responses"]["score"]}) == 2
+    assert {each["status"] for each in records[1]["responses"]["score"]} == {"submitted"}
     assert records[3]["fields"] == {
         "prompt": "<hi>", "completion_1": "A", "completion_2": "B", "completion_3": "C", "conversation": CHAT,
     }  # fmt: skip
