@@ -33,10 +33,11 @@ def test_a_rank_that_hangs_ends_the_run_and_the_error_names_its_function(
         ("rollout", 2, 1, "none"),
         ("forward", 2, 1, "none"),
         ("backward", 3, 0, "none"),
-        ("checkpoint", 2, 1, "none"),
+        ("checkpoint", 2, 0, "none"),
         ("evaluation", 2, 1, "none"),
         ("forward", 2, 1, "fsdp"),
         ("backward", 3, 0, "fsdp"),
+        ("checkpoint", 2, 0, "fsdp"),
     ],
 )
 def test_a_rank_that_is_killed_soon_ends_the_others_with_a_ranks_error(

@@ -34,15 +34,24 @@ def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., None]:
 def check_same(root: Path, names: str, one: str, other: str) -> None:
     for name in names.split(","):
         runs = [root / f"{run}-{name}" for run in (one, other)]
-        for file in ("rollouts.jsonl", "completions.jsonl"):
-            rows = [
-                [(row["prompt"], row["output"]) for row in lines(run / file)] for run in runs if (run / file).exists()
-            ]
-            assert all(each == rows[0] for each in rows), f"{name}: {file}"
-        first, second = (load_file(next((run / "model").glob("*.safetensors"))) for run in runs)
-        assert first.keys() == second.keys(), name
-        worst = max(float((tensor - second[key]).abs().max()) for key, tensor in first.items())
-        assert worst <= CLOSE, f"{name}: parameters differ by {worst:.1e}"
+        assert files_of(runs[0]) == files_of(runs[1]), name
+        for file in files_of(runs[0]):
+            if file.endswith(".jsonl"):
+                rows = [[(row["prompt"], row["output"]) for row in lines(run / file)] for run in runs]
+                assert rows[0] == rows[1], f"{name}: {file}"
+                continue
+            first, second = (load_file(run / file) for run in runs)
+            assert first.keys() == second.keys(), f"{name}: {file}"
+            worst = max(float((tensor - second[key]).abs().max()) for key, tensor in first.items())
+            assert worst <= CLOSE, f"{name}: parameters in {file} differ by {worst:.1e}"
+
+
+def files_of(run: Path) -> list[str]:
+    """Return the files of the trained weights, of which those of heads are one, and of what was sampled."""
+    weights = sorted((run / "model").glob("*.safetensors"))
+    assert weights
+    sampled = [run / name for name in ("rollouts.jsonl", "completions.jsonl") if (run / name).exists()]
+    return [str(file.relative_to(run)) for file in (*weights, *sampled)]
 
 
 def test_fsdp_on_two_ranks_learns_what_one_process_learns(train_on: Callable[..., None], tmp_path: Path) -> None:
