@@ -23,6 +23,7 @@ from rlcore_human.web_page import build_app
 
 log = get_logger("human")
 POLL_S = 0.1
+REMIND_S = 60.0
 TIED = 0.5
 """The score of equal completions of a prompt, which are not ranked."""
 FEWEST_SCORES = 2
@@ -51,6 +52,7 @@ class HumanReward:
         self._server: PageServer | None = None
         self._asked: tuple[int, dict[str, Item]] = (0, {})
         self._is_ended = False
+        self._link, self._printed_at = "", 0.0
 
     def open(self, run: RunView) -> None:
         """Receive the run, in whose folder judgements are kept.
@@ -122,6 +124,7 @@ class HumanReward:
                     self._check_worth(board, self._run)
                     break
                 self._serve(board)
+                self._remind(waiting)
                 if self.config.timeout_s is not None and time.monotonic() - begun > self.config.timeout_s:
                     raise RewardError(
                         f"{waiting} of {len(items)} questions were not answered by people within human.timeout_s = "
@@ -167,7 +170,15 @@ class HumanReward:
             app = build_app(board, token, question=self.config.question)
             self._server = PageServer(app, host=self.config.host, port=self.config.port)
             # After '#', browsers send nothing to servers, so that no log or referrer contains the token.
-            write(f"people judge completions at {self._server.address}#{token}", sys.stderr)
+            self._link, self._printed_at = f"{self._server.address}#{token}", time.monotonic()
+            write(f"people judge completions at {self._link}", sys.stderr)
+
+    def _remind(self, waiting: int) -> None:
+        """Print the link again after each minute of waiting, with the number of questions that wait."""
+        if time.monotonic() - self._printed_at >= REMIND_S:
+            self._printed_at = time.monotonic()
+            questions = "1 question waits" if waiting == 1 else f"{waiting} questions wait"
+            write(f"{questions} for people at {self._link}", sys.stderr)
 
 
 def _before(messages: Sequence[Mapping[str, Any]] | None, output: str) -> list[dict[str, Any]] | None:

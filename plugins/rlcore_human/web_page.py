@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -23,6 +22,7 @@ from rlcore_human.judgement import Item
 
 LONGEST_NAME = 80
 LARGEST_REQUEST = 100_000
+LONGEST_JUDGEMENT_S = 10_000_000
 
 
 def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
@@ -42,7 +42,7 @@ def build_app(board: Board, token: str, *, question: str = "") -> Starlette:
         seconds = given.get("seconds")
         kept = board.judge(
             _text(given, "id"), _text(given, "key"), given.get("value"), who=_name(given), tab=_text(given, "tab"),
-            seconds=seconds if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0,
+            seconds=seconds if isinstance(seconds, (int, float)) and 0 <= seconds < LONGEST_JUDGEMENT_S else 0.0,
         )  # fmt: skip
         return {"kept": kept}
 

@@ -168,6 +168,18 @@ def test_a_signal_during_the_last_evaluation_loses_no_step(tmp_path: Path, lines
     assert (result.run_dir / "checkpoints" / "00000001").is_dir()
 
 
+def test_a_run_that_waits_prints_its_link_again(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(human_reward, "REMIND_S", 0.25)
+    with pytest.raises(RewardError):
+        train(tmp_path, human={"timeout_s": 1})
+    first, *reminders = lines
+    link = first.removeprefix("people judge completions at ").strip()
+    assert 1 <= len(reminders) <= 4
+    assert set(reminders) == {f"4 questions wait for people at {link}\n"}
+
+
 def test_too_long_a_wait_is_an_error_that_names_the_option(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(RewardError, match=r"were not answered by people within human\.timeout_s = 0\.3 seconds"):
         train(tmp_path, human={"timeout_s": 0.3})
