@@ -17,7 +17,8 @@ from rlcore.models.decoding import block_cache, packed_decoder
 from rlcore.models.decoding.packed_decoder import PackedDecoder
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.protocols import Decoder, DecodeStep, joins
+from rlcore.protocols import Decoder, DecodeStep
+from rlcore.protocols.decoders import joins
 from rlcore.sampling import sample, sampler
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import EOS, make_gpt2, make_llama, make_tokenizer

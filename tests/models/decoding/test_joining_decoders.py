@@ -15,7 +15,8 @@ from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.protocols import DecodeStep, joins
+from rlcore.protocols import DecodeStep
+from rlcore.protocols.decoders import joins
 from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 
 
