@@ -26,6 +26,8 @@ GRACE_S = 1.0
 """How long a rank that may be raising an error itself is left to do so, once another has published a failure."""
 FAILURE = "failure"
 CONNECT_S = 30
+STOP_S = 10.0
+"""How long the thread may take to end; it takes milliseconds unless the machine of the store is gone."""
 LIBRARIES = sys.stdlib_module_names | {"torch", "accelerate", "transformers", "numpy"}
 """Packages whose frames say less about what a rank is doing than the code that called them."""
 
@@ -53,12 +55,15 @@ class Watchdog:
         self._period_s = min(LONGEST_PERIOD_S, timeout_s / 4)
         self._over = threading.Event()
         self._store = _connect()
+        self._thread = threading.Thread(target=self._watch, args=(self._store,), name="rlcore-watchdog", daemon=True)
         if self._store is not None:
-            threading.Thread(target=self._watch, args=(self._store,), name="rlcore-watchdog", daemon=True).start()
+            self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread and wait for it: a process that exits while the thread speaks to the store is aborted."""
         self._over.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(STOP_S)
 
     def explain(self, error: BaseException) -> str:
         """Return why a collective operation of this rank failed; the caller raises it.
