@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, broadcast_object_list, gather_object
 from torch import Tensor
 
 from rlcore.errors import ConfigError, RanksError
@@ -30,6 +30,9 @@ TIMEOUT_S = 600.0
 
 OPENING = timedelta(seconds=120)
 """How long processes may at least wait for each other when they start."""
+
+_GRADIENTS = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+"""Gradients lie in the memory from which they are exchanged, instead of being copied there and back."""
 
 
 class Ranks:
@@ -55,7 +58,7 @@ class Ranks:
         cpu = kind is None or kind.type == "mps"  # mps lacks float64, which sums over ranks use
         try:
             self.accelerator = Accelerator(
-                cpu=cpu, mixed_precision=mixed_precision, kwargs_handlers=[_process_group(world, timeout)]
+                cpu=cpu, mixed_precision=mixed_precision, kwargs_handlers=[_process_group(world, timeout), _GRADIENTS]
             )
         except ValueError as error:
             # Processes connect to each other before accelerate checks the precision.
