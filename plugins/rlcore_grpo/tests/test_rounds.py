@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +15,9 @@ from grpo_making import SIZE, halves, make
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+import rlcore
 from rlcore.errors import RewardError
+from rlcore.optim.updater import Updater
 from rlcore.testing.small import make_gpt2, make_tokenizer
 
 
@@ -141,6 +145,46 @@ def test_each_round_takes_the_next_prompts(tmp_path: Path) -> None:
         next(steps)
     assert all(asked[i : i + SIZE] == asked[i : i + 1] * SIZE for i in range(0, 24, SIZE))
     assert sorted(asked[::SIZE]) == letters
+
+
+def test_a_run_that_is_interrupted_between_the_passes_of_a_round_repeats_and_loses_no_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL #3148: a run that resumed there repeated prompts. Here the round is finished, refilled groups included."""
+    asked = list[str]()
+
+    def noting(prompts: list[str], outputs: list[str]) -> list[float]:
+        asked.extend(prompts[::SIZE])
+        return [0.0 if prompt in "ace" else value for prompt, value in zip(prompts, halves(outputs), strict=True)]
+
+    def train(name: str, *, resume: str = "never") -> Any:
+        trainer = {
+            "name": "grpo", "rollouts": 2 * SIZE, "num_generations": SIZE, "iterations": 2, "minibatches": 2,
+            "zero_spread": "refill", "optimizer": {"lr": 1e-2},
+        }  # fmt: skip
+        return rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer, prompts=list("abcdefghij"), reward_fn=noting,
+            gen={"max_new_tokens": 6}, eval={"at_end": False}, loggers=[],
+            run={"root": str(tmp_path), "name": name, "steps": 3, "resume": resume},
+        )  # fmt: skip
+
+    whole, expected = train("whole"), asked.copy()
+    asked.clear()
+    step, calls = Updater.step, itertools.count(1)
+
+    def interrupted(updater: Updater, *args: Any) -> Any:
+        if next(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return step(updater, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Updater, "step", interrupted)
+        assert train("parts").run.step == 1
+    parts = train("parts", resume="auto")
+    assert asked == expected
+    assert len(asked) > 6
+    weights = zip(whole.policy.model.parameters(), parts.policy.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
 
 
 def test_large_rewards_that_differ_little_are_told_apart(tmp_path: Path) -> None:
