@@ -1,4 +1,4 @@
-"""The data types of a run: trajectories, prompts, samples and policy outputs.
+"""Padded token sequences with per-token and per-sequence arrays.
 
 Column t of every array refers to token t:
 
@@ -17,17 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
-from rlcore.errors import MissingColumn, ModelError
-
-Metrics = dict[str, float]
-Output = Literal["values", "entropy", "logits", "q_values", "q_logprobs", "target_q_values"]
-"""A field of `PolicyOutputs` that not every policy, or not every call, returns."""
+from rlcore.errors import MissingColumn
 
 
 @attrs.frozen(eq=False)
@@ -195,141 +191,6 @@ class Trajectories:
             ended=torch.cat([part.ended for part in wide]),
             columns={name: torch.cat([part[name] for part in wide]) for name in names},
         )
-
-
-@attrs.frozen
-class Prompt:
-    """A prompt: its text, its tokens and the other columns of its row.
-
-    Attributes:
-        text: the text that reward functions receive; a conversation is rendered with the chat template.
-        tokens: token ids of the prompt, including the tokenizer's special tokens such as BOS.
-        columns: other columns of the user's row, which reward and metric functions receive.
-        messages: the {role, content} messages of a conversation; None for a plain text.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    columns: Mapping[str, Any] = attrs.field(factory=dict)
-    messages: Sequence[Mapping[str, Any]] | None = None
-
-
-@attrs.frozen
-class Sample:
-    """A demonstration.
-
-    Attributes:
-        tokens: T token ids.
-        action_mask: T booleans, True for a token the policy should choose; the first is False.
-        ended: False if the demonstration was truncated on the right.
-        has_whole_prompt: False if the tokens before the first chosen one were truncated.
-    """
-
-    tokens: tuple[int, ...]
-    action_mask: tuple[bool, ...]
-    ended: bool = True
-    has_whole_prompt: bool = True
-
-
-@attrs.frozen
-class Pair:
-    """Two answers to one prompt, of which the first is preferred.
-
-    Attributes:
-        chosen: the prompt with the preferred answer; an answer without chosen tokens is empty.
-        rejected: the same prompt, with the same tokens, and the other answer.
-        margin: by how much the score of the chosen answer should exceed the other's, at least 0; None if unknown.
-        is_tie: whether neither answer is better.
-        ref_logprobs: log-probs of both answers under a reference model; None if unknown.
-    """
-
-    chosen: Sample
-    rejected: Sample
-    margin: float | None = None
-    is_tie: bool = False
-    ref_logprobs: tuple[float, float] | None = None
-
-
-@attrs.frozen
-class LabelledSample:
-    """An answer with a verdict.
-
-    Attributes:
-        sample: the prompt with the answer.
-        label: whether the answer is desirable.
-    """
-
-    sample: Sample
-    label: bool
-
-
-@attrs.frozen
-class SteppedSample:
-    """An answer in steps, each with a verdict.
-
-    Attributes:
-        sample: the prompt with all steps.
-        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, -100 elsewhere.
-    """
-
-    sample: Sample
-    labels: tuple[int, ...]
-
-
-def sequences_of(row: Any) -> list[Sample]:
-    """Return the sequences of a row of training data: a `Sample` itself, or the samples among the fields of another.
-
-    A pipeline may return rows of any attrs class, such as `Pair`, whose fields are samples and plain values.
-    """
-    if isinstance(row, Sample):
-        return [row]
-    values = [getattr(row, field.name) for field in attrs.fields(type(row))]
-    return [value for value in values if isinstance(value, Sample)]
-
-
-@attrs.frozen(eq=False)
-class PolicyOutputs:
-    """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
-
-    Attributes:
-        logprobs: float[B, T], log pi of each chosen token, at the temperature that was requested, 1 by default.
-        values: float[B, T] or None, V before each chosen token; present if the policy has a value head.
-        entropy: float[B, T] or None, entropy in nats of the distribution of each chosen token; only if requested.
-        logits: float[N, V] or None, of the chosen tokens in row-major order, divided by the temperature; only if
-            requested.
-        q_values: float[K, B, T] or None, Q of each chosen token by K Q-heads; present if the policy has them.
-        q_logprobs: float[K, B, T] or None, log-softmax of each Q-head's values at the chosen token.
-        target_q_values: float[K, B, T] or None, Q by the target copies of the Q-heads, without gradients.
-    """
-
-    logprobs: Tensor
-    values: Tensor | None = None
-    entropy: Tensor | None = None
-    logits: Tensor | None = None
-    q_values: Tensor | None = None
-    q_logprobs: Tensor | None = None
-    target_q_values: Tensor | None = None
-
-    def need(self, name: Output) -> Tensor:
-        """Return the output called `name`, which must be present.
-
-        Raises:
-            ModelError: the policy did not return it.
-        """
-        output: Tensor | None = getattr(self, name)
-        if output is None:
-            raise ModelError(f"the policy returned no {name}: {_REQUESTS[name]}")
-        return output
-
-
-_REQUESTS: Mapping[Output, str] = {
-    "values": "build it with run.build_policy(value_head=True)",
-    "entropy": "request it with policy.score(batch, entropy=True)",
-    "logits": "request them with policy.score(batch, logits=True)",
-    "q_values": "build it with run.build_policy(q_heads=K)",
-    "q_logprobs": "build it with run.build_policy(q_heads=K)",
-    "target_q_values": "build it with run.build_policy(q_heads=K)",
-}
 
 
 def grouped(index: Tensor, size: int) -> Tensor:
