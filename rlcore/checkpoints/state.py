@@ -25,10 +25,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
-from rlcore.models.tensor_file import TensorFile
+from rlcore.models.tensor_file import SavedTensor, TensorFile
 
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
+_OPTIMIZER = ["state", "param_groups"]
+"""Keys of the state of an optimizer, as torch orders them."""
 MAX_TREE_BYTES = 40_000_000
 """Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
@@ -75,8 +77,12 @@ def divided_tensors(state: Any) -> list[Tensor]:
     return [tensor for each in within for tensor in divided_tensors(each)]
 
 
-def load_state(path: Path) -> Any:
+def load_state(path: Path, *, by_rows: bool = False) -> Any:
     """Load the state that `save_state` wrote to `path`; tensors are on the CPU, each in its own memory.
+
+    Args:
+        path: the file.
+        by_rows: leave tensors in the states of optimizers unread, except single numbers: each is a `SavedTensor`.
 
     Raises:
         CheckpointError: the file is missing, damaged, or was not written by `save_state`.
@@ -84,10 +90,16 @@ def load_state(path: Path) -> Any:
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             text = (file.metadata() or {}).get(METADATA_KEY)
-            # A copy, because the file's memory is not aligned, and kernels may round differently on unaligned memory.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            saved = {name: SavedTensor.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+    def whole(name: str) -> Tensor:
+        return saved[name][...]
+
+    def rows(name: str) -> Tensor | SavedTensor:
+        return saved[name] if saved[name].shape else whole(name)
+
     if text is None:
         raise CheckpointError(f"{path}: is not a state saved by rlcore: its metadata has no '{METADATA_KEY}'")
     try:
@@ -96,7 +108,7 @@ def load_state(path: Path) -> Any:
             raise CheckpointError(
                 f"{path}: has schema {document['schema']}, and this rlcore reads {SCHEMA}: use the rlcore that wrote it"
             )
-        return _decode(document["tree"], tensors)
+        return _decode(document["tree"], whole, rows if by_rows else whole)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise CheckpointError(f"{path}: its tree is damaged: {type(error).__name__}: {error}") from error
 
@@ -136,16 +148,18 @@ def _encode_scalar(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def _decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _decode(node: Any, read: Callable[[str], Any], read_moments: Callable[[str], Any]) -> Any:
+    """Return the value of a node; `read_moments` returns the tensors in states of optimizers, `read` all others."""
     if isinstance(node, list):
-        return [_decode(item, tensors) for item in node]
+        return [_decode(item, read, read_moments) for item in node]
     if not isinstance(node, dict):
         return node
     ((kind, content),) = node.items()
     if kind == "dict":
-        return {_decode(key, tensors): _decode(value, tensors) for key, value in content}
+        within = read_moments if [key for key, _ in content] == _OPTIMIZER else read
+        return {_decode(key, read, read): _decode(value, within, read_moments) for key, value in content}
     if kind == "tensor":
-        return tensors[content]
+        return read(content)
     if kind == "int":
         return int(content, 16)
     if kind == "float":

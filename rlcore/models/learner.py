@@ -74,6 +74,11 @@ class ModelLearner(Generic[M]):
         """
         self._shards = shards
 
+    @property
+    def reads_rows(self) -> bool:
+        """Return whether this process keeps parts of the weights for which it reads rows of whole tensors."""
+        return any(shards.cut.reads_rows for shards in self._shards[:1])
+
     def gather(self) -> None:
         """Complete the weights of `module` on every process, if they are divided; collective."""
         for shards in self._shards:
@@ -250,6 +255,11 @@ def gather_weights(learner: Learner) -> None:
     """Complete the weights of a learner on every process, if they are divided; every process calls this."""
     if isinstance(learner, ModelLearner):
         learner.gather()
+
+
+def reads_rows(learner: Learner) -> bool:
+    """Return whether this process keeps parts of the weights for which it reads rows of whole tensors."""
+    return isinstance(learner, ModelLearner) and learner.reads_rows
 
 
 def streaming(

@@ -1,15 +1,40 @@
-"""Write a safetensors file one tensor at a time, so that its tensors need not be in memory together."""
+"""Files of tensors that are written and read one at a time, so that they need not be in memory together."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import EllipsisType
 from typing import Self
 
+import attrs
 import torch
 from safetensors.torch import save
 from torch import Tensor
+
+
+@attrs.frozen(eq=False)
+class SavedTensor:
+    """A tensor in a file: `saved[...]` reads it whole, `saved[first:last]` its rows.
+
+    Attributes:
+        shape: the shape of the whole tensor.
+        read: returns what is indexed, in memory of its own.
+    """
+
+    shape: torch.Size
+    read: Callable[[slice | EllipsisType], Tensor]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> SavedTensor:
+        """Return a tensor of torch, which safetensors leaves in its file until it is read, as a saved one."""
+        # Copies, because the file's memory is not aligned, and kernels may round differently on unaligned memory.
+        return cls(tensor.shape, lambda rows: tensor[rows].clone())
+
+    def __getitem__(self, rows: slice | EllipsisType) -> Tensor:
+        """Read the tensor, or rows of it."""
+        return self.read(rows)
 
 
 class TensorFile:

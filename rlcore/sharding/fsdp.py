@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from rlcore.errors import ConfigError, RanksError
 from rlcore.models.learner import ModelLearner
 from rlcore.models.shards import Cut, Shards
+from rlcore.models.tensor_file import SavedTensor
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.sharding.blocks import blocks_of, norms_of, shared_weights
@@ -123,16 +124,24 @@ class FullySharded:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state with whole tensors, of which this process keeps its parts."""
+        """Restore a state with whole tensors, in memory or in a file, of which this process keeps its rows."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-
-        def part_of(index: int, kept: dict[str, Any]) -> dict[str, Any]:
-            shape = parameters[index].shape
-            is_cut = {name: isinstance(each, Tensor) and each.shape == shape for name, each in kept.items()}
-            return {name: self._part(each) if is_cut[name] else each for name, each in kept.items()}
-
-        cut = {index: part_of(index, kept) for index, kept in state["state"].items()}
+        cut = {
+            index: {name: self._restored(parameters[index], each) for name, each in kept.items()}
+            for index, kept in state["state"].items()
+        }
         load_optimizer(self.optimizer, {**state, "state": cut})
+
+    def _restored(self, part: Tensor, saved: Any) -> Any:
+        """Return a value in the state of a parameter: a tensor of its shape is cut as it is."""
+        if isinstance(saved, Tensor):
+            saved = SavedTensor.of(saved)
+        if not isinstance(saved, SavedTensor):
+            return saved
+        if saved.shape != part.shape or not isinstance(part, DTensor):
+            return saved[...]
+        rows = self._rows(part, saved).to(part.to_local().device)
+        return DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
 
     def _forward(self, *args: Any, **options: Any) -> Any:
         """Call the parts with gradients, the whole module without."""
@@ -191,11 +200,15 @@ class FullySharded:
     def _copy(self, part: Tensor, whole: Any) -> None:
         """Overwrite a part by rows of a whole tensor, or of a slice of a file that contains it."""
         own = _local(part)
-        first = (
-            0 if own is part else self._mesh.get_local_rank("shard") * -(-part.shape[0] // self._mesh["shard"].size())
-        )
         if own.numel():
-            own.copy_(whole[first : first + own.shape[0]])
+            own.copy_(self._rows(part, whole))
+
+    def _rows(self, part: Tensor, whole: Any) -> Any:
+        """Return the rows of a whole tensor of which `part` is a part."""
+        own, first = _local(part), 0
+        if own is not part:
+            first = self._mesh.get_local_rank("shard") * -(-part.shape[0] // self._mesh["shard"].size())
+        return whole[first : first + own.shape[0]]
 
 
 def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:

@@ -16,7 +16,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.learner import local_weights, streaming
+from rlcore.models.learner import local_weights, reads_rows, streaming
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.settings import to_record
@@ -132,7 +132,7 @@ class Saver:
         for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
         trainer.policy().load_pretrained(folder / "model")
-        state = load_state(folder / "trainer.safetensors")
+        state = load_state(folder / "trainer.safetensors", by_rows=reads_rows(trainer.policy()))
         trainer.load_state_dict(state["trainer"])
         run.step, run.elapsed_before_s, run.metrics = state["step"], state["elapsed_s"], state["metrics"]
         self.evaluated_at, self.score = state["evaluated_at"], state["score"]

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.errors import CheckpointError
+from rlcore.models.tensor_file import SavedTensor
 
 
 def through(tmp_path: Path, state: Any) -> Any:
@@ -139,6 +140,22 @@ def test_an_optimizers_state_goes_on_exactly(tmp_path: Path) -> None:
     learn(model, optimizer, 3)
     learn(other, second, 3)
     assert torch.equal(model.weight, other.weight)
+
+
+def test_moments_of_optimizers_stay_in_the_file_until_their_rows_are_read(tmp_path: Path) -> None:
+    moment = torch.arange(8.0).view(4, 2)
+    kept = {0: {"step": torch.tensor(3.0), "exp_avg": moment, "amsgrad": False}}
+    updater = {"optimizer": {"state": kept, "param_groups": [{"params": [0]}]}, "order": torch.arange(4)}
+    save_state(tmp_path / "x", {"updater": updater})
+    loaded = load_state(tmp_path / "x", by_rows=True)["updater"]
+    saved = loaded["optimizer"]["state"][0].pop("exp_avg")
+    assert isinstance(saved, SavedTensor)
+    assert (saved.shape, saved[1:3].tolist(), saved[4:4].shape) == (moment.shape, [[2, 3], [4, 5]], (0, 2))
+    assert saved[...].equal(moment)
+    saved[...].zero_()
+    assert saved[...].equal(moment)
+    del kept[0]["exp_avg"]
+    assert same(loaded, updater)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from rlcore.checkpoints.state import divided_tensors, save_state
 from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
 from rlcore.models.learner import streaming
+from rlcore.models.tensor_file import SavedTensor
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding import choose_sharding
 from rlcore.testing.small import make_llama, make_t5, make_tokenizer
@@ -102,10 +103,12 @@ def hold(root: Path, changes: dict[str, Any]) -> None:
     parts = assemble(config, inputs, "test")
     trainer: Any = parts.trainer
     next(iter(trainer.steps()))
-    policy, moments = trainer.policy(), trainer.updater.optimizer.state.values()
+    policy, num_read = trainer.policy(), read_again(trainer.updater)
+    moments = trainer.updater.optimizer.state.values()
     held = {
         "parts": sum(part.numel() for _, part in policy.parts()),
         "moments": sum(local(state["exp_avg"]).numel() for state in moments),
+        "moments_read": num_read,
         "whole": sum(weight.numel() for weight in policy.module.parameters()),
         "streamed": sum(weight.numel() for _, weight in policy.weights()),
         "refusals": [refusal(lambda: trainer.updater.sharding.cut(trainer)),
@@ -114,6 +117,25 @@ def hold(root: Path, changes: dict[str, Any]) -> None:
     }  # fmt: skip
     (root / f"held-{parts.run.ranks.rank}.json").write_text(json.dumps(held))
     parts.run.ranks.wait()
+
+
+def read_again(updater: Any) -> int:
+    """Restore the optimizer from whole tensors of which rows are read, and return the number of elements read."""
+    state, read = updater.state_dict(), []
+
+    def saved(part: DTensor) -> SavedTensor:
+        whole = part.full_tensor()
+
+        def rows(index: Any) -> torch.Tensor:
+            read.append(whole[index].clone())
+            return read[-1]
+
+        return SavedTensor(whole.shape, rows)
+
+    for kept in state["optimizer"]["state"].values():
+        kept.update({name: saved(each) for name, each in kept.items() if isinstance(each, DTensor)})
+    updater.load_state_dict(state)
+    return sum(each.numel() for each in read)
 
 
 def stream(root: Path) -> None:
