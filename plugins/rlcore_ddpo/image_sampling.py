@@ -78,23 +78,24 @@ class ImageSampler:
         """Sample images of the evaluation prompts with the same noise each time; return metrics and rows.
 
         The images are written as a grid to `images/`, one row for each prompt, and the rows name their places in it.
+        Rank 0 returns the rows of all ranks, the others none.
         """
         run, samples = self.run, self.run.config.eval.samples
         prompts = [prompt for prompt in run.eval_prompts for _ in range(samples)]
         mine = run.ranks.share(len(prompts))
-        found: list[tuple[int, dict[str, Any], Tensor]] = []
+        found: list[tuple[int, dict[str, Any], Image.Image]] = []
         if mine:
             own = [prompts[i] for i in mine]
             images = self._denoise(own, [(run.config.run.seed, "evaluation", i) for i in mine])[2]
             with self._naming_the_form():
                 _, rows = measure_outputs(run, own, {"images": self._shaped(images)})
-            found = list(zip(mine, rows, images, strict=True))
-        every = sorted(run.ranks.gather(found), key=lambda each: each[0])
+            found = list(zip(mine, rows, make_tiles(images, len(prompts), columns=samples), strict=True))
+        every = sorted(run.ranks.gather_to_main(found), key=lambda each: each[0])
         file = Path(FOLDER) / f"step-{run.step:08d}.png"
         if run.ranks.is_main:
-            write_grid([image for _, _, image in every], run.dir / file, columns=samples)
+            write_grid([tile for _, _, tile in every], run.dir / file, columns=samples)
         rows = [{"output": f"{file.as_posix()}, image {i + 1}", **row} for i, row, _ in every]
-        return summarise(rows), rows
+        return run.ranks.on_main(lambda: summarise(rows)), rows
 
     def _denoise(
         self, prompts: Sequence[Prompt], keys: Sequence[tuple[int | str, ...]]
@@ -129,22 +130,39 @@ class ImageSampler:
             ) from error.__cause__
 
 
-def write_grid(images: Sequence[Tensor], file: Path, *, columns: int) -> None:
-    """Write images as one PNG file; if it cannot be written, log the reason.
+def make_tiles(images: Tensor, count: int, *, columns: int) -> list[Image.Image]:
+    """Return images in the size that they have in a grid.
 
     Args:
-        images: float[3, H, W] each, in [0, 1].
-        file: its folder is created.
-        columns: images in a row.
+        images: float[n, 3, H, W], in [0, 1].
+        count: number of images in the grid.
+        columns: images in a row; 1 for about as many as there are rows.
     """
-    tiles = to_pil(torch.stack(list(images)))
-    columns = columns if columns > 1 else max(1, round(len(tiles) ** 0.5))
-    rows, (width, height) = -(-len(tiles) // columns), tiles[0].size
+    rows, columns = _shape(count, columns)
+    height, width = images.shape[2:]
     share = min(1.0, LARGEST_TILE / max(width, height), (LARGEST_GRID / (rows * columns * width * height)) ** 0.5)
-    width, height = max(1, int(share * width)), max(1, int(share * height))
+    size = max(1, int(share * width)), max(1, int(share * height))
+    return [image.resize(size) for image in to_pil(images)]
+
+
+def _shape(count: int, columns: int) -> tuple[int, int]:
+    columns = columns if columns > 1 else max(1, round(count**0.5))
+    return -(-count // columns), columns
+
+
+def write_grid(tiles: Sequence[Image.Image], file: Path, *, columns: int) -> None:
+    """Write images of one size as one PNG file; if it cannot be written, log the reason.
+
+    Args:
+        tiles: the images.
+        file: its folder is created.
+        columns: images in a row, as in `make_tiles`.
+    """
+    rows, columns = _shape(len(tiles), columns)
+    width, height = tiles[0].size
     grid = Image.new("RGB", (columns * width, rows * height))
     for i, tile in enumerate(tiles):
-        grid.paste(tile.resize((width, height)), (i % columns * width, i // columns * height))
+        grid.paste(tile, (i % columns * width, i // columns * height))
     try:
         file.parent.mkdir(exist_ok=True)
         grid.save(file)

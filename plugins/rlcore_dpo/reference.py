@@ -109,17 +109,22 @@ class Reference:
         """
         if cache is None:
             return self._table(rows, score)
-        ranks = self.run.ranks
-        kept: Tensor | None = ranks.on_main(lambda: cache.load(rows))
-        if kept is not None:
+        ranks, kept = self.run.ranks, torch.zeros(len(rows), 2)
+
+        def load() -> bool:
+            found = cache.load(rows)
+            if found is not None:
+                kept.copy_(found)
+            return found is not None
+
+        if ranks.on_main(load):
             first = self._chunks(rows)[0]
             again = self._pass(rows, first, score)
-            if ranks.on_main(lambda: torch.equal(torch.tensor(again).view(-1, 2), kept[first])):
+            if ranks.on_main(lambda: torch.equal(again, kept[first])):
                 get_logger("dpo").info("reference log-probs are read from the cache", rows=len(rows))
-                return kept
+                return ranks.sum(kept).float().cpu()  # that of rank 0, as the others hold zeros
         table = self._table(rows, score)
-        if ranks.is_main:
-            cache.save(rows, table)
+        ranks.on_main(lambda: cache.save(rows, table))
         return table
 
     def _table(self, rows: Sequence[Any], score: Scores) -> Tensor:
@@ -129,16 +134,16 @@ class Reference:
         """
         ranks, table = self.run.ranks, torch.zeros(len(rows), 2)
         chunks = self._chunks(rows)
-        # Ranks that have one chunk less compute the first one too: a wrapped module waits for all ranks in each pass.
-        mine = [*ranks.share(len(chunks)), 0][: -(-len(chunks) // ranks.world)]
-        found = [(chunks[number], self._pass(rows, chunks[number], score)) for number in mine]
-        for chunk, values in ranks.gather(found):
-            table[chunk] = torch.tensor(values).view(-1, 2)
-        return table
+        own = ranks.share(len(chunks))
+        for number in own:
+            table[chunks[number]] = self._pass(rows, chunks[number], score)
+        if len(own) * ranks.world < len(chunks):  # a wrapped module waits for all ranks in each pass
+            self._pass(rows, chunks[0], score)
+        return ranks.sum(table).float().cpu()  # each row is zero on all ranks but one
 
-    def _pass(self, rows: Sequence[Any], chunk: Sequence[int], score: Scores) -> list[float]:
+    def _pass(self, rows: Sequence[Any], chunk: Sequence[int], score: Scores) -> Tensor:
         samples: list[Sample] = [sample for i in chunk for sample in sequences_of(rows[i])]
-        return self._scored(stack_samples(samples).to(self.run.ranks.device), score).tolist()
+        return self._scored(stack_samples(samples).to(self.run.ranks.device), score).cpu().view(-1, 2)
 
     def _rows_of_pass(self) -> int:
         config = self.config

@@ -122,8 +122,8 @@ class Rounds:
         own = run.ranks.share(num_prompts * size, group=size)
         begun = time.perf_counter()
         batch, scored = self._rollout([run.prompts[indices[row // size]] for row in own])
-        table = self._table(own, scored)
-        batch, metrics = gather_round(run, batch, scored, group=size)
+        batch, metrics = gather_round(run, _with_scores(batch, scored), scored, group=size)
+        batch, table = _split_scores(batch, scored)
         sample_s = scored.times["time/sample_s"]
         metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
         if "kl" in batch:
@@ -144,12 +144,6 @@ class Rounds:
         )
         self._nothing = batch.rows(torch.zeros(0, dtype=torch.long)), nothing
         return batch, scored
-
-    def _table(self, rows: Sequence[int], scored: Scored) -> torch.Tensor:
-        """Return the score of each response by each reward function, in the order of the round: float64[B, K]."""
-        scores = [[math.nan if x is None else x for x in row] for row in zip(*scored.by_name.values(), strict=True)]
-        whole = sorted(self.run.ranks.gather(list(zip(rows, scores, strict=True))))
-        return torch.tensor([row for _, row in whole], dtype=torch.float64)
 
     def _compared(self, batch: Trajectories, table: torch.Tensor, *, kl: bool) -> Groups:
         """Compare the responses of each group, with or without a KL that is part of their scores."""
@@ -225,3 +219,25 @@ class Rounds:
         kl = ops.kl_estimate(part["old_logprobs"], reference, estimator=estimator)
         kl = kl.masked_fill(~part.action_mask, 0.0).sum(1)
         return part.with_columns(ref_logprobs=reference, kl=kl)
+
+
+def _with_scores(batch: Trajectories, scored: Scored) -> Trajectories:
+    """Add the score of each response by each reward function as a column, NaN for none: float64[B]."""
+    columns = {
+        _column(name): torch.tensor(
+            [math.nan if x is None else x for x in scores], dtype=torch.float64, device=batch.tokens.device
+        )
+        for name, scores in scored.by_name.items()
+    }
+    return batch.with_columns(**columns)
+
+
+def _split_scores(batch: Trajectories, scored: Scored) -> tuple[Trajectories, torch.Tensor]:
+    """Return a batch without the columns of `_with_scores`, and these: float64[B, K]."""
+    names = [_column(name) for name in scored.by_name]
+    table = torch.stack([batch[name].cpu() for name in names], 1)
+    return batch.with_only(*(name for name in batch.columns if name not in names)), table
+
+
+def _column(reward: str) -> str:
+    return f"reward/{reward}"

@@ -172,8 +172,8 @@ class Extremes:
     def over(self, run: Run) -> Metrics:
         """Return `reward/min` and `reward/max` over all ranks."""
         mine = torch.cat(self._seen)
-        all_scores = [score for scores in run.ranks.gather([mine.tolist()]) for score in scores]
-        return {"reward/min": min(all_scores), "reward/max": max(all_scores)}
+        extremes = run.ranks.gather([float(mine.min()), float(mine.max())] if len(mine) else [])
+        return {"reward/min": min(extremes), "reward/max": max(extremes)}
 
 
 def _real(part: Trajectories) -> Tensor:

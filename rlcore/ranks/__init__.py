@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -190,11 +191,23 @@ class Ranks:
         return cast("T", value)
 
     def gather(self, values: list[Any]) -> list[Any]:
-        """Return the concatenated lists of all processes, in the order of ranks."""
+        """Return the concatenated lists of all processes, in the order of ranks.
+
+        Values are pickled, and every process receives those of all: arrays belong into `gather_batch` or `sum`.
+        """
         if self.world == 1:
             return values
         with self.collective("gather"):
             return list(gather_object(values))
+
+    def gather_to_main(self, values: list[T]) -> list[T]:
+        """Return the concatenated lists of all processes on rank 0, which writes files; an empty list on the others."""
+        if self.world == 1:
+            return values
+        received: list[Any] | None = [None] * self.world if self.is_main else None
+        with self.collective("gather_to_main"):
+            torch.distributed.gather_object(values, received)
+        return list(chain.from_iterable(received or []))
 
     def share(self, count: int, *, group: int = 1) -> list[int]:
         """Return the indices of this process's share of `count` items: rank, rank + world, rank + 2 world, ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -121,7 +122,7 @@ def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
 
 
 def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
-    """Return the metrics of the current policy, with keys under `eval/`, and all completions, on every rank.
+    """Return the metrics of the current policy, with keys under `eval/`, and on rank 0 all completions.
 
     Every evaluation uses the same random numbers, separate from those of training, so evaluations do not change what a
     run learns. Those of a completion depend on its index alone, and so not on the number of processes.
@@ -138,13 +139,14 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     if run.policy is not None and run.eval_prompts:
         for suffix, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
             completed = _complete(run, sampling)
-            metrics |= {f"eval/{name}{suffix}": value for name, value in summarise(completed).items()}
+            measured = run.ranks.on_main(functools.partial(summarise, completed))
+            metrics |= {f"eval/{name}{suffix}": value for name, value in measured.items()}
             rows += [{"sampling": suffix[1:], **row} if suffix else row for row in completed]
     return metrics, rows
 
 
 def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
-    """Sample and score completions of this rank's prompts, and gather the rows of all ranks in the order of prompts."""
+    """Sample and score completions of this rank's prompts; return those of all ranks on rank 0, in prompt order."""
     prompts = [prompt for prompt in run.eval_prompts for _ in range(run.config.eval.samples)]
     mine = run.ranks.share(len(prompts))
     seeds = derive_seeds(run.config.run.seed * 1009 + 500, mine)
@@ -153,7 +155,7 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
         part = slice(start, start + run.config.eval.batch_size)
         index = mine[part]
         rows += zip(index, _rows(run, [prompts[i] for i in index], sampling, seeds[part]), strict=True)
-    return [row for _, row in sorted(run.ranks.gather(rows), key=lambda pair: pair[0])]
+    return [row for _, row in sorted(run.ranks.gather_to_main(rows), key=lambda pair: pair[0])]
 
 
 def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]) -> list[Row]:

@@ -93,7 +93,7 @@ class Saver:
         run = self.run
         run.ranks.note(f"the checkpoint of step {run.step}")
         self._check_finite(trainer)
-        rng = run.ranks.gather([self.rng])
+        rng = run.ranks.gather_to_main([self.rng])
         own = trainer.state_dict()
         check_state(str(run.config.trainer.get("name")), own)
         state = {

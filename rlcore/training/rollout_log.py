@@ -93,7 +93,7 @@ class Rollouts:
         self._num_calls = self._num_groups = 0
         if self._limit == 0:
             return
-        rows = sorted(self._ranks.gather(mine), key=lambda pair: pair[0])
+        rows = sorted(self._ranks.gather_to_main(mine), key=lambda pair: pair[0])
         if self._ranks.is_main:
             self._lines.add(step, [row for _, row in rows[: self._limit]])
 

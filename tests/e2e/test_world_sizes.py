@@ -86,3 +86,12 @@ def test_every_rank_receives_the_rows_of_all_in_their_order(
             for key, array in expected.items():
                 assert seen[key].dtype == array.dtype
                 assert seen[key].equal(array), f"rank {rank}, {name}, {key}"
+
+
+@pytest.mark.slow
+def test_what_is_pickled_for_all_ranks_does_not_grow_with_the_rows(warm_python: WarmPython, tmp_path: Path) -> None:
+    done = run_ranks(warm_python, 2, [str(Path(__file__).with_name("e2e_objects.py")), str(tmp_path)])
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        for name, (few, many) in json.loads((tmp_path / f"rank-{rank}.json").read_text()).items():
+            assert 0 < many < few + 32, f"rank {rank}, {name}: {few} bytes, and {many} for four times the rows"

@@ -243,12 +243,14 @@ def test_the_rows_of_all_ranks_come_in_the_order_of_the_prompts(make_trainer: Ma
     run = sft_run(make_trainer, inputs={"eval_prompts": ["a", "bc", "d", "ef", "g"]}, eval={"batch_size": 2})
     one, rows_of_one = copy.copy(run.ranks), list[Any]()
     one.rank, one.world = 1, 2
-    one.gather = lambda rows: rows_of_one.extend(rows) or rows  # type: ignore[method-assign]
+    one.gather_to_main = lambda rows: rows_of_one.extend(rows) or []  # type: ignore[method-assign]
+    one.on_main = lambda _: {}  # type: ignore[method-assign]
     run.ranks = one
     evaluate(run)
     main = copy.copy(one)
     main.rank = 0
-    main.gather = lambda rows: [*rows, *rows_of_one]  # type: ignore[method-assign]
+    del main.on_main
+    main.gather_to_main = lambda rows: [*rows, *rows_of_one]  # type: ignore[method-assign]
     run.ranks = main
     _, rows = evaluate(run)
     assert [row["prompt"] for row in rows] == ["a", "bc", "d", "ef", "g"]

@@ -23,14 +23,14 @@ from rlcore.types import Prompt, Trajectories
 
 
 class World:
-    """Several ranks in one process: `gather` concatenates the rows of all ranks once all have called it."""
+    """Several ranks in one process: `gather_to_main` concatenates the rows of all ranks once all have called it."""
 
     def __init__(self, size: int, folder: Path, keep: Any) -> None:
         self.size, self.brought = size, [list[Any]() for _ in range(size)]
         self.ranks = [Rollouts(keep, self.place(rank), folder) for rank in range(size)]
 
     def place(self, rank: int) -> Any:
-        return SimpleNamespace(rank=rank, is_main=rank == 0, gather=lambda rows: self.gather(rank, rows))
+        return SimpleNamespace(rank=rank, is_main=rank == 0, gather_to_main=lambda rows: self.gather(rank, rows))
 
     def gather(self, rank: int, rows: list[Any]) -> list[Any]:
         self.brought[rank] = rows

@@ -20,7 +20,7 @@ from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import RLCoreError
 from rlcore.reports.samples_on_page import read_images
 from rlcore_ddpo.config import DDPOConfig
-from rlcore_ddpo.image_sampling import write_grid
+from rlcore_ddpo.image_sampling import make_tiles, write_grid
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
 from rlcore_ddpo.trainer import DDPOTrainer
 
@@ -111,9 +111,11 @@ def test_prompts_longer_than_the_text_encoder_reads_are_counted(
 
 
 def test_grids_of_many_images_are_small_enough_for_a_report(tmp_path: Path) -> None:
-    images = list(torch.rand(64, 3, 256, 256, generator=torch.Generator().manual_seed(0)))
+    images = torch.rand(64, 3, 256, 256, generator=torch.Generator().manual_seed(0))
+    shares = images[0::2], images[1::2]  # of two ranks
+    tiles = [tile for pair in zip(*(make_tiles(each, 64, columns=8) for each in shares), strict=True) for tile in pair]
     for name in ("step-00000000.png", "step-00000001.png"):
-        write_grid(images, tmp_path / name, columns=8)
+        write_grid(tiles, tmp_path / name, columns=8)
     assert Image.open(tmp_path / "step-00000000.png").size == (8 * 118, 8 * 118)
     assert len(read_images(tmp_path)) == 2
 
