@@ -151,7 +151,8 @@ class Run(RunSampling):
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.
 
-        It returns the metrics, or a pair of them and the rows of completions.jsonl, the same on every rank.
+        It returns the metrics, the same on every rank, or a pair of them and the rows of completions.jsonl, which are
+        needed on rank 0 only.
         """
         self.evaluations.append(evaluation)
 
