@@ -3,10 +3,10 @@
     python tests/e2e/kill_runs.py sweep TRAINER [--every N] [--first K] [--phases created,overwritten,resumed]
     python tests/e2e/kill_runs.py random KILLS [--seed S] [--trainers sft,ppo]
 
-`sweep` kills a run before its file operation K, K + N, K + 2 N, ... while it is created and finished, while it
-overwrites another one, and while it is resumed. `random` kills runs of all trainers at random times until there were
-KILLS of them; a run may be killed several times. Both print a line of JSON for each trainer, and end with an exit code
-other than 0 at the first run that cannot be resumed or differs.
+`sweep` kills a run in state K, K + N, K + 2 N, ... of its files while it is created and finished, while it overwrites
+another one, and while it is resumed; each file operation that changes them leads to another state. `random` kills runs
+of all trainers at random times until there were KILLS of them; a run may be killed several times. Both print a line of
+JSON for each trainer, and end with an exit code other than 0 at the first run that cannot be resumed or differs.
 
 Runs are forks of this process, which has imported all they need.
 """
@@ -14,6 +14,7 @@ Runs are forks of this process, which has imported all they need.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "rig"), str(HERE.parent / "warm")]
 import torch  # noqa: E402
 from e2e_processes import assert_same_run  # noqa: E402
 from e2e_scenarios import COMMON, PPO, SFT, WORDS, count_a, model_config, noisy_length  # noqa: E402
-from kill_points import fork, killed_at, succeed, wait  # noqa: E402
+from kill_points import fork, killed_at, states, succeed, wait  # noqa: E402
 
 import rlcore  # noqa: E402
 import rlcore.testing.small  # noqa: E402
 from rlcore.checkpoints.replacement import ASIDE, DISCARDED, REPLACED  # noqa: E402
 from rlcore.config import merge  # noqa: E402
+from rlcore.plugins import registry  # noqa: E402
 
 STEPS = 3
 MEMORY = "/dev/shm"
@@ -63,6 +65,8 @@ TRAINERS: dict[str, dict[str, Any]] = {
 
 def train(trainer: str, root: Path, **run: Any) -> None:
     torch.set_num_threads(1)
+    # A fork has the plugins of this process, which the search for them would find again.
+    registry._memo.update({(os.getpid(), selected): found for (_, selected), found in registry._memo.items()})
     given = (
         {"model": {"path": model_config(0.1)}}
         | TRAINERS[trainer]
@@ -91,10 +95,10 @@ def _is_overwritten(folder: Path) -> bool:
 
 
 class Sweep:
-    """Kills the runs of one trainer before their file operations."""
+    """Kills the runs of one trainer in every state of their files, or in the part of these that `chosen` selects."""
 
-    def __init__(self, trainer: str, folder: Path, points: Callable[[], Iterator[int]]) -> None:
-        self.trainer, self.folder, self.points = trainer, folder, points
+    def __init__(self, trainer: str, folder: Path, chosen: slice) -> None:
+        self.trainer, self.folder, self.chosen = trainer, folder, chosen
         self.log = folder / "output.txt"
         self.whole, self.part = folder / "whole", folder / "part"
         self.train(self.whole)
@@ -104,15 +108,23 @@ class Sweep:
         self.log.unlink(missing_ok=True)
         succeed(lambda: train(self.trainer, root, **run), self.log)
 
+    def points(self, begin: Path | None, **run: Any) -> list[int]:
+        """Return the file operations to kill a run at that starts in a copy of the folder `begin`."""
+        root = self.folder / "states"
+        if begin is not None:
+            shutil.copytree(begin, root)
+        found = states(root, lambda: train(self.trainer, root, **run), self.log)
+        shutil.rmtree(root)
+        return found[self.chosen]
+
     def kill(self, begin: Path | None, ways_on: list[dict[str, Any]], **run: Any) -> int:
         """Kill runs that start in a copy of the folder `begin`, continue each in all `ways_on`; return their number."""
         count = 0
-        for point in self.points():
+        for point in self.points(begin, **run):
             root = self.folder / f"killed-{point}"
             if begin is not None:
                 shutil.copytree(begin, root)
-            if not killed_at(point, root, lambda root=root: train(self.trainer, root, **run), self.log):
-                break
+            assert killed_at(point, root, lambda root=root: train(self.trainer, root, **run), self.log), point
             for number, on in enumerate(ways_on):
                 again = self.folder / f"resumed-{number}"
                 if root.exists():
@@ -130,7 +142,6 @@ class Sweep:
             if "overwrite" in run and _is_overwritten(root / "run"):
                 break  # the new run goes on like any other
             shutil.rmtree(root, ignore_errors=True)
-        shutil.rmtree(root, ignore_errors=True)
         return count
 
     def kill_in(self, phase: str) -> int:
@@ -172,7 +183,7 @@ def kill_at_random(trainers: list[str], kills: int, seed: int, folder: Path) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill training runs, resume them, and compare the results.")
     commands = parser.add_subparsers(dest="command", required=True)
-    sweep = commands.add_parser("sweep", help="kill before each file operation")
+    sweep = commands.add_parser("sweep", help="kill in each state of the files")
     sweep.add_argument("trainer", choices=TRAINERS)
     sweep.add_argument("--every", type=int, default=1)
     sweep.add_argument("--first", type=int, default=1)
@@ -185,10 +196,13 @@ def main() -> None:
     # A run syncs some 60 files, which takes longer on a disk than the rest of it.
     folder = Path(tempfile.mkdtemp(prefix="kill_runs-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
     for trainer in [asked.trainer] if asked.command == "sweep" else asked.trainers:
-        train(trainer, folder / "imports", overwrite=True)  # so that the forks find all modules imported
+        # The forks find all modules imported that a new run and a resumed one need.
+        train(trainer, folder / "imports", overwrite=True)
+        train(trainer, folder / "imports", resume="auto", steps=STEPS + 1)
+    gc.freeze()  # so that garbage collection in the forks does not copy the libraries' memory
     begun = time.monotonic()
     if asked.command == "sweep":
-        killer = Sweep(asked.trainer, folder, lambda: itertools.count(asked.first, asked.every))
+        killer = Sweep(asked.trainer, folder, slice(asked.first - 1, None, asked.every))
         counts = {phase: killer.kill_in(phase) for phase in asked.phases}
         print(json.dumps({"trainer": asked.trainer, **counts, "seconds": round(time.monotonic() - begun)}))
     else:

@@ -20,22 +20,23 @@ def kill(warm_python: WarmPython, folder: Path, *arguments: str) -> dict[str, in
 
 
 @pytest.mark.parametrize(
-    ("trainer", "phase", "first"), [("sft", "created", 31), ("ppo", "overwritten", 23), ("ilql", "resumed", 12)]
+    ("trainer", "phase", "first"), [("sft", "created", 16), ("ppo", "overwritten", 12), ("ilql", "resumed", 6)]
 )
-def test_a_run_killed_at_some_file_operations_is_resumed_exactly(
+def test_a_run_killed_in_some_states_of_its_files_is_resumed_exactly(
     warm_python: WarmPython, tmp_path: Path, trainer: str, phase: str, first: int
 ) -> None:
-    counts = kill(warm_python, tmp_path, "sweep", trainer, "--phases", phase, "--first", str(first), "--every", "60")
+    counts = kill(warm_python, tmp_path, "sweep", trainer, "--phases", phase, "--first", str(first), "--every", "25")
     assert counts[phase] >= 1
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("phase", ["created", "overwritten", "resumed"])
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_a_run_killed_at_any_file_operation_is_resumed_exactly(
-    warm_python: WarmPython, tmp_path: Path, trainer: str
+def test_a_run_killed_in_any_state_of_its_files_is_resumed_exactly(
+    warm_python: WarmPython, tmp_path: Path, trainer: str, phase: str
 ) -> None:
-    counts = kill(warm_python, tmp_path, "sweep", trainer)
-    assert min(counts[phase] for phase in ("created", "overwritten", "resumed")) > 30
+    counts = kill(warm_python, tmp_path, "sweep", trainer, "--phases", phase)
+    assert counts[phase] > 30
 
 
 @pytest.mark.slow

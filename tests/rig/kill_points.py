@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -26,6 +27,8 @@ class FileOperations:
 
     def __init__(self, root: Path, kill_at: int | None = None) -> None:
         self.root, self.kill_at, self.count = str(root.resolve()) + os.sep, kill_at, 0
+        self.met: Callable[[int], None] = lambda count: None
+        """Is called before each operation with its number."""
         sys.addaudithook(self._audit)
         for name in ("fsync", "write"):
             self._wrap(name)
@@ -54,6 +57,7 @@ class FileOperations:
             path = Path(_path_of(folder), path)
         if f"{Path(path).absolute()}{os.sep}".startswith(self.root):
             self.count += 1
+            self.met(self.count)
             if self.count == self.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -102,6 +106,38 @@ def wait(child: int, timeout_s: float = TIMEOUT_S) -> int:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     raise TimeoutError(f"process {child} hangs")
+
+
+def states(root: Path, function: Callable[[], Any], output: Path) -> list[int]:
+    """Call a function in a forked process; return the numbers of those of its file operations that find a new state.
+
+    A process that is killed before another one, after a sync say, leaves what one killed at the operation before does.
+    """
+    found: list[int] = []
+    listed = output.with_suffix(".states")
+
+    def run() -> None:
+        last: list[tuple[Any, ...]] | None = None
+
+        def look(count: int) -> None:
+            nonlocal last
+            seen = [(path, *_state_of(path)) for path in sorted(root.rglob("*"))]
+            if seen != last:
+                found.append(count)
+            last = seen
+
+        FileOperations(root).met = look
+        function()
+        listed.write_text(json.dumps(found), encoding="utf-8")
+
+    succeed(run, output)
+    numbers: list[int] = json.loads(listed.read_text(encoding="utf-8"))
+    return numbers
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    stat = path.lstat()
+    return (stat.st_ino, stat.st_mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def killed_at(kill_at: int, root: Path, function: Callable[[], Any], output: Path | None = None) -> bool:
