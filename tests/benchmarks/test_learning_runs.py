@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import learning_runs
 import pytest
+from hand_ppo import make_base
 from learning_runs import learn, summary
 
 
@@ -25,7 +28,8 @@ def test_a_run_that_never_reached_the_level_is_the_slowest() -> None:
 
 
 @pytest.mark.slow
-def test_a_short_run_reports_its_end(tmp_path: Path) -> None:
+def test_a_short_run_reports_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning_runs, "make_base", partial(make_base, tiny=True))  # the full size takes half a minute
     found = learn(tmp_path, graph_seed=9, seed=0, iterations=1)
     assert len(found["scores"]) == 1
     assert 0.1 < found["end_score"] < 0.95
