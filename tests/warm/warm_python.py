@@ -31,10 +31,11 @@ class WarmPython:
     Args:
         folder: where outputs of processes are written.
         libraries: third-party modules that they import besides those of every run.
+        python: the interpreter, if not that of this process.
     """
 
-    def __init__(self, folder: Path, libraries: Sequence[str] = ()) -> None:
-        self.folder, self.libraries = folder, libraries
+    def __init__(self, folder: Path, libraries: Sequence[str] = (), *, python: Path = Path(sys.executable)) -> None:
+        self.folder, self.libraries, self.python = folder, libraries, python
         self._servers: list[subprocess.Popen[str]] = []
 
     def run(
@@ -89,7 +90,7 @@ class WarmPython:
         """Return a server's answer; servers start on first use, in order."""
         if number == len(self._servers):
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("RLCORE_", "PYTHON"))}
-            command = [sys.executable, str(SERVER), *self.libraries]
+            command = [str(self.python), str(SERVER), *self.libraries]
             self._servers.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept)
             )
