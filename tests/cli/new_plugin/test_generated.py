@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from rlcore.cli.new_plugin.names import LONGEST
 from rlcore.cli.new_plugin.write import new_plugin
 
 CHILD = Path(__file__).with_name("scaffold_child.py")
+WARM = Path(__file__).resolve().parents[2] / "warm"
 OTHERS = [kind for kind in KINDS if kind != "trainer"]
 
 
@@ -66,9 +68,10 @@ def test_the_printed_commands_install_test_and_train(stranger: Workshop) -> None
 
 @pytest.mark.slow
 def test_every_other_plugin_passes_its_own_tests(stranger: Workshop) -> None:
-    # One process, which imports torch once; the printed commands are run as they are for the trainer.
+    # One process imports torch once, and its laws fork; for the trainer the printed commands are run as they are.
     folders = " ".join(f"acme-{kind}/tests" for kind in OTHERS)
-    said = stranger.run(f"pytest --rootdir . --import-mode importlib {folders}", timeout=600)
+    forking = f"PYTHONPATH={shlex.quote(str(WARM))} pytest -p warm_fixtures"
+    said = stranger.run(f"{forking} --rootdir . --import-mode importlib {folders}", timeout=600)
     assert not re.search(r"\d+ (failed|skipped|xfailed|error)", said)
     for kind in OTHERS:
         assert re.search(rf"^acme-{kind}/tests/test_conformance.py \.+", said, re.MULTILINE), said
