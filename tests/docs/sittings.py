@@ -12,7 +12,7 @@ A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists wha
 A `console` fence contains commands after `$ `, optionally followed by lines they must print, in order; `...` stands for
 omitted lines. `cd` applies to the commands after it. `pip install` of a folder made earlier on the page installs it in
 a separate environment, without downloads; later commands then run in new interpreters. Before that, `rlcore` runs in a
-preloaded Python process, see `tests/warm`.
+preloaded Python process, see `tests/warm`, and those that `pytest` starts always do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rlcore.settings import TrainConfig
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [path.parent for place in ("rlcore_*", "plugins/*") for path in ROOT.glob(f"{place}/pyproject.toml")]
 DISTS = {"rlcore": ROOT} | {folder.name.replace("_", "-"): folder for folder in FOLDERS}
-SITE = "installed"
+SITE, WARM = "installed", ROOT / "tests" / "warm"
 CHAT = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -164,7 +164,8 @@ class Sitting:
         while re.match(r"[A-Z_]+=", words[0]):
             name, _, settings[name] = words[0].partition("=")
             words = words[1:]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": str(self.folder / SITE)}
+        path = [str(self.folder / SITE), *([str(WARM)] if words[0] == "pytest" else [])]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(path)}
         environment |= settings
         if words[0] == "rlcore" and self.interpreter == Path(sys.executable):
             return self.warm_python.run([*LAUNCH["rlcore"], *words[1:]], cwd=self.cwd, environment=environment)
@@ -273,7 +274,7 @@ LAUNCH = {
     "rlcore": ["-m", "rlcore"],
     "python": [],
     "pip": ["-m", "pip"],
-    "pytest": ["-m", "pytest"],
+    "pytest": ["-m", "pytest", "-p", "warm_fixtures"],  # its laws fork
     "torchrun": ["-m", "torch.distributed.run"],
     "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
 }
