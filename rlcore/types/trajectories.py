@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import attrs
@@ -178,18 +179,19 @@ class Trajectories:
         width = max(part.tokens.shape[1] for part in parts)
         names = dict.fromkeys(name for part in parts for name in part.columns)
 
-        def widened(part: Trajectories) -> Trajectories:
-            old = part.tokens.shape[1]
-            pad = torch.nn.functional.pad
-            return part.each(lambda array: pad(array, (0, width - old)) if array.shape[1:] == (old,) else array)
+        def widened(array: Tensor, old: int) -> Tensor:
+            is_narrow = old < width and array.shape[1:] == (old,)
+            return torch.nn.functional.pad(array, (0, width - old)) if is_narrow else array
 
-        wide = [widened(part) for part in parts]
+        def joined(pick: Callable[[Trajectories], Tensor]) -> Tensor:
+            return torch.cat([widened(pick(part), part.tokens.shape[1]) for part in parts])
+
         return cls(
-            tokens=torch.cat([part.tokens for part in wide]),
-            mask=torch.cat([part.mask for part in wide]),
-            action_mask=torch.cat([part.action_mask for part in wide]),
-            ended=torch.cat([part.ended for part in wide]),
-            columns={name: torch.cat([part[name] for part in wide]) for name in names},
+            tokens=joined(attrgetter("tokens")),
+            mask=joined(attrgetter("mask")),
+            action_mask=joined(attrgetter("action_mask")),
+            ended=joined(attrgetter("ended")),
+            columns={name: joined(itemgetter(name)) for name in names},
         )
 
 
