@@ -221,6 +221,11 @@ class CheckpointConfig:
         "that of the combination named as in `eval/reward/mean@temperature=1`",
     )
     mode: Literal["max", "min"] = option("max", "whether a higher or a lower `metric` is better")
+    format: Literal["safetensors", "dcp"] = option(
+        "safetensors",
+        "files of weights and moments that run.shard=fsdp divides: whole tensors, written by process 0, or "
+        "torch.distributed.checkpoint, with which each process writes its parts (`rlcore export` completes them)",
+    )
 
 
 @config

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
+from rlcore.models.parallel_files import SUFFIX, saved_parts
 from rlcore.models.tensor_file import SavedTensor, TensorFile
 
 SCHEMA = 1
@@ -41,7 +42,8 @@ def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | No
     Args:
         path: the file; its folder must exist.
         state: dicts (keys str or int), lists, tuples (loaded as lists), str, bool, int, float, None, tensors.
-        whole: returns the whole tensor of each of `divided_tensors`, in their order; not called if there are none.
+        whole: returns the whole tensor of each of `divided_tensors`, in their order; not called if there are none. If
+            it is left out, the tensors of `named_parts` are, which `write_parts` writes to `parts_folder(path)`.
 
     Raises:
         CheckpointError: a value has another type; the message contains its dotted path.
@@ -63,6 +65,7 @@ def save_state(path: Path, state: Any, *, whole: Callable[[Tensor], Tensor] | No
             for name, tensor in tensors.items():
                 file.write(name, whole(tensor) if isinstance(tensor, DTensor) else tensor)
         return
+    tensors = {name: each for name, each in tensors.items() if not isinstance(each, DTensor)}
     try:
         save_file(_own_memory(tensors), str(path), metadata={METADATA_KEY: text})
     except SafetensorError as error:
@@ -75,6 +78,18 @@ def divided_tensors(state: Any) -> list[Tensor]:
         return [state]
     within = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
     return [tensor for each in within for tensor in divided_tensors(each)]
+
+
+def named_parts(state: Any) -> dict[str, Tensor]:
+    """Return the tensors in a state of which each process has a part, by the names that a file has for them."""
+    tensors: dict[str, Tensor] = {}
+    _encode(state, "", tensors)
+    return {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+
+
+def parts_folder(path: Path) -> Path:
+    """Return the folder with the tensors that the file `path` of a state lacks, if processes wrote them in parallel."""
+    return path.with_suffix(SUFFIX)
 
 
 def load_state(path: Path, *, by_rows: bool = False) -> Any:
@@ -93,6 +108,7 @@ def load_state(path: Path, *, by_rows: bool = False) -> Any:
             saved = {name: SavedTensor.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    saved |= saved_parts(parts_folder(path))
 
     def whole(name: str) -> Tensor:
         return saved[name][...]

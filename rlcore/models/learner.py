@@ -40,6 +40,7 @@ class ModelLearner(Generic[M]):
         self.module: M = module
         self._shards: tuple[Shards, ...] = ()
         self._stream: TensorStream | None = None
+        self._omits_weights = False
         self.tokenizer, self.max_length, self.version = tokenizer, max_length, 0
         self._forward: Callable[..., Any] = module
         self._autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -74,11 +75,6 @@ class ModelLearner(Generic[M]):
         """
         self._shards = shards
 
-    @property
-    def reads_rows(self) -> bool:
-        """Return whether this process keeps parts of the weights for which it reads rows of whole tensors."""
-        return any(shards.cut.reads_rows for shards in self._shards[:1])
-
     def gather(self) -> None:
         """Complete the weights of `module` on every process, if they are divided; collective."""
         for shards in self._shards:
@@ -90,7 +86,9 @@ class ModelLearner(Generic[M]):
             shards.drop()
 
     @contextmanager
-    def streaming(self, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False) -> Iterator[TensorStream]:
+    def streaming(
+        self, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False, omit_weights: bool = False
+    ) -> Iterator[TensorStream]:
         """Let the processes that pass `here` write the weights inside the context; collective.
 
         They call `save_pretrained`, or `export` where `merged` is true, inside `TensorStream.finishing`. The others
@@ -100,8 +98,10 @@ class ModelLearner(Generic[M]):
             further: parts of other tensors that are written afterwards, with `TensorStream.take`.
             here: whether this process writes.
             merged: complete the whole model in the CPU's memory, if it has an adapter that `export` merges.
+            omit_weights: leave out the `divided_weights`, which are written elsewhere.
         """
         parts: list[Tensor] = []
+        self._omits_weights = omit_weights
         with ExitStack() as stack:
             for shards in self._shards[:1]:
                 stack.enter_context(shards.emptied())
@@ -116,7 +116,7 @@ class ModelLearner(Generic[M]):
             try:
                 yield stream
             finally:
-                self._stream = None
+                self._stream, self._omits_weights = None, False
 
     def _layout(self, shards: Shards) -> dict[str, Tensor] | None:
         """Return the layout of the model's file; None if it cannot be written one tensor at a time."""
@@ -128,11 +128,23 @@ class ModelLearner(Generic[M]):
     def _saved_names(self, shards: Shards) -> set[str]:
         """Return the names of the parameters that `save_pretrained` writes."""
         adapters = find_adapters(self.model)
-        if adapters is None:
+        if adapters is None and not self._omits_weights:
             return set(shards.shapes)
-        saved = adapters.saved_parameters()
+        saved = set() if adapters is None else adapters.saved_parameters()
         own = {id(each) for each in self.model.parameters()}
         return {name for name, each in self.module.named_parameters() if id(each) in saved or id(each) not in own}
+
+    def divided_weights(self) -> dict[str, Tensor]:
+        """Return the weights that `save_pretrained` writes to the model's file: of each, what this process keeps.
+
+        Empty if the weights are not divided, if only an adapter is written, and if the file is not written one tensor
+        at a time.
+        """
+        for shards in self._shards[:1]:
+            layout, own = self._layout(shards) or {}, self.model.state_dict(keep_vars=True)
+            parts = {id(each): part for each, part in zip(self.module.parameters(), shards.parts, strict=True)}
+            return {name: parts.get(id(own[name]), own[name]).detach() for name in layout}
+        return {}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name and value of every weight of the model as `transformers` names them, one at a time.
@@ -164,16 +176,17 @@ class ModelLearner(Generic[M]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Write model, tokenizer and heads; for a model with an adapter only the adapter, in the format of `peft`."""
-        if self._stream is None:
+        if self._stream is None and not self._omits_weights:
             save_policy(folder, self.module, self.tokenizer)
             return
-        weights = self._streamed(self._shards[0], self._stream)
-        if self.saves_part:
+        weights = iter(()) if self._stream is None else self._streamed(self._shards[0], self._stream)
+        if self.saves_part or self._omits_weights:
             for _ in weights:
                 pass
 
         def write(place: Path, model: PreTrainedModel) -> None:
-            write_model(place, model, self._layout(self._shards[0]) or {}, weights)
+            layout = {} if self._omits_weights else self._layout(self._shards[0])
+            write_model(place, model, layout or {}, weights)
 
         save_policy(folder, self.module, self.tokenizer, save_model=write)
 
@@ -257,17 +270,17 @@ def gather_weights(learner: Learner) -> None:
         learner.gather()
 
 
-def reads_rows(learner: Learner) -> bool:
-    """Return whether this process keeps parts of the weights for which it reads rows of whole tensors."""
-    return isinstance(learner, ModelLearner) and learner.reads_rows
+def divided_weights(learner: Learner) -> dict[str, Tensor]:
+    """Return `ModelLearner.divided_weights` of a learner; nothing of other learners is divided."""
+    return learner.divided_weights() if isinstance(learner, ModelLearner) else {}
 
 
 def streaming(
-    learner: Learner, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False
+    learner: Learner, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False, omit_weights: bool = False
 ) -> AbstractContextManager[TensorStream]:
     """Return the context `ModelLearner.streaming` of a learner; nothing of other learners is divided."""
     if isinstance(learner, ModelLearner):
-        return learner.streaming(further, here=here, merged=merged)
+        return learner.streaming(further, here=here, merged=merged, omit_weights=omit_weights)
     return nullcontext(TensorStream(()))
 
 

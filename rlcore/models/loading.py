@@ -24,6 +24,7 @@ from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
+from rlcore.models.model_files import PARTS
 from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.quantization import quantization_options
 from rlcore.models.speed.activations import fuse_activations
@@ -156,6 +157,11 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
         raise ModelError(
             f"{what} = {shorten(str(name), 200)}: there is no such folder{place}, and no model on the hub can have "
             "this name; give a folder or a hub id"
+        )
+    if folder is not None and kind is not AutoConfig and (folder / PARTS).is_dir():
+        raise ModelError(
+            f"{what} = {name!r}: its weights are in {PARTS}, where checkpoint.format=dcp writes them: rlcore export "
+            f"{folder.parent} --out FOLDER writes FOLDER/model, which can be loaded"
         )
     is_config_only = isinstance(name, ConfigOnly)
     check_reach(name, config.revision, DESCRIBED if is_config_only else WEIGHTS, what=what)

@@ -1,4 +1,8 @@
-"""Files of a model's weights, as `transformers` writes them, written and read one whole tensor at a time."""
+"""Files of a model's weights, as `transformers` writes them, written and read one whole tensor at a time.
+
+In a checkpoint whose tensors the processes of a run wrote in parallel, a folder takes the place of the file
+(`rlcore.models.parallel_files`).
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
 from rlcore.errors import CheckpointError
 from rlcore.models.hub import quiet_transformers
+from rlcore.models.parallel_files import SUFFIX, saved_parts
 from rlcore.models.tensor_file import TensorFile
 from rlcore.models.weights import check_same_form
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", f"model{SUFFIX}"
 LARGEST = "50GB"
 """Size from which the weights are written to several files; the default of `transformers`."""
 
@@ -60,18 +65,31 @@ def write_model(
     Args:
         folder: the folder, which is made.
         model: the model, whose parameters may be empty.
-        layout: the result of `file_layout`.
+        layout: the result of `file_layout`; if it is empty, no file of weights is written.
         weights: each parameter and the whole tensor to write in its place; others may be among them.
     """
     with quiet_transformers():
         model.save_pretrained(folder, state_dict={})  # the configuration, and the code of a model with its own
     (folder / SINGLE).unlink(missing_ok=True)
-    plan = split_torch_state_dict_into_shards(
-        dict(layout), filename_pattern="model{suffix}.safetensors", max_shard_size=LARGEST
-    )
     own = model.state_dict(keep_vars=True)
     names = {id(own[name]): name for name in layout}
     parameters = {id(each) for each in model.parameters()}
+    buffers = ((own[name], own[name]) for name in layout if id(own[name]) not in parameters)
+    named = ((names.get(id(each)), whole) for source in (buffers, weights) for each, whole in source)
+    write_weights(folder, layout, ((name, whole) for name, whole in named if name is not None))
+
+
+def write_weights(folder: Path, layout: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Write the weights of a model to one file, or to several with an index.
+
+    Args:
+        folder: the folder.
+        layout: name → a tensor of the shape and dtype of a weight.
+        weights: the name and value of each.
+    """
+    plan = split_torch_state_dict_into_shards(
+        dict(layout), filename_pattern="model{suffix}.safetensors", max_shard_size=LARGEST
+    )
     with ExitStack() as stack:
         files = {
             file: stack.enter_context(
@@ -79,11 +97,8 @@ def write_model(
             )
             for file, held in plan.filename_to_tensors.items()
         }
-        buffers = ((own[name], own[name]) for name in layout if id(own[name]) not in parameters)
-        for source in (buffers, weights):
-            for parameter, whole in source:
-                if (name := names.get(id(parameter))) is not None:
-                    files[plan.tensor_to_filename[name]].write(name, whole)
+        for name, whole in weights:
+            files[plan.tensor_to_filename[name]].write(name, whole)
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -96,6 +111,11 @@ def read_model(folder: Path, model: PreTrainedModel, layout: Mapping[str, Tensor
         CheckpointError: the files cannot be read, or contain another model.
     """
     own = model.state_dict(keep_vars=True)
+    if parts := saved_parts(folder / PARTS):
+        found = {name: torch.empty(each.shape, device="meta") for name, each in parts.items()}
+        check_same_form(folder, "weights", layout, found)
+        yield from ((own[name], each) for name, each in parts.items())
+        return
     try:
         with ExitStack() as stack:
             opened = [stack.enter_context(safe_open(folder / file, framework="pt")) for file in _weight_files(folder)]

@@ -17,6 +17,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import quiet_transformers
+from rlcore.models.model_files import PARTS, file_layout, read_model
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import REWRITTEN
 from rlcore.models.peft.layers import bare_twin, merged_twin
@@ -118,9 +119,13 @@ def load_policy(folder: Path, module: Modelled) -> None:
         CheckpointError: the folder cannot be read, or holds another model or other heads than `module`.
     """
     adapters = find_adapters(module.model)
-    saved = _read_model(folder, module.model) if adapters is None else {}
+    in_parts = (folder / PARTS).is_dir()
+    saved = _read_model(folder, module.model) if adapters is None and not in_parts else {}
     heads = read_heads(folder, module)
-    if adapters is None:
+    if in_parts:
+        for weight, part in read_model(folder, module.model, file_layout(module.model, {}) or {}):
+            weight.copy_(part[...])
+    elif adapters is None:
         module.model.load_state_dict(saved)
     else:
         adapters.load(folder)

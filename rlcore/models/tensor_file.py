@@ -20,17 +20,19 @@ class SavedTensor:
 
     Attributes:
         shape: the shape of the whole tensor.
+        dtype: the type of its elements.
         read: returns what is indexed, in memory of its own.
     """
 
     shape: torch.Size
+    dtype: torch.dtype
     read: Callable[[slice | EllipsisType], Tensor]
 
     @classmethod
     def of(cls, tensor: Tensor) -> SavedTensor:
         """Return a tensor of torch, which safetensors leaves in its file until it is read, as a saved one."""
         # Copies, because the file's memory is not aligned, and kernels may round differently on unaligned memory.
-        return cls(tensor.shape, lambda rows: tensor[rows].clone())
+        return cls(tensor.shape, tensor.dtype, lambda rows: tensor[rows].clone())
 
     def __getitem__(self, rows: slice | EllipsisType) -> Tensor:
         """Read the tensor, or rows of it."""

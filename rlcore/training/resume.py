@@ -10,13 +10,14 @@ from typing import Any
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.durability import put_back, put_in_place
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest
+from rlcore.checkpoints.parts import StagedParts
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, save_state
+from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.learner import local_weights, reads_rows, streaming
+from rlcore.models.learner import divided_weights, local_weights, streaming
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.settings import to_record
@@ -54,6 +55,8 @@ class Saver:
             raise ConfigError(
                 f"checkpoint.keep_best = {keep.keep_best}: needs evaluations to rank checkpoints; set eval.every"
             )
+        if keep.format == "dcp" and run.config.run.shard != "fsdp":
+            log.warning("checkpoint.format=dcp has no effect without run.shard=fsdp", shard=run.config.run.shard)
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
@@ -103,10 +106,12 @@ class Saver:
         manifest = {"config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world}
         manifest |= self.record
         score = self.score if self.evaluated_at == run.step else None
+        staged = self._stage(trainer, state)
 
         def fill(folder: Path) -> None:
             trainer.policy().save_pretrained(folder / "model")
-            save_state(folder / "trainer.safetensors", state, whole=stream.take)
+            save_state(folder / "trainer.safetensors", state, whole=None if staged.has_state else stream.take)
+            staged.move(folder)
             save_state(folder / "rng.safetensors", {"ranks": rng})
             RunDir(run.dir).sync_logs()
 
@@ -118,13 +123,24 @@ class Saver:
                 )
             except CheckpointError as error:
                 return error
+            finally:
+                staged.remove()
 
-        with streaming(trainer.policy(), divided_tensors(own), here=run.ranks.is_main) as stream:
+        divided, policy = [] if staged.has_state else divided_tensors(own), trainer.policy()
+        with streaming(policy, divided, here=run.ranks.is_main, omit_weights=staged.has_weights) as stream:
             outcome = run.ranks.on_main(lambda: stream.finishing(write))
         if isinstance(outcome, CheckpointError):
             raise outcome
         self.saved_at = run.step
         return outcome
+
+    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedParts:
+        """Write what each process keeps of weights and moments, if the processes write it in parallel."""
+        run = self.run
+        folder = run.dir / "checkpoints" / f".tmp-{run.step:08d}-parts"
+        if run.config.checkpoint.format != "dcp" or run.config.run.shard != "fsdp":
+            return StagedParts(folder)
+        return StagedParts.write(folder, run.ranks, weights=divided_weights(trainer.policy()), state=named_parts(state))
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restore the trainer, the policy, the step and the random generators from `checkpoint`."""
@@ -132,7 +148,7 @@ class Saver:
         for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
         trainer.policy().load_pretrained(folder / "model")
-        state = load_state(folder / "trainer.safetensors", by_rows=reads_rows(trainer.policy()))
+        state = load_state(folder / "trainer.safetensors", by_rows=run.config.run.shard == "fsdp")
         trainer.load_state_dict(state["trainer"])
         run.step, run.elapsed_before_s, run.metrics = state["step"], state["elapsed_s"], state["metrics"]
         self.evaluated_at, self.score = state["evaluated_at"], state["score"]

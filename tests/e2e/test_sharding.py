@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from e2e_processes import lines, newest_checkpoint, run_ranks
+from e2e_processes import assert_same, lines, newest_checkpoint, run_ranks
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
 
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.parts import export_checkpoint
+from rlcore.checkpoints.state import load_state
+from rlcore.errors import ModelError
+from rlcore.models.loading import load_model
+from rlcore.models.model_options import CausalLMConfig
 from rlcore.testing.small import make_llama
 
 CHILD = str(Path(__file__).with_name("e2e_shards.py"))
@@ -23,10 +31,15 @@ FSDP = {"shard": "fsdp"}
 def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., None]:
     """Train runs in `world` processes: train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo."""
 
-    def train(world: int, names: str, run: str, *, steps: int = 3, local: int = 0, **options: object) -> None:
-        changes = json.dumps({"run": {"steps": steps, "rollouts": "all"} | options})
-        done = run_ranks(warm_python, world, [CHILD, names, str(tmp_path), run, changes], local=local)
-        assert done.returncode == 0, done.stderr[-3000:]
+    def train(
+        world: int, names: str, run: str, *, steps: int = 3, local: int = 0, killed: str = "", every: int = 0,
+        write: str = "safetensors", **options: object,
+    ) -> None:  # fmt: skip
+        changes: dict[str, Any] = {"run": {"steps": steps, "rollouts": "all"} | options}
+        changes["checkpoint"] = {"every": every, "format": write}
+        arguments = [CHILD, names, str(tmp_path), run, json.dumps(changes)]
+        done = run_ranks(warm_python, world, arguments, local=local, KILLED=killed)
+        assert (done.returncode != 0) is bool(killed), done.stderr[-3000:]
 
     return train
 
@@ -73,6 +86,7 @@ def test_each_of_two_ranks_of_a_machine_keeps_half_of_the_weights_and_moments(
             "parts": size // 2,
             "moments": size // 2,
             "moments_read": size,
+            "written": True,
             "whole": 0,
             "streamed": size,
         }
@@ -158,3 +172,61 @@ def test_a_run_resumed_with_another_strategy_and_number_of_ranks_equals_an_unint
         steps_made = [newest_checkpoint(tmp_path / f"changing-{name}").name for name in names.split(",")]
         assert steps_made == [f"{steps:08}"] * 3
     check_same(tmp_path, names, "straight", "changing")
+
+
+DCP = {"shard": "fsdp", "write": "dcp"}
+
+
+@pytest.mark.slow
+def test_a_run_resumes_from_what_other_numbers_of_ranks_wrote_in_parallel(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    names = "sft,ppo,sft_lora"
+    train_on(1, names, "straight", steps=8)
+    for world, steps, options in ((2, 2, DCP), (2, 4, DCP), (4, 6, DCP), (1, 8, {"shard": "none"})):
+        train_on(world, names, "changing", steps=steps, resume="auto", **options)
+        for name in names.split(","):
+            newest = newest_checkpoint(tmp_path / f"changing-{name}")
+            assert newest.name == f"{steps:08}"
+            written = [len(list((newest / folder).glob("*"))) for folder in ("model/model.dcp", "trainer.dcp")]
+            assert written == ([0 if name == "sft_lora" else world, world] if options is DCP else [0, 0])
+    check_same(tmp_path, names, "straight", "changing")
+
+
+@pytest.mark.slow
+def test_an_exported_checkpoint_has_the_tensors_of_one_in_safetensors(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    train_on(2, "ppo", "whole", **FSDP)
+    train_on(2, "ppo", "parts", **DCP)
+    whole, parts = (newest_checkpoint(tmp_path / f"{run}-ppo") for run in ("whole", "parts"))
+    exported = tmp_path / "exported"
+    export_checkpoint(parts, exported)
+    assert Checkpoints.open(exported).step == 3
+    files = [str(path.relative_to(whole)) for path in sorted(whole.rglob("*")) if path.is_file()]
+    assert files == [str(path.relative_to(exported)) for path in sorted(exported.rglob("*")) if path.is_file()]
+    for file in (file for file in files if file.endswith(".safetensors")):
+        first, second = load_file(whole / file), load_file(exported / file)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first), file
+    states = [load_state(folder / "trainer.safetensors")["trainer"] for folder in (whole, exported)]
+    assert_same(*states)
+    with pytest.raises(ModelError, match=r"rlcore export .*00000003 --out FOLDER writes FOLDER/model"):
+        load_model(parts / "model", CausalLMConfig())
+    weights = AutoModelForCausalLM.from_pretrained(exported / "model").state_dict()
+    assert all(torch.equal(weights[name], each) for name, each in load_file(whole / "model/model.safetensors").items())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_which_a_rank_is_killed_or_cannot_write_its_part_leaves_the_one_before(
+    train_on: Callable[..., None], tmp_path: Path
+) -> None:
+    train_on(1, "sft", "straight", steps=6)
+    train_on(2, "sft", "killed", steps=6, every=2, killed=".tmp-00000004-parts/trainer.dcp", **DCP)
+    checkpoints = tmp_path / "killed-sft" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.glob("*")) == [".tmp-00000004-parts", "00000002"]
+    (checkpoints / ".tmp-00000005-parts").touch()  # a file in the place of the folder
+    train_on(2, "sft", "killed", steps=6, every=1, resume="auto", **DCP)
+    assert sorted(path.name for path in checkpoints.glob("0*")) == ["00000004", "00000006"]
+    assert [path.name for path in checkpoints.glob(".*")] == [".tmp-00000005-parts"]
+    check_same(tmp_path, "sft", "straight", "killed")

@@ -1,0 +1,140 @@
+"""The tensors of a checkpoint that all processes write in parallel, and a copy of it in which they are whole.
+
+Where the usual format has a file such as `model/model.safetensors`, or a part of one, such a checkpoint has a folder
+`model/model.dcp` (`rlcore.models.parallel_files`). The folders are written under a temporary name, before rank 0 writes
+the other files, and moved among these before the manifest is written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import attrs
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.durability import put_in_place
+from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
+from rlcore.checkpoints.state import io_failure, parts_folder
+from rlcore.errors import CheckpointError, RanksError, io_remedy
+from rlcore.models.model_files import PARTS, write_weights
+from rlcore.models.parallel_files import SUFFIX, saved_parts, write_parts
+from rlcore.models.tensor_file import SavedTensor, TensorFile
+from rlcore.ranks import Ranks
+
+MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
+
+
+@attrs.frozen
+class StagedParts:
+    """Folders of tensors that are written and not yet part of a checkpoint.
+
+    Attributes:
+        folder: the temporary folder that contains them.
+        has_weights: whether weights are among them.
+        has_state: whether tensors of the trainer's state are among them.
+        failure: why they could not be written; None if they are complete.
+    """
+
+    folder: Path
+    has_weights: bool = False
+    has_state: bool = False
+    failure: Exception | None = None
+
+    @classmethod
+    def write(cls, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Self:
+        """Write what each process keeps of weights and of the trainer's state; collective.
+
+        Args:
+            folder: the temporary folder, the same on every process.
+            ranks: this process's place among the others.
+            weights: name → a part of a weight.
+            state: name → a part of another tensor.
+
+        Raises:
+            RanksError: another process has ended.
+        """
+        failure: Exception | None = None
+        try:
+            with ranks.translated():
+                for place, parts in ((MODEL / PARTS, weights), (parts_folder(TRAINER), state)):
+                    if parts:
+                        write_parts(folder / place, parts, world=ranks.world)
+            failure = _unshared(folder, ranks)
+        except RanksError:
+            raise
+        except Exception as error:  # noqa: BLE001  rank 0 raises it where it writes the checkpoint
+            failure = error
+        return cls(folder, bool(weights), bool(state), failure)
+
+    def move(self, checkpoint: Path) -> None:
+        """Move the folders into that of a checkpoint, or raise what kept them from being written."""
+        if self.failure is not None:
+            raise self.failure
+        for place in sorted(self.folder.rglob(f"*{SUFFIX}")):
+            place.rename(checkpoint / place.relative_to(self.folder))
+
+    def remove(self) -> None:
+        """Delete the temporary folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def export_checkpoint(checkpoint: Path, place: Path) -> None:
+    """Copy a checkpoint to the folder `place`, with whole tensors in safetensors files.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged, or the copy cannot be written.
+        DamagedCheckpoint: a file of the checkpoint differs from its checksum.
+    """
+    if place.exists():
+        raise CheckpointError(f"{place}: exists already: name a folder that does not exist")
+    manifest = Checkpoints.open(checkpoint).manifest
+    beside = place.with_name(f".tmp-{place.name}")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(checkpoint, beside, ignore=shutil.ignore_patterns(f"*{SUFFIX}"))
+        if weights := saved_parts(checkpoint / MODEL / PARTS):
+            write_weights(beside / MODEL, _layout(weights), ((name, each[...]) for name, each in weights.items()))
+        if state := saved_parts(checkpoint / parts_folder(TRAINER)):
+            _complete(checkpoint / TRAINER, state, beside / TRAINER)
+        further = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
+        write_manifest(beside, step=manifest["step"], score=manifest["score"], further=further)
+        put_in_place(beside, place)
+    except Exception as error:
+        failure = io_failure(error)
+        if failure is None:
+            raise
+        raise CheckpointError(f"{place}: could not be written: {failure}; {io_remedy(failure)}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _unshared(folder: Path, ranks: Ranks) -> CheckpointError | None:
+    """Return an error if this process does not see what others have written; collective."""
+    seen = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    missing = sorted({*ranks.gather(seen)} - {*seen})
+    if not missing:
+        return None
+    return CheckpointError(
+        f"{folder}: process {ranks.rank} does not see {missing[0]}, which another process has written: with "
+        "checkpoint.format=dcp, run.root must be on a file system that all machines share"
+    )
+
+
+def _complete(source: Path, parts: dict[str, SavedTensor], target: Path) -> None:
+    """Write a safetensors file with the tensors of another one and further ones."""
+    with safe_open(str(source), framework="pt", device="cpu") as file:
+        tensors = {name: SavedTensor.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
+        tensors |= parts
+        with TensorFile(target, _layout(tensors), file.metadata()) as whole:
+            for name, saved in tensors.items():
+                whole.write(name, saved[...])
+
+
+def _layout(tensors: Mapping[str, SavedTensor]) -> dict[str, Tensor]:
+    return {name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in tensors.items()}
