@@ -11,8 +11,8 @@ A comment `<!-- setup: ... -->` before a fence, which is not rendered, lists wha
     said          the fence is the message of the last such error
 A `console` fence contains commands after `$ `, optionally followed by lines they must print, in order; `...` stands for
 omitted lines. `cd` applies to the commands after it. `pip install` of a folder made earlier on the page installs it in
-a separate environment, without downloads; later commands then run in new interpreters. Before that, `rlcore` runs in a
-preloaded Python process, see `tests/warm`, and those that `pytest` starts always do.
+a separate environment, without downloads; later commands then run in new interpreters. Before that, `rlcore` and
+`python` run in a preloaded Python process, see `tests/warm`, and the processes that `pytest` starts always do.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Sitting:
         path = [str(self.folder / SITE), *([str(WARM)] if words[0] == "pytest" else [])]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(path)}
         environment |= settings
-        if words[0] == "rlcore" and self.interpreter == Path(sys.executable):
-            return self.warm_python.run([*LAUNCH["rlcore"], *words[1:]], cwd=self.cwd, environment=environment)
+        if words[0] in {"rlcore", "python"} and self.interpreter == Path(sys.executable):
+            return self.warm_python.run([*LAUNCH[words[0]], *words[1:]], cwd=self.cwd, environment=environment)
         program = [str(self.interpreter), *LAUNCH[words[0]]] if words[0] in LAUNCH else [PROGRAMS[words[0]]]
         return subprocess.run(
             [*program, *words[1:], *OFFLINE.get(" ".join(words[:3]), ()), *OFFLINE.get(" ".join(words[:2]), ())],
