@@ -58,9 +58,12 @@ held reward-acme-polite-one_number_for_each_output ...
 Both accept `options`, a mapping from a component's name to the options it is built with in every law, such as
 `{"acme-algo": {"rollouts": 8}}`, and `expected_failures`, a mapping from a test to the reason, such as
 `{"trainer-acme-algo-two_processes_equal_one": "adds random noise of its own"}`. Expected failures are strict: if the
-law holds, the test fails. Where a trainer and a reward share the name `acme-algo`, `options` tells them apart as
-`trainer:acme-algo` and `reward:acme-algo`. `config` sets sections of the configuration of the runs in which trainers
-are checked, such as `{"gen": {"top_k": 5}}`; pipelines are called with its section `data`.
+law holds, the test fails. A trainer whose model or optimizer
+[cannot be divided](memory.md#dividing-a-model-among-processes) names `divided_weights_equal_whole_ones` there.
+
+Where a trainer and a reward share the name `acme-algo`, `options` tells them apart as `trainer:acme-algo` and
+`reward:acme-algo`. `config` sets sections of the configuration of the runs in which trainers are checked, such as
+`{"gen": {"top_k": 5}}`; pipelines are called with its section `data`.
 
 Components declare properties that the laws cannot detect as attributes of the registered function or class:
 

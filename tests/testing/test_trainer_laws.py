@@ -41,6 +41,7 @@ WRONG = [
     Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
     Wrong("two_processes_equal_one", "looks-at-its-share", "is with two processes"),
     Wrong("divided_weights_equal_whole_ones", "looks-at-its-share", "is with run.shard=fsdp on two processes"),
+    Wrong("divided_weights_equal_whole_ones", "wraps-its-policy", "SimpleNamespace is no model of `transformers`"),
     Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
     Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
     Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric with that name"),

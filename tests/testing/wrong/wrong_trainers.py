@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import types
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -285,6 +286,17 @@ class AveragesMeans(Right):
 class LooksAtItsShare(Right):
     def losses(self, part):
         return -(part["scores"] - part["scores"].mean())[:, None] * self._policy.score(part).logprobs
+
+
+class WrapsItsPolicy(Right):
+    """Its learner forwards every call to the policy, which is hidden from what divides the weights."""
+
+    def __init__(self, config, run):
+        super().__init__(config, run)
+        wrapped = types.SimpleNamespace(
+            module=self._policy.module, version=0, use_forward=self._policy.use_forward,
+        )  # fmt: skip
+        self.updater = run.updater(wrapped, config.optimizer)
 
 
 class Uphill(Right):
