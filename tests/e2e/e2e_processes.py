@@ -53,7 +53,8 @@ def run_ranks(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script in `world` distributed processes, `local` on each machine, and join their outputs."""
     given = inherited() | environment
-    done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=TIMEOUT_S, local=local)
+    timeout_s = TIMEOUT_S * max(1.0, world / 2)  # on a machine of two cores
+    done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=timeout_s, local=local)
     code = max((each.returncode for each in done), key=abs)
     out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))
     return subprocess.CompletedProcess(arguments, code, out, err)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from e2e_scenarios import COMMON, GRPO, PPO, SFT, WORDS
+from e2e_scenarios import COMMON, GRPO, PPO, ROUNDS, SFT, WORDS, count_a
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 from transformers.optimization import Adafactor
@@ -55,6 +55,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dpo": (offline("dpo"), {}),
     "reward": (offline("reward"), {}),
     "grpo": (GRPO, {}),
+    "climb": (ROUNDS | {"reward_fn": count_a, "trainer": {"name": "climb"}}, {}),
     "sft_checkpointing": (SFT, {"gradient_checkpointing": True}),
     "sft_lora": (SFT, {"peft": LORA}),
     "ppo_lora": (PPO, {"peft": LORA}),

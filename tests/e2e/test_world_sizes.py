@@ -47,11 +47,11 @@ def check_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_two_and_three_ranks_sample_and_learn_the_same(train_on: Callable[..., None], tmp_path: Path) -> None:
-    for world, run in ((1, "one"), (2, "two"), (3, "three")):
+def test_one_to_four_ranks_sample_and_learn_the_same(train_on: Callable[..., None], tmp_path: Path) -> None:
+    for world, run in ((1, "one"), (2, "two"), (3, "three"), (4, "four")):
         train_on(world, run, steps=3, rollouts="all")
     for scenario in SCENARIOS:
-        for run in ("two", "three"):
+        for run in ("two", "three", "four"):
             check_same(tmp_path / f"one-{scenario}", tmp_path / f"{run}-{scenario}")
 
 

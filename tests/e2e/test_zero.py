@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from e2e_processes import lines, newest_checkpoint
-from test_sharding import check_same, train_on  # noqa: F401  # a fixture
+from test_sharding import EVERY, check_same, train_on  # noqa: F401  # a fixture
 
 from rlcore.testing.small import make_llama
 
@@ -19,19 +19,20 @@ pytestmark = [
 ]
 Train = Callable[..., None]
 GROUPS = (
-    "sft,ppo,ppo_skip", "ilql,dpo,reward,grpo", "sft_checkpointing,sft_lora,sft_tied,grpo_moving",
-    "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low",
+    (2, "sft,ppo,ppo_skip"), (4, EVERY), (3, "few_ppo,few_grpo,few_dpo,few_reward"), (2, "sft_t5,ppo_t5"),
+    (2, "sft_checkpointing,sft_lora,sft_tied,grpo_moving"), (2, "ppo_lora,ppo_trunk,ppo_critic,ppo_branch,ppo_low"),
 )  # fmt: skip
+"""Numbers of ranks and runs; those that begin with `few` have fewer rows in a minibatch than there are ranks."""
 both_stages = pytest.mark.parametrize("stage", ["zero2", "zero3"])
 
 
-@pytest.mark.parametrize("names", GROUPS)
-def test_zero_on_two_ranks_learns_what_one_process_learns(
-    train_on: Train, tmp_path: Path, names: str  # noqa: F811
+@pytest.mark.parametrize(("world", "names"), GROUPS)
+def test_zero_on_several_ranks_learns_what_one_process_learns(
+    train_on: Train, tmp_path: Path, world: int, names: str  # noqa: F811
 ) -> None:  # fmt: skip
     train_on(1, names, "one")
     for stage in ("zero2", "zero3"):
-        train_on(2, names, stage, shard=stage)
+        train_on(world, names, stage, shard=stage)
         check_same(tmp_path, names, "one", stage)
         for name in set(names.split(",")) & {"sft", "ppo", "ppo_skip"}:
             one, divided = (column(tmp_path / f"{run}-{name}", "grad/norm") for run in ("one", stage))
