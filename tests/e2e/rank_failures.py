@@ -1,7 +1,11 @@
-"""Train PPO, and let one rank hang or be killed at a moment: rank_failures.py MOMENT FOLDER [RANK [SHARD]]."""
+"""Train PPO, and let one rank hang or be killed at a moment: rank_failures.py MOMENT FOLDER [RANK [SHARD]].
+
+Every other rank writes the id of its process to FOLDER/pid-RANK.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -42,6 +46,10 @@ class Failing:
 def main(moment: str, folder: str, rank: str = "1", shard: str = "none") -> None:
     torch.set_num_threads(1)
     failing = Failing(moment, folder, rank)
+    if not failing.is_chosen:
+        (failing.folder / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+    with contextlib.suppress(ImportError):
+        import deepspeed  # noqa: F401  where it is installed, transformers imports it when it first saves a model
 
     def reward(outputs: list[str]) -> list[float]:
         failing.at("rollout")
