@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_processes import TIMEOUT_S, inherited, newest_checkpoint, run_process
+from e2e_processes import TIMEOUT_S, inherited, newest_checkpoint, run_process, run_ranks
+from warm_python import WarmPython
 
 from rlcore.testing.small import make_llama, make_tokenizer
 
@@ -136,14 +137,19 @@ def wait_for(is_done: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(folder: Path) -> None:
-    arguments = [*TORCHRUN, "-m", "rlcore", "train", "run.yaml", "run.processes=1", "run.resume=auto"]
-    for name, fail in (("straight", ""), ("killed", "once")):
-        done = run_process([*arguments, f"run.name={name}"], cwd=folder, PYTHONPATH=str(folder), FAIL=fail)
-        assert done.returncode == 0, done.stderr
-        assert (folder / "was-killed").exists() == bool(fail)
-    straight, killed = (folder / "runs" / name / "model/model.safetensors" for name in ("straight", "killed"))
-    assert straight.read_bytes() == killed.read_bytes()
+@pytest.mark.parametrize("shard", ["none", "fsdp"])
+def test_a_restarted_run_ends_with_the_weights_of_one_that_was_never_killed(
+    folder: Path, shard: str, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ["-m", "rlcore", "train", "run.yaml", "run.processes=1", "run.resume=auto", f"run.shard={shard}"]
+    monkeypatch.chdir(folder)
+    straight = run_ranks(warm_python, 2, [*train, "run.name=straight"], PYTHONPATH=str(folder))
+    assert straight.returncode == 0, straight.stderr
+    killed = run_process([*TORCHRUN, *train, "run.name=killed"], cwd=folder, PYTHONPATH=str(folder), FAIL="once")
+    assert killed.returncode == 0, killed.stderr
+    assert (folder / "was-killed").exists()
+    weights = [(folder / "runs" / name / "model/model.safetensors").read_bytes() for name in ("straight", "killed")]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow
