@@ -79,6 +79,7 @@ class Checkpoints:
         *,
         manifest: Mapping[str, Any],
         score: float | None = None,
+        entries: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Path:
         """Write the checkpoint of `step`, prune old checkpoints, and return the folder of the new one.
 
@@ -90,6 +91,7 @@ class Checkpoints:
             fill: writes the files of the checkpoint into an empty folder.
             manifest: further fields of the manifest, such as `config` and `plugins`.
             score: the metric for `keep_best`; nan and infinities count as none.
+            entries: sizes and checksums of files of the checkpoint, where they are known (`write_manifest`).
 
         Raises:
             CheckpointError: the disk is full or fails, or the checkpoint to replace cannot be read; all checkpoints are
@@ -104,7 +106,7 @@ class Checkpoints:
             _remove(temporary)
             temporary.mkdir(parents=True)
             fill(temporary)
-            contents = write_manifest(temporary, step=step, score=score, further=manifest)
+            contents = write_manifest(temporary, step=step, score=score, further=manifest, entries=entries)
             put_in_place(temporary, final)
             self._verified[final] = Checkpoint(final, contents)
         except Exception as error:

@@ -20,8 +20,27 @@ MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that prove that a file is missing; all others leave open what it contains."""
 
 
-def write_manifest(folder: Path, *, step: int, score: float | None, further: Mapping[str, Any]) -> dict[str, Any]:
+def file_entry(path: Path) -> dict[str, Any]:
+    """Return what a manifest says of a file: its size and SHA-256."""
+    return {"sha256": _digest(path), "bytes": path.stat().st_size}
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    step: int,
+    score: float | None,
+    further: Mapping[str, Any],
+    entries: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Write `manifest.json` with the size and SHA-256 of every file in `folder`, and a SHA-256 of its own contents.
+
+    Args:
+        folder: the folder.
+        step: number of finished steps.
+        score: the metric by which the best checkpoints are kept.
+        further: further fields.
+        entries: path in the folder → `file_entry` of files for which it is known.
 
     Returns:
         The contents of the manifest.
@@ -33,9 +52,8 @@ def write_manifest(folder: Path, *, step: int, score: float | None, further: Map
     if clashes:
         raise CheckpointError(f"a manifest has a field '{clashes[0]}' of its own: rename the further field")
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / FILE_NAME]
-    files = {
-        path.relative_to(folder).as_posix(): {"sha256": _digest(path), "bytes": path.stat().st_size} for path in paths
-    }
+    known, names = entries or {}, {path: path.relative_to(folder).as_posix() for path in paths}
+    files = {name: known[name] if name in known else file_entry(path) for path, name in names.items()}
     fields = {
         "schema": SCHEMA,
         "step": step,

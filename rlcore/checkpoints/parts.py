@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import attrs
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.durability import put_in_place
-from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
+from rlcore.checkpoints.manifest import OWN_FIELDS, file_entry, write_manifest
 from rlcore.checkpoints.state import io_failure, parts_folder
 from rlcore.errors import CheckpointError, RanksError, io_remedy
 from rlcore.models.model_files import PARTS, write_weights
@@ -38,12 +38,14 @@ class StagedParts:
         folder: the temporary folder that contains them.
         has_weights: whether weights are among them.
         has_state: whether tensors of the trainer's state are among them.
+        entries: path in the checkpoint → entry in its manifest, of every file in the folders.
         failure: why they could not be written; None if they are complete.
     """
 
     folder: Path
     has_weights: bool = False
     has_state: bool = False
+    entries: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     failure: Exception | None = None
 
     @classmethod
@@ -59,18 +61,19 @@ class StagedParts:
         Raises:
             RanksError: another process has ended.
         """
+        entries: dict[str, dict[str, Any]] = {}
         failure: Exception | None = None
         try:
             with ranks.translated():
                 for place, parts in ((MODEL / PARTS, weights), (parts_folder(TRAINER), state)):
                     if parts:
                         write_parts(folder / place, parts, world=ranks.world)
-            failure = _unshared(folder, ranks)
+                entries = _entries(folder, ranks)
         except RanksError:
             raise
         except Exception as error:  # noqa: BLE001  rank 0 raises it where it writes the checkpoint
             failure = error
-        return cls(folder, bool(weights), bool(state), failure)
+        return cls(folder, bool(weights), bool(state), entries, failure)
 
     def move(self, checkpoint: Path) -> None:
         """Move the folders into that of a checkpoint, or raise what kept them from being written."""
@@ -114,16 +117,29 @@ def export_checkpoint(checkpoint: Path, place: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _unshared(folder: Path, ranks: Ranks) -> CheckpointError | None:
-    """Return an error if this process does not see what others have written; collective."""
-    seen = [str(path.relative_to(folder)) for path in folder.rglob("*")]
-    missing = sorted({*ranks.gather(seen)} - {*seen})
-    if not missing:
-        return None
-    return CheckpointError(
-        f"{folder}: process {ranks.rank} does not see {missing[0]}, which another process has written: with "
-        "checkpoint.format=dcp, run.root must be on a file system that all machines share"
-    )
+def _entries(folder: Path, ranks: Ranks) -> dict[str, dict[str, Any]]:
+    """Return path → entry in the manifest of the files in a folder, divided among the processes; collective.
+
+    Raises:
+        CheckpointError: this process does not see a file that another one has written.
+        OSError: a file cannot be read.
+    """
+    seen = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    failure, own = None, {}
+    try:
+        own = {name: file_entry(folder / name) for name in seen[ranks.rank :: ranks.world]}
+    except OSError as error:
+        failure = error
+    every = ranks.gather([(seen, own, failure)])
+    for names, _, problem in every:
+        if problem is not None:
+            raise problem
+        if missing := sorted({*names} - {*seen}):
+            raise CheckpointError(
+                f"{folder}: process {ranks.rank} does not see {missing[0]}, which another process has written: with "
+                "checkpoint.format=dcp, run.root must be on a file system that all machines share"
+            )
+    return {name: entry for _, entries, _ in every for name, entry in entries.items()}
 
 
 def _complete(source: Path, parts: dict[str, SavedTensor], target: Path) -> None:

@@ -118,8 +118,9 @@ class Saver:
         def write() -> Path | CheckpointError:
             assert self.checkpoints is not None  # noqa: S101  for the type checker: this is rank 0
             try:
+                start = start_checksum(run.dir)
                 return self.checkpoints.write(
-                    run.step, fill, manifest={**manifest, "start": start_checksum(run.dir)}, score=score
+                    run.step, fill, manifest={**manifest, "start": start}, score=score, entries=staged.entries
                 )
             except CheckpointError as error:
                 return error

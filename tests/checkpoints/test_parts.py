@@ -13,11 +13,26 @@ from rlcore.checkpoints.parts import StagedParts
 from rlcore.errors import CheckpointError
 
 
+def stage(folder: Path, *others: tuple[list[str], dict[str, Any], OSError | None]) -> StagedParts:
+    """Write nothing, beside another process that sees files, has computed entries of them, or has failed."""
+    ranks: Any = SimpleNamespace(rank=0, world=2, translated=nullcontext, gather=lambda own: [*own, *others])
+    return StagedParts.write(folder, ranks, weights={}, state={})
+
+
 def test_files_that_another_machine_keeps_to_itself_make_no_checkpoint(tmp_path: Path) -> None:
-    for others, words in (([], ""), (["trainer.dcp/shard-2"], "does not see trainer.dcp/shard-2.* all machines share")):
-        ranks: Any = SimpleNamespace(
-            rank=0, world=2, translated=nullcontext, gather=lambda own, more=others: own + more
-        )
-        staged = StagedParts.write(tmp_path / "staged", ranks, weights={}, state={})
-        with pytest.raises(CheckpointError, match=words) if words else nullcontext():
-            staged.move(tmp_path / "checkpoint")
+    stage(tmp_path).move(tmp_path)
+    with pytest.raises(CheckpointError, match=r"does not see trainer.dcp/shard-2.* all machines share"):
+        stage(tmp_path, (["trainer.dcp/shard-2"], {}, None)).move(tmp_path)
+    with pytest.raises(OSError, match="Input/output"):
+        stage(tmp_path, ([], {}, OSError(5, "Input/output error"))).move(tmp_path)
+
+
+def test_processes_divide_the_checksums_of_files_among_them(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    staged = stage(tmp_path, (["a", "b", "c"], {"b": {"sha256": "theirs", "bytes": 1}}, None))
+    assert staged.entries.keys() == {"a", "b", "c"}
+    assert staged.entries["b"]["sha256"] == "theirs"
+    assert staged.entries["c"] == {
+        "sha256": "2e7d2c03a9507ae265ecf5b5356885a53393a2029d241394997265a1a25aefc6", "bytes": 1
+    }  # fmt: skip
