@@ -107,13 +107,14 @@ def hold(root: Path, changes: dict[str, Any]) -> None:
     parts = assemble(config, inputs, "test")
     trainer: Any = parts.trainer
     next(iter(trainer.steps()))
-    policy, num_read = trainer.policy(), read_again(trainer.updater)
+    policy, held = trainer.policy(), {}
+    if run["shard"] == "fsdp":
+        held["moments_read"] = read_again(trainer.updater)
+        held["written"] = write_in_parallel(root / "parts", policy, parts.run.ranks.world)
     moments = trainer.updater.optimizer.state.values()
-    held = {
+    held |= {
         "parts": sum(part.numel() for _, part in policy.parts()),
         "moments": sum(local(state["exp_avg"]).numel() for state in moments),
-        "moments_read": num_read,
-        "written": write_in_parallel(root / "parts", policy, parts.run.ranks.world),
         "whole": sum(weight.numel() for weight in policy.module.parameters()),
         "streamed": sum(weight.numel() for _, weight in policy.weights()),
         "refusals": [refusal(lambda: trainer.updater.sharding.cut(trainer)),
