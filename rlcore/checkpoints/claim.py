@@ -169,7 +169,9 @@ def _verified_start(checkpoint: Checkpoint) -> Path | None:
     Raises:
         CheckpointError: it is missing, damaged, unreadable, or not the one with which the checkpoint was written.
     """
-    start = checkpoint.path.parent.parent / "start"
+    own, start = RunDir(checkpoint.path).start, RunDir(checkpoint.path.parent.parent).start
+    if own.is_dir():  # the checkpoint was exported
+        start = own
     expected = checkpoint.manifest.get("start")
     if expected is None:
         return start if start.is_dir() else None

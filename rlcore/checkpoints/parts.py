@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 import attrs
@@ -20,8 +21,9 @@ from torch import Tensor
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.durability import put_in_place
 from rlcore.checkpoints.manifest import OWN_FIELDS, file_entry, write_manifest
+from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import io_failure, parts_folder
-from rlcore.errors import CheckpointError, RanksError, io_remedy
+from rlcore.errors import CheckpointError, ConfigError, RanksError, io_remedy
 from rlcore.models.model_files import PARTS, write_weights
 from rlcore.models.parallel_files import SUFFIX, saved_parts, write_parts
 from rlcore.models.tensor_file import SavedTensor, TensorFile
@@ -79,6 +81,8 @@ class StagedParts:
         """Move the folders into that of a checkpoint, or raise what kept them from being written."""
         if self.failure is not None:
             raise self.failure
+        if not (self.has_weights or self.has_state):
+            return
         for place in sorted(self.folder.rglob(f"*{SUFFIX}")):
             place.rename(checkpoint / place.relative_to(self.folder))
 
@@ -105,6 +109,9 @@ def export_checkpoint(checkpoint: Path, place: Path) -> None:
             write_weights(beside / MODEL, _layout(weights), ((name, each[...]) for name, each in weights.items()))
         if state := saved_parts(checkpoint / parts_folder(TRAINER)):
             _complete(checkpoint / TRAINER, state, beside / TRAINER)
+        start = RunDir(checkpoint.parent.parent).start
+        if manifest.get("start") is not None and start.is_dir():
+            shutil.copytree(start, RunDir(beside).start)
         further = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
         write_manifest(beside, step=manifest["step"], score=manifest["score"], further=further)
         put_in_place(beside, place)
@@ -115,6 +122,28 @@ def export_checkpoint(checkpoint: Path, place: Path) -> None:
         raise CheckpointError(f"{place}: could not be written: {failure}; {io_remedy(failure)}") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_shared(folder: Path, ranks: Ranks) -> None:
+    """Check that every process sees the folder in which process 0 writes checkpoints; collective.
+
+    Raises:
+        ConfigError: a process does not see it.
+    """
+
+    def make() -> str:
+        with NamedTemporaryFile(dir=folder, prefix=".tmp-shared-", delete=False) as file:
+            return Path(file.name).name
+
+    probe = folder / ranks.on_main(make)
+    blind = ranks.gather([] if probe.exists() else [ranks.rank])
+    if ranks.is_main:
+        probe.unlink()
+    if blind:
+        raise ConfigError(
+            f"checkpoint.format = 'dcp': process {blind[0]} does not see {folder}, where process 0 writes: put "
+            "run.root on a file system that all machines share, or set checkpoint.format=safetensors"
+        )
 
 
 def _entries(folder: Path, ranks: Ranks) -> dict[str, dict[str, Any]]:
@@ -137,7 +166,8 @@ def _entries(folder: Path, ranks: Ranks) -> dict[str, dict[str, Any]]:
         if missing := sorted({*names} - {*seen}):
             raise CheckpointError(
                 f"{folder}: process {ranks.rank} does not see {missing[0]}, which another process has written: with "
-                "checkpoint.format=dcp, run.root must be on a file system that all machines share"
+                "checkpoint.format=dcp, run.root must be on a file system that all machines share; without one, set "
+                "checkpoint.format=safetensors"
             )
     return {name: entry for _, entries, _ in every for name, entry in entries.items()}
 

@@ -30,8 +30,8 @@ from rlcore.models.tensor_file import SavedTensor, TensorFile
 
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
-_OPTIMIZER = ["state", "param_groups"]
-"""Keys of the state of an optimizer, as torch orders them."""
+_UPDATER = ["optimizer", "schedule", "scaler", "num_skipped"]
+"""Keys of `Updater.state_dict`. Only an updater restores its optimizer from rows of tensors."""
 MAX_TREE_BYTES = 40_000_000
 """Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
@@ -97,7 +97,8 @@ def load_state(path: Path, *, by_rows: bool = False) -> Any:
 
     Args:
         path: the file.
-        by_rows: leave tensors in the states of optimizers unread, except single numbers: each is a `SavedTensor`.
+        by_rows: leave tensors in the states of updaters' optimizers unread, except single numbers: each is a
+            `SavedTensor`.
 
     Raises:
         CheckpointError: the file is missing, damaged, or was not written by `save_state`.
@@ -165,15 +166,19 @@ def _encode_scalar(value: Any) -> Any:
 
 
 def _decode(node: Any, read: Callable[[str], Any], read_moments: Callable[[str], Any]) -> Any:
-    """Return the value of a node; `read_moments` returns the tensors in states of optimizers, `read` all others."""
+    """Return the value of a node; `read_moments` returns the tensors of updaters' optimizers, `read` all others."""
     if isinstance(node, list):
         return [_decode(item, read, read_moments) for item in node]
     if not isinstance(node, dict):
         return node
     ((kind, content),) = node.items()
     if kind == "dict":
-        within = read_moments if [key for key, _ in content] == _OPTIMIZER else read
-        return {_decode(key, read, read): _decode(value, within, read_moments) for key, value in content}
+        is_updater = [key for key, _ in content] == _UPDATER
+        readers = [read_moments if is_updater and key == "optimizer" else read for key, _ in content]
+        return {
+            _decode(key, read, read): _decode(value, reader, read_moments)
+            for reader, (key, value) in zip(readers, content, strict=True)
+        }
     if kind == "tensor":
         return read(content)
     if kind == "int":

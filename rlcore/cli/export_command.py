@@ -27,5 +27,5 @@ def _export(arguments: argparse.Namespace) -> int:
     from rlcore.safe_text import write
 
     export_checkpoint(arguments.checkpoint, arguments.out)
-    write(f"wrote {arguments.out}; transformers loads {arguments.out / 'model'}")
+    write(f"wrote {arguments.out}, with the model in {arguments.out / 'model'}")
     return 0

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
 from rlcore.models.tensor_file import SavedTensor
@@ -46,9 +47,17 @@ def write_parts(folder: Path, parts: Mapping[str, Tensor], *, world: int) -> Non
     files = {name: 1 + end // (LARGEST * world) for name, end in zip(parts, ends, strict=True)}
     writer = HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=files, save_distributed=True)
     try:
-        save(dict(parts), storage_writer=writer)
+        save(
+            {name: part if isinstance(part, DTensor) else _own(part) for name, part in parts.items()},
+            storage_writer=writer,
+        )
     except CheckpointException as error:  # no subclass of Exception
         raise next(cause for cause, _ in error.failures.values()) from error
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """Return a copy in memory of its own, which is what safetensors writes."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def saved_parts(folder: Path) -> dict[str, SavedTensor]:

@@ -141,7 +141,9 @@ class FullySharded:
         if saved.shape != part.shape or not isinstance(part, DTensor):
             return saved[...]
         rows = self._rows(part, saved).to(part.to_local().device)
-        return DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
+        return self._kept(
+            DTensor.from_local(rows, self._mesh, self._placements, shape=part.shape, stride=part.stride())
+        )
 
     def _forward(self, *args: Any, **options: Any) -> Any:
         """Call the parts with gradients, the whole module without."""
@@ -194,7 +196,10 @@ class FullySharded:
 
     def _part(self, whole: Tensor) -> Tensor:
         """Return this process's part of a tensor that every process holds."""
-        part = distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None)
+        return self._kept(distribute_tensor(whole.detach(), self._mesh, self._placements, src_data_rank=None))
+
+    def _kept(self, part: Tensor) -> Tensor:
+        """Return a part where parts are kept; torch makes them on the device of the mesh."""
         return part.cpu() if isinstance(self._offload, CPUOffloadPolicy) else part
 
     def _copy(self, part: Tensor, whole: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.durability import put_back, put_in_place
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest
-from rlcore.checkpoints.parts import StagedParts
+from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
@@ -61,6 +61,8 @@ class Saver:
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
             self.checkpoints.remove_unfinished()
+        if keep.format == "dcp" and run.config.run.shard == "fsdp":
+            check_shared(run.dir, run.ranks)
 
     def note_random_state(self) -> None:
         """Record the states of the random generators, for the trainer's next step."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.checkpoints.parts import StagedParts
-from rlcore.errors import CheckpointError
+from rlcore.checkpoints.parts import StagedParts, check_shared
+from rlcore.errors import CheckpointError, ConfigError
 
 
 def stage(folder: Path, *others: tuple[list[str], dict[str, Any], OSError | None]) -> StagedParts:
@@ -25,6 +25,17 @@ def test_files_that_another_machine_keeps_to_itself_make_no_checkpoint(tmp_path:
         stage(tmp_path, (["trainer.dcp/shard-2"], {}, None)).move(tmp_path)
     with pytest.raises(OSError, match="Input/output"):
         stage(tmp_path, ([], {}, OSError(5, "Input/output error"))).move(tmp_path)
+
+
+def test_a_folder_that_another_machine_does_not_see_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    ranks: Any = SimpleNamespace(
+        rank=0, world=2, is_main=True, on_main=lambda make: make(), gather=lambda own: [*own, 1]
+    )
+    with pytest.raises(ConfigError, match=r"process 1 does not see .* or set checkpoint.format=safetensors"):
+        check_shared(tmp_path, ranks)
+    ranks.gather = lambda own: own
+    check_shared(tmp_path, ranks)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_processes_divide_the_checksums_of_files_among_them(tmp_path: Path) -> None:

@@ -145,9 +145,12 @@ def test_an_optimizers_state_goes_on_exactly(tmp_path: Path) -> None:
 def test_moments_of_optimizers_stay_in_the_file_until_their_rows_are_read(tmp_path: Path) -> None:
     moment = torch.arange(8.0).view(4, 2)
     kept = {0: {"step": torch.tensor(3.0), "exp_avg": moment, "amsgrad": False}}
-    updater = {"optimizer": {"state": kept, "param_groups": [{"params": [0]}]}, "order": torch.arange(4)}
-    save_state(tmp_path / "x", {"updater": updater})
-    loaded = load_state(tmp_path / "x", by_rows=True)["updater"]
+    adam = {"state": kept, "param_groups": [{"params": [0]}]}
+    updater = {"optimizer": adam, "schedule": {"seen": torch.arange(4)}, "scaler": None, "num_skipped": 0}
+    save_state(tmp_path / "x", {"updater": updater, "own": adam})
+    state = load_state(tmp_path / "x", by_rows=True)
+    loaded = state["updater"]
+    assert same(state["own"], adam)  # a trainer restores an optimizer of its own from whole tensors
     saved = loaded["optimizer"]["state"][0].pop("exp_avg")
     assert isinstance(saved, SavedTensor)
     assert (saved.shape, saved[1:3].tolist(), saved[4:4].shape) == (moment.shape, [[2, 3], [4, 5]], (0, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from warm_python import WarmPython
 
 from rlcore.checkpoints.checkpoint import Checkpoints
-from rlcore.checkpoints.parts import export_checkpoint
 from rlcore.checkpoints.state import load_state
+from rlcore.cli import main
 from rlcore.errors import ModelError
 from rlcore.models.loading import load_model
 from rlcore.models.model_options import CausalLMConfig
@@ -31,19 +32,23 @@ EVERY = "sft,ilql,ppo,grpo,dpo,reward,climb"
 
 
 @pytest.fixture
-def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., None]:
-    """Train runs in `world` processes: train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo."""
+def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., str]:
+    """Train runs in `world` processes, and return what they print on stderr.
+
+    train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo.
+    """
     site = str(install(tmp_path / "site"))
 
     def train(
         world: int, names: str, run: str, *, steps: int = 3, local: int = 0, killed: str = "", every: int = 0,
         write: str = "safetensors", **options: object,
-    ) -> None:  # fmt: skip
+    ) -> str:  # fmt: skip
         changes: dict[str, Any] = {"run": {"steps": steps, "rollouts": "all"} | options}
         changes["checkpoint"] = {"every": every, "format": write}
         arguments = [CHILD, names, str(tmp_path), run, json.dumps(changes)]
         done = run_ranks(warm_python, world, arguments, local=local, KILLED=killed, PYTHONPATH=site)
         assert (done.returncode != 0) is bool(killed), done.stderr[-3000:]
+        return done.stderr
 
     return train
 
@@ -214,10 +219,13 @@ def test_an_exported_checkpoint_has_the_tensors_of_one_in_safetensors(
     train_on(2, "ppo", "parts", **DCP)
     whole, parts = (newest_checkpoint(tmp_path / f"{run}-ppo") for run in ("whole", "parts"))
     exported = tmp_path / "exported"
-    export_checkpoint(parts, exported)
+    assert main(["export", str(parts), "--out", str(exported)]) == 0
     assert Checkpoints.open(exported).step == 3
     files = [str(path.relative_to(whole)) for path in sorted(whole.rglob("*")) if path.is_file()]
-    assert files == [str(path.relative_to(exported)) for path in sorted(exported.rglob("*")) if path.is_file()]
+    written = [path.relative_to(exported) for path in sorted(exported.rglob("*")) if path.is_file()]
+    kept = [path for path in written if path.parts[0] == "start"]  # the reference
+    assert kept
+    assert files == [str(path) for path in written if path not in kept]
     for file in (file for file in files if file.endswith(".safetensors")):
         first, second = load_file(whole / file), load_file(exported / file)
         assert first.keys() == second.keys()
@@ -228,6 +236,12 @@ def test_an_exported_checkpoint_has_the_tensors_of_one_in_safetensors(
         load_model(parts / "model", CausalLMConfig())
     weights = AutoModelForCausalLM.from_pretrained(exported / "model").state_dict()
     assert all(torch.equal(weights[name], each) for name, each in load_file(whole / "model/model.safetensors").items())
+    shutil.rmtree(tmp_path / "parts-ppo")  # the reference is in the exported folder
+    train_on(1, "ppo", "straight", steps=5)
+    train_on(1, "ppo", "resumed", steps=5, resume=str(exported))
+    for file in ("model.safetensors", "heads.safetensors"):
+        first, second = (load_file(tmp_path / f"{run}-ppo" / "model" / file) for run in ("straight", "resumed"))
+        assert all(float((each - second[name]).abs().max()) <= CLOSE for name, each in first.items()), file
 
 
 @pytest.mark.slow
@@ -235,7 +249,8 @@ def test_a_checkpoint_of_which_a_rank_is_killed_or_cannot_write_its_part_leaves_
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
     train_on(1, "sft", "straight", steps=6)
-    train_on(2, "sft", "killed", steps=6, every=2, killed=".tmp-00000004-parts/trainer.dcp", **DCP)
+    printed = train_on(2, "sft", "killed", steps=6, every=2, killed=".tmp-00000004-parts/trainer.dcp", **DCP)
+    assert "RanksError: the checkpoint of step 4: another process has ended" in printed
     checkpoints = tmp_path / "killed-sft" / "checkpoints"
     assert sorted(path.name for path in checkpoints.glob("*")) == [".tmp-00000004-parts", "00000002"]
     (checkpoints / ".tmp-00000005-parts").touch()  # a file in the place of the folder
