@@ -8,11 +8,13 @@ hangs elsewhere reads them, prints them and ends its process.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import sys
 import threading
 import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -58,6 +60,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, args=(self._store,), name="rlcore-watchdog", daemon=True)
         if self._store is not None:
             self._thread.start()
+            _started.add(self)
 
     def stop(self) -> None:
         """End the thread and wait for it: a process that exits while the thread speaks to the store is aborted."""
@@ -123,6 +126,16 @@ class Watchdog:
         if self.waiting:
             return f"{self.doing}, waits for the other ranks in {self.waiting}, called by {place}"
         return f"{self.doing}, in {place}"
+
+
+_started: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop every thread that still runs, also one in which the garbage of its own run is collected at this moment."""
+    for watchdog in list(_started):
+        watchdog.stop()
 
 
 def _connect() -> Store | None:
