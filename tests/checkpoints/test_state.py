@@ -14,8 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from rlcore.checkpoints.state import load_state, save_state
+from rlcore.config import structure
 from rlcore.errors import CheckpointError
 from rlcore.models.tensor_file import SavedTensor
+from rlcore.settings import TrainConfig
+from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore.training.build import assemble
+from rlcore.training.inputs import Inputs
 
 
 def through(tmp_path: Path, state: Any) -> Any:
@@ -159,6 +164,17 @@ def test_moments_of_optimizers_stay_in_the_file_until_their_rows_are_read(tmp_pa
     assert saved[...].equal(moment)
     del kept[0]["exp_avg"]
     assert same(loaded, updater)
+
+
+def test_what_an_updater_keeps_is_what_is_read_by_rows(tmp_path: Path) -> None:
+    settings = {"trainer": {"name": "sft", "batch_size": 2}, "loggers": [], "run": {"root": str(tmp_path)}}
+    inputs = Inputs(model=make_llama(), tokenizer=make_tokenizer(), samples=[["a", "bc"], ["d", "e"]])
+    trainer = assemble(structure(TrainConfig, settings), inputs, "test").trainer
+    next(iter(trainer.steps()))
+    save_state(tmp_path / "x", trainer.state_dict())
+    moments = load_state(tmp_path / "x", by_rows=True)["updater"]["optimizer"]["state"]
+    assert len(moments) > 1
+    assert all(isinstance(kept["exp_avg"], SavedTensor) for kept in moments.values())
 
 
 @pytest.mark.parametrize(
