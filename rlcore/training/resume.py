@@ -55,13 +55,14 @@ class Saver:
             raise ConfigError(
                 f"checkpoint.keep_best = {keep.keep_best}: needs evaluations to rank checkpoints; set eval.every"
             )
-        if keep.format == "dcp" and run.config.run.shard != "fsdp":
+        self._in_parts = keep.format == "dcp" and run.config.run.shard == "fsdp"
+        if keep.format == "dcp" and not self._in_parts:
             log.warning("checkpoint.format=dcp has no effect without run.shard=fsdp", shard=run.config.run.shard)
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
             self.checkpoints.remove_unfinished()
-        if keep.format == "dcp" and run.config.run.shard == "fsdp":
+        if self._in_parts:
             check_shared(run.dir, run.ranks)
 
     def note_random_state(self) -> None:
@@ -141,7 +142,7 @@ class Saver:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""
         run = self.run
         folder = run.dir / "checkpoints" / f".tmp-{run.step:08d}-parts"
-        if run.config.checkpoint.format != "dcp" or run.config.run.shard != "fsdp":
+        if not self._in_parts:
             return StagedParts(folder)
         return StagedParts.write(folder, run.ranks, weights=divided_weights(trainer.policy()), state=named_parts(state))
 
