@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,9 @@ def build_stable_diffusion(spec: Any, config: StableDiffusionConfig, *, tokenize
 
 
 def as_ddim(scheduler: Any) -> DDIMScheduler:
-    """Return a `DDIMScheduler` with the noise schedule of another scheduler of the DDPM family.
+    """Return a `DDIMScheduler` with the noise schedule and the options of a scheduler of the DDPM family.
+
+    A `DDIMScheduler` is returned as it is. Options that other schedulers do not have, such as `clip_sample`, are off.
 
     Raises:
         ModelError: the scheduler has no such noise schedule, or one that DDIM cannot follow.
@@ -84,11 +88,32 @@ def as_ddim(scheduler: Any) -> DDIMScheduler:
             f"the pipeline's {name} has rescale_betas_zero_snr = True with prediction_type = 'epsilon', for which the "
             "first step divides by 0: set it to False, or train a model of v_prediction"
         )
-    if not isinstance(scheduler, DDIMScheduler):
-        get_logger("ddpo").info("DDIM takes the place of the pipeline's scheduler", scheduler=name)
+    if isinstance(scheduler, DDIMScheduler):
+        return scheduler
+    get_logger("ddpo").info("DDIM takes the place of the pipeline's scheduler", scheduler=name)
+    # Not from_config, which drops options that register_to_config has changed from their defaults.
+    known = inspect.signature(DDIMScheduler).parameters
+    kept = {"clip_sample": False, **{option: value for option, value in options.items() if option in known}}
     with quiet_diffusers():
-        ddim: DDIMScheduler = DDIMScheduler.from_config(options)
+        ddim: DDIMScheduler = DDIMScheduler(**kept)
+    _check_rebuilt(ddim, scheduler, kept)
     return ddim
+
+
+def _check_rebuilt(ddim: DDIMScheduler, scheduler: Any, options: Mapping[str, Any]) -> None:
+    """Check that a rebuilt scheduler has every option of the pipeline's own, and the same noise schedule."""
+    name = type(scheduler).__name__
+    for option, value in options.items():
+        if ddim.config[option] != value:
+            raise ModelError(
+                f"the pipeline's {name} has {option} = {value!r}, but the DDIMScheduler made of it has "
+                f"{ddim.config[option]!r}: give the pipeline a DDIMScheduler"
+            )
+    if not torch.allclose(ddim.alphas_cumprod, scheduler.alphas_cumprod.to(ddim.alphas_cumprod), atol=1e-6, rtol=1e-5):
+        raise ModelError(
+            f"the pipeline's {name} has another noise schedule (alphas_cumprod) than its options describe: give the "
+            "pipeline a DDIMScheduler"
+        )
 
 
 def _load(spec: Any, config: StableDiffusionConfig, tokenizer: Any) -> StableDiffusionPipeline:
