@@ -233,7 +233,9 @@ class DataConfig:
     """Data sources, reward functions and tokenisation."""
 
     prompts: Any = option(
-        None, "list, path of a .jsonl, .json, .csv, .parquet or .txt file, `module:function`, or hub data set"
+        None,
+        "list of rows, path of a .jsonl, .json, .csv, .parquet or .txt file, list of such paths, `module:function`, or "
+        "hub data set",
     )
     samples: Any = option(None, "demonstrations, in the same forms as `prompts`")
     eval_prompts: Any = option(None, "evaluation prompts, in the same forms; default: the first training prompts")

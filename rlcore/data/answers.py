@@ -13,6 +13,7 @@ import attrs
 
 from rlcore.data.chat import Conversation, is_conversation, make_chat
 from rlcore.data.offsets import count_common
+from rlcore.data.rows import refuse_empty
 from rlcore.data.tokens import (
     encode,
     eos_id,
@@ -70,6 +71,7 @@ def read_content(row: Mapping[str, Any], key: str, where: str) -> Content:
     if is_conversation(value):
         messages: Conversation = value  # type: ignore[assignment]
         return messages
+    refuse_empty(row, (key,), where)
     if value is None:
         raise DataError(f"{where}: has no key '{key}' (keys: {', '.join(map(repr, row)) or 'none'})")
     raise DataError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlcore.data.chat import Chat, is_conversation, make_chat, render_prompt, template_variables
-from rlcore.data.rows import load_rows
+from rlcore.data.rows import load_rows, refuse_empty
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.data.truncation import truncated_prompt, warn_of_counts
 from rlcore.errors import DataError
@@ -65,6 +65,7 @@ def _content(row: Any, data: DataConfig, where: str) -> str | Chat:
                 f"{where}: has no key '{column}' (keys: {', '.join(map(repr, row)) or 'none'}); "
                 "name the prompt's key with data.prompt_column"
             )
+        refuse_empty(row, (column,), where)
         variables = template_variables(row, where)
         value, where = row[column], f"{where}[{column!r}]"
     if isinstance(value, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,20 @@ def rename_columns(rows: list[Any], columns: Mapping[str, str], what: str, *, ne
             )
     names = {theirs: ours for ours, theirs in columns.items()}
     return [_rename(row, names) if isinstance(row, Mapping) else row for row in rows]
+
+
+def refuse_empty(row: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    """Raise the error of a row that has one of `keys` without a value, such as an empty cell of a CSV file.
+
+    Raises:
+        DataError: the value of a key is null, or NaN, which pandas writes into empty cells.
+    """
+    for key in keys:
+        value = row.get(key, "")
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            raise DataError(
+                f"{where}[{key!r}]: is empty (null, or an empty cell of a table); fill it in, or remove the row"
+            )
 
 
 def _rename(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

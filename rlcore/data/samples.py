@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.data.chat import Chat, is_conversation, make_chat, template_variables
-from rlcore.data.rows import load_rows
+from rlcore.data.rows import load_rows, refuse_empty
 from rlcore.data.tokens import (
     encode,
     encode_continuations,
@@ -139,6 +139,7 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
         if is_conversation(prompt) and is_conversation(output):
             variables = template_variables(row, where)
             return _Draft(chat=make_chat(where, [*prompt, *output], data, first=len(prompt), template=variables))
+        refuse_empty(row, (prompt_column, outputs[0]), where)
         raise DataError(
             f"{where}: '{prompt_column}' is a {type(prompt).__name__} and '{outputs[0]}' a {type(output).__name__}; "
             "both must be strings, or both lists of {role, content} messages"
@@ -154,6 +155,7 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
                 f"{where}: has the key '{key}', as {kind} have, and is no demonstration: name a trainer that learns "
                 "from such rows (rlcore list-plugins lists them)"
             )
+    refuse_empty(row, (prompt_column, *OUTPUT_KEYS, "messages", "text"), where)
     raise DataError(
         f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "
         f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text', or rename columns: "

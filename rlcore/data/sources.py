@@ -21,8 +21,8 @@ from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 
 FORMS = (
-    "a list, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, 'module:function', "
-    "or a hub data set 'org/name[[:subset]:split]'"
+    "a list of rows or of files, a datasets.Dataset, the path of a .jsonl, .json, .csv, .parquet or .txt file, "
+    "'module:function', or a hub data set 'org/name[[:subset]:split]'"
 )
 
 
@@ -36,6 +36,7 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     A string (or path) is, in this order: an existing file; the folder of a saved data set, `folder` or `folder:split`;
     a hub data set if it contains a slash (`org/name`, `org/name:split` or `org/name:subset:split`); or
     `module:function`, which is called without arguments and may return any other source. The split defaults to `train`.
+    A list of file names (`file_names`) has the rows of all of these files, in their order.
 
     Args:
         source: a list, tuple or other finite iterable, a `datasets.Dataset`, a path, a reference, or a hub id.
@@ -56,12 +57,39 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
         refuse_stream(what, source)
     if is_instance(source, "pandas", "DataFrame"):
         return list(source.to_dict("records"))
+    if (names := file_names(source, what)) is not None:
+        return [row for i, name in enumerate(names) for row in _load_named(name, f"{what}[{i}]")]
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
         try:
             return list(source)
         except (Exception, SystemExit) as error:  # a user's generator may raise anything
             raise DataError(f"{what}: reading the rows raised {describe_error(error)}") from error
     raise DataError(f"{what}: cannot read rows from {shorten(source)} ({type(source).__name__}); pass {FORMS}")
+
+
+def file_names(source: Any, what: str) -> list[str] | None:
+    """Return the names if a source is a list of file names, and None if it is anything else, such as a list of texts.
+
+    It is a list of file names if every entry has the ending of a data file or is the path of an existing file. A list
+    of texts may contain some that end in a file name.
+
+    Raises:
+        DataError: some entries are file names and others are not.
+    """
+    if not isinstance(source, (list, tuple)) or not source or not all(isinstance(each, (str, Path)) for each in source):
+        return None
+    names = [str(each) for each in source]
+    if all(_ends_like_data(name) for name in names) or all(map(_is_file, names)):
+        return names
+    found = [isinstance(each, Path) or _is_file_name(name) for each, name in zip(source, names, strict=True)]
+    if not any(found):
+        return None
+    named, other = found.index(True), found.index(False)
+    raise DataError(
+        f"{what}[{named}] = {shorten(names[named], 80)}: names a file, and {what}[{other}] = "
+        f"{shorten(names[other], 80)} does not. A list has either names of files ({', '.join(_READERS)}) or texts; "
+        "write a text that looks like a file's name as a row, such as {prompt: ...} or {text: ...}"
+    )
 
 
 def load_reference(reference: str, what: str) -> Any:
@@ -128,6 +156,19 @@ def _load_named(name: str, what: str) -> list[Any]:
         f"{what} = {shorten(name)}: is neither a file nor 'module:function' nor a hub data set 'org/name'. "
         f"Pass a single text in a list: [{shorten(name)}]"
     )
+
+
+def _ends_like_data(name: str) -> bool:
+    return name[-9:].lower().endswith(tuple(_READERS))
+
+
+def _is_file_name(text: str) -> bool:
+    return _ends_like_data(text) and (len(text.split()) == 1 or _is_file(text))
+
+
+def _is_file(name: str) -> bool:
+    path = existing_path(name)
+    return path is not None and bool(path.suffix) and path.is_file()
 
 
 def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.data.data_sets import guard_datasets, is_stream, parse_hub_name
-from rlcore.data.sources import load_reference
+from rlcore.data.sources import file_names, load_reference
 from rlcore.data.truncation import count_truncated, warn_of_counts
 from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
@@ -164,7 +164,8 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "sample
     """Return the iterable data set of a source that is to be streamed; None if the source is read whole.
 
     Args:
-        source: an iterable data set, or with `data.streaming` a file, a name on the hub or `module:function`.
+        source: an iterable data set, or with `data.streaming` one file or several of one
+            type, a name on the hub or `module:function`.
         data: the options `streaming` and `shuffle_buffer`.
         seed: seed of the shuffling.
         what: the option that holds the source, for errors.
@@ -189,16 +190,17 @@ def open_stream(source: Any, data: DataConfig, *, seed: int, what: str = "sample
 
 
 def _open(source: Any, what: str) -> Any:
+    if (names := file_names(source, what)) is not None:
+        return _open_files(names, what)
     if not isinstance(source, (str, Path)):
         return source
     name, path = str(source), existing_path(str(source))
     suffix = Path(name).suffix.lower()
     if path is not None and suffix in BUILDERS:
-        how: dict[str, Any] = {"path": BUILDERS[suffix], "data_files": str(path), "split": "train"}
-        return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), name, what)
+        return _open_files([name], what)
     if path is None and "/" in name and suffix not in BUILDERS:
         repository, subset, split = parse_hub_name(name, what)
-        how = {"path": repository, "name": subset, "split": split}
+        how: dict[str, Any] = {"path": repository, "name": subset, "split": split}
         return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), name, what)
     if path is None and ":" in name:
         target = load_reference(name, what)
@@ -206,3 +208,18 @@ def _open(source: Any, what: str) -> Any:
     raise DataError(
         f"data.streaming: {what} = {name!r}: is no file of {', '.join(BUILDERS)} and no data set of the hub"
     )
+
+
+def _open_files(names: Sequence[str], what: str) -> Any:
+    kinds = list(dict.fromkeys(Path(name).suffix.lower() for name in names))
+    if len(kinds) > 1 or kinds[0] not in BUILDERS:
+        raise DataError(
+            f"data.streaming: {what} has files of the types {', '.join(kinds)}; files that are streamed must be of one "
+            f"type, one of {', '.join(BUILDERS)}"
+        )
+    paths = [existing_path(name) for name in names]
+    if None in paths:
+        absent = paths.index(None)
+        raise DataError(f"{what}[{absent}] = {names[absent]!r}: there is no such file")
+    how: dict[str, Any] = {"path": BUILDERS[kinds[0]], "data_files": list(map(str, paths)), "split": "train"}
+    return guard_datasets(lambda library: library.load_dataset(streaming=True, **how), ", ".join(names), what)

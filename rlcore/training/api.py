@@ -68,7 +68,7 @@ class Result:
         if isinstance(gen.get("stop_sequences"), str):
             gen["stop_sequences"] = [gen["stop_sequences"]]
         sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
-        source = [prompts] if isinstance(prompts, str) else prompts
+        source = iter([prompts]) if isinstance(prompts, str) else prompts  # a text, even if it ends like a file name
         rows = run.read_prompts(source, "prompts")
         batch = run.sample(rows, sampling)
         alone = bool(run.data.outputs_begin_text)

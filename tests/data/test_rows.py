@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import datasets
+import pandas as pd
 import pytest
 
 from rlcore.data.labelled_answers import build_unpaired
@@ -159,3 +160,25 @@ def test_texts_are_read_as_messages_if_asked(chat_tokenizer):
 def test_a_text_without_a_prompt_is_no_message(chat_tokenizer, row):
     with pytest.raises(DataError, match=r"samples\[1\]: is a text without a prompt, which data.as_messages cannot"):
         build(build_samples, [["why ?", "because"], row], chat_tokenizer, as_messages=True)
+
+
+CELLS = {  # pipeline: the columns that it reads, with a value each
+    build_samples: {"prompt": "ab", "output": "cd"},
+    build_preferences: {"prompt": "ab", "chosen": "cd", "rejected": "ef"},
+    build_unpaired: {"prompt": "ab", "completion": "cd", "label": "true"},
+    build_prompts: {"prompt": "ab"},
+}
+
+
+@pytest.mark.parametrize("make", CELLS)
+def test_an_empty_cell_is_an_error_that_names_row_and_key(tmp_path, char_tokenizer, make):
+    whole = CELLS[make]
+    required = whole.keys() - ({"prompt"} if make is build_preferences else {"label"})
+    for key in required:
+        first = {**whole, "more": "x"}
+        path = tmp_path / f"{key}.csv"
+        path.write_text("".join(",".join(row) + "\n" for row in (first, first.values(), {**first, key: ""}.values())))
+        frame = pd.DataFrame([{**whole}, {**whole, key: None}, {**whole, key: float("nan")}])
+        for source in (str(path), frame):
+            with pytest.raises(DataError, match=rf"samples\[1\]\['{key}'\]: is empty \(null, or an empty cell"):
+                make(source, char_tokenizer, DataConfig(), max_length=0, what="samples")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -83,6 +84,55 @@ def test_a_saved_data_set_may_have_splits(tmp_path):
     assert load_source(f"{tmp_path}/saved:test") == ROWS[:1]
     with pytest.raises(DataError, match=r"'saved:trian': there is no split 'trian', only 'train', 'test'"):
         load_source("saved:trian")
+
+
+@pytest.fixture
+def two_files(tmp_path):
+    (tmp_path / "a.csv").write_text("prompt,n\na b,1\n")
+    (tmp_path / "my b.JSONL").write_text(json.dumps(ROWS[1]) + "\n")
+
+
+@pytest.mark.usefixtures("two_files")
+def test_a_list_of_file_names_has_the_rows_of_all_files(tmp_path):
+    for names in (["a.csv", "my b.JSONL"], ("a.csv", tmp_path / "my b.JSONL"), [tmp_path / "a.csv", "my b.JSONL"]):
+        assert load_source(names, "samples") == ROWS
+    assert load_source(["my b.JSONL", "a.csv", "a.csv"]) == [ROWS[1], ROWS[0], ROWS[0]]
+    (tmp_path / "files_by_name.py").write_text("def rows(): return ['a.csv', 'my b.JSONL']")
+    assert load_source("files_by_name:rows") == ROWS
+
+
+@pytest.mark.usefixtures("two_files")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (["a.csv", "c.csv"], r"samples\[1\] = 'c.csv': there is no such file: /"),
+        (["c.csv"], r"samples\[0\] = 'c.csv': there is no such file"),
+        (["a.csv", "Tell me"], r"samples\[0\] = 'a.csv': names a file, and samples\[1\] = 'Tell me' does not.*{text"),
+        (["Tell me", "c.csv"], r"samples\[1\] = 'c.csv': names a file, and samples\[0\] = 'Tell me'"),
+        (["Tell me", "my b.JSONL"], r"samples\[1\] = 'my b.JSONL': names a file"),
+        (["Tell me", Path("text")], r"samples\[1\] = 'text': names a file"),
+        ([__file__, "a.csv"], r"unknown file type '.py'"),
+    ],
+)
+def test_a_list_with_the_name_of_a_file_is_never_rows_of_text(source, message):
+    with pytest.raises(DataError, match=f"(?s){message}"):
+        load_source(source, "samples")
+
+
+@pytest.mark.usefixtures("two_files")
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["Write it to a.csv", "Tell me"],
+        ["Tell me\nrows.csv", "b"],
+        ["a", "a.b", "csv", "u/a.csvs"],
+        [],
+        [["a.csv", "b.csv"]],
+        [{"prompt": "a.csv"}],
+    ],
+)
+def test_texts_that_end_in_the_name_of_a_file_remain_texts(texts):
+    assert load_source(texts) == texts
 
 
 def test_a_text_file_has_one_row_a_line_blank_ones_left_out(tmp_path):

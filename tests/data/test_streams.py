@@ -104,6 +104,20 @@ def test_files_names_and_functions_are_streamed_on_demand(tmp_path, monkeypatch,
     assert open_stream("rows.jsonl", DataConfig(), seed=0) is None
 
 
+def test_a_list_of_files_is_streamed_one_after_the_other(tmp_path, monkeypatch, char_tokenizer):
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (("a.jsonl", ROWS[:2]), ("b.jsonl", ROWS[2:5])):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = build_samples([*ROWS[2:5], *ROWS[:2]], char_tokenizer, DataConfig(), max_length=0)
+    assert take(stream_of(["b.jsonl", "a.jsonl"], char_tokenizer, streaming=True), 5) == expected
+    for names, message in (
+        (["a.jsonl", "c.csv"], r"files of the types \.jsonl, \.csv; .* of one type"),
+        (["a.jsonl", "c.jsonl"], r"samples\[1\] = 'c\.jsonl': there is no such file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_stream(names, DataConfig(streaming=True), seed=0)
+
+
 def run_sft(tmp_path, name, source, *, steps, **options):
     torch.manual_seed(0)
     sections = {"run": {"steps": steps, "root": str(tmp_path), "name": name, **options.pop("run", {})}}
