@@ -123,6 +123,7 @@ class Reference:
             if ranks.on_main(lambda: torch.equal(again, kept[first])):
                 get_logger("dpo").info("reference log-probs are read from the cache", rows=len(rows))
                 return ranks.sum(kept).float().cpu()  # that of rank 0, as the others hold zeros
+            ranks.on_main(lambda: cache.reject(rows, "the model gives other numbers for its first rows"))
         table = self._table(rows, score)
         ranks.on_main(lambda: cache.save(rows, table))
         return table

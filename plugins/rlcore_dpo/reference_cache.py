@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rlcore.checkpoints.durability import sync
 from rlcore.logging import get_logger
 from rlcore.types import sequences_of
 
@@ -25,7 +27,8 @@ class ReferenceCache:
 
     These are the tokens of the rows, which depend on texts, tokenizer, template and length limits; the weights and the
     configuration of the model; and how its passes are made. What a digest cannot cover, such as the code of a model, is
-    up to the caller: it computes some of the numbers again.
+    up to the caller: it computes some of the numbers again. Each file contains a seal, a digest of its name and of its
+    numbers, so that a file that is damaged, or was copied over another one, is not used.
 
     Args:
         folder: of the cache; need not exist.
@@ -42,16 +45,27 @@ class ReferenceCache:
         return self.folder / f"{digest([self._model, self._passes.encode(), *_parts_of_rows(rows)]).hex()}.safetensors"
 
     def load(self, rows: Sequence[Any]) -> Tensor | None:
-        """Return the table of rows, float[rows, 2]; None if there is none that can be read."""
+        """Return the table of rows, float[rows, 2]; None if there is none, or, with a warning, none that is intact."""
         path = self.path(rows)
         if not path.exists():
             return None
         try:
-            table = load_file(path)["table"]
+            found = load_file(path)
+            table, seal = found["table"], found["seal"]
         except (OSError, KeyError, SafetensorError) as error:
-            get_logger("dpo").warning("a file of reference log-probs is not used", file=str(path), reason=str(error))
+            self.reject(rows, f"it cannot be read: {type(error).__name__}: {error}")
             return None
-        return table if table.shape == (len(rows), 2) else None
+        if table.shape != (len(rows), 2) or not torch.equal(seal, _seal(path, table)):
+            self.reject(rows, "its numbers are not those that were written")
+            return None
+        return table
+
+    def reject(self, rows: Sequence[Any], reason: str) -> None:
+        """Log that the table of rows is computed again, and why."""
+        get_logger("dpo").warning(
+            "a file of reference log-probs is not used; they are computed again", file=str(self.path(rows)),
+            reason=reason,
+        )  # fmt: skip
 
     def save(self, rows: Sequence[Any], table: Tensor) -> None:
         """Write the table of rows; that it cannot be written is no error."""
@@ -59,10 +73,21 @@ class ReferenceCache:
         whole = path.with_suffix(f".{os.getpid()}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({"table": table.contiguous()}, whole)
+            table = table.contiguous()
+            save_file({"table": table, "seal": _seal(path, table)}, whole)
+            sync(whole)
             whole.replace(path)
+            sync(self.folder)
         except (OSError, SafetensorError) as error:
+            with suppress(OSError):
+                whole.unlink()
             get_logger("dpo").warning("reference log-probs are not kept", file=str(path), reason=str(error))
+
+
+def _seal(path: Path, table: Tensor) -> Tensor:
+    """Return the digest of a table in the file `path`: uint8[32]."""
+    about = f"{path.stem} {table.dtype} {tuple(table.shape)}"
+    return torch.tensor(list(digest([about.encode(), table.numpy().tobytes()])), dtype=torch.uint8)
 
 
 def digest(parts: Iterator[bytes] | Sequence[bytes]) -> bytes:

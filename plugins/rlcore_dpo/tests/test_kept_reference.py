@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from dpo_making import ROWS, answer, make, perturbed
 from safetensors.torch import load_file, save_file
 
 from rlcore.errors import ConfigError, DataError
-from rlcore.testing.small import make_gpt2
+from rlcore.testing.small import make_gpt2, make_llama
+from rlcore.types import Pair, Sample, sequences_of
 from rlcore_dpo.reference import Reference
+from rlcore_dpo.reference_cache import ReferenceCache, _seal
+
+REJECTED = "a file of reference log-probs is not used; they are computed again"
 
 
 def table_of(folder: Path, model: Any = None, rows: Any = ROWS, **options: Any) -> torch.Tensor:
@@ -54,20 +59,143 @@ def test_a_table_of_other_rows_weights_or_lengths_is_not_taken(tmp_path: Path, c
     assert len(computed) == 4
 
 
-@pytest.mark.parametrize("damage", ["numbers", "file"])
-def test_a_table_whose_numbers_the_model_does_not_give_is_computed_again(
-    tmp_path: Path, computed: list[int], damage: str
+@pytest.mark.parametrize("damage", ["code", "file", "unsealed", "tail", "swapped", "shifted", "other rows"])
+def test_a_table_that_is_not_what_was_computed_is_computed_again_with_one_warning(
+    tmp_path: Path, computed: list[int], capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    """The weights are those of the digest, and the model's code may be another one."""
+    """Rows of the first pass are computed again each time; all damage but the first spares them."""
     first = table_of(tmp_path)
     (file,) = (tmp_path / ".ref_logprobs").iterdir()
-    if damage == "file":
+    parts = load_file(file)
+    last, before = sorted(range(10), key=lambda i: -max(len(ROWS[i]["chosen"]), len(ROWS[i]["rejected"])))[-2:]
+    if damage == "code":  # the numbers are sealed, and the model gives others
+        parts["table"] += 1e-3
+        parts["seal"] = _seal(file, parts["table"])
+        save_file(parts, file)
+    elif damage == "file":
         file.write_bytes(b"no table")
+    elif damage == "other rows":
+        table_of(tmp_path, rows=[ROWS[1], ROWS[0], *ROWS[2:]])
+        (other,) = set((tmp_path / ".ref_logprobs").iterdir()) - {file}
+        other.replace(file)
+        computed.pop()
     else:
-        save_file({"table": load_file(file)["table"] + 1e-3}, file)
+        table = parts["table"]
+        if damage == "unsealed":
+            del parts["seal"]
+        elif damage == "tail":
+            table[last] = 0.0
+        elif damage == "swapped":
+            table[[last, before]] = table[[before, last]]
+        else:
+            table[last] -= 20.0
+        save_file(parts, file)
+    capsys.readouterr()
     assert torch.equal(table_of(tmp_path), first)
+    assert capsys.readouterr().err.count(REJECTED) == 1
     assert torch.equal(load_file(file)["table"], first)
+    table_of(tmp_path)
     assert computed == [10, 10]
+
+
+def test_a_table_that_cannot_be_synced_is_not_kept_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr("rlcore_dpo.reference_cache.sync", lambda path: synced.append(path.suffix))
+    table_of(tmp_path)
+    assert synced == [f".{os.getpid()}", ""]  # the file under its temporary name, then its folder
+
+    def fail(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rlcore_dpo.reference_cache.sync", fail)
+    assert table_of(tmp_path / "full").isfinite().all()
+    assert list((tmp_path / "full" / ".ref_logprobs").iterdir()) == []
+
+
+def sample(tokens: list[int], action_mask: list[bool]) -> Sample:
+    return Sample(tokens=tokens, action_mask=action_mask)
+
+
+PAIR = [sample([1, 2, 3], [False, False, True]), sample([1, 2, 4], [False, False, True])]
+
+
+def named(change: str) -> str:
+    """Return the name of the file of a table after one of its inputs was changed."""
+    model, rows, passes = make_llama(), [Pair(*PAIR), Pair(*reversed(PAIR))], "2 0 no"
+    if change == "a weight":
+        model.lm_head.weight.data[3, 2] += 1e-3
+    elif change == "a buffer":
+        model.model.rotary_emb.inv_freq[1] += 1e-3
+    elif change == "a bias in the name of another weight":
+        layer = model.model.layers[0].mlp
+        layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
+    elif change == "the precision of the weights":
+        model.to(torch.bfloat16)
+    elif change == "the model's configuration":
+        model.config.rms_norm_eps *= 2
+    elif change == "a layer of another kind":
+        model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+    elif change == "the passes":
+        passes = "2 64 no"
+    elif change == "a token":
+        rows[1] = Pair(rows[1].chosen, sample([1, 2, 5], [False, False, True]))
+    elif change == "the action mask":
+        rows[1] = Pair(rows[1].chosen, sample([1, 2, 3], [False, True, True]))
+    elif change == "the order of rows":
+        rows.reverse()
+    elif change == "one row less":
+        rows.pop()
+    return ReferenceCache(Path("cache"), model, passes).path(rows).name
+
+
+CHANGES = [
+    "a weight", "a buffer", "a bias in the name of another weight", "the precision of the weights",
+    "the model's configuration", "a layer of another kind", "the passes", "a token", "the action mask",
+    "the order of rows", "one row less",
+]  # fmt: skip
+
+
+def test_every_input_of_a_table_gives_it_another_file() -> None:
+    names = [named(change) for change in ["nothing", *CHANGES]]
+    assert len(set(names)) == 1 + len(CHANGES), dict(zip(["nothing", *CHANGES], names, strict=True))
+    assert named("nothing") == names[0]
+
+
+def test_a_table_of_another_version_of_torch_has_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = named("nothing")
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    assert named("nothing") != before
+
+
+@pytest.mark.parametrize(
+    "changed", [{"micro_batch_size": 4}, {"micro_batch_tokens": 64}, {"sections": {"run": {"mixed_precision": "bf16"}}}]
+)
+def test_every_option_of_the_passes_gives_a_table_another_file(
+    tmp_path: Path, computed: list[int], changed: dict[str, Any]
+) -> None:
+    sections = {"run": {"root": str(tmp_path), **changed.get("sections", {}).get("run", {})}}
+    table_of(tmp_path)
+    table_of(tmp_path, **{**changed, "sections": sections})
+    assert computed == [10, 10]
+    assert len(list((tmp_path / ".ref_logprobs").iterdir())) == 2
+
+
+def test_no_pass_over_the_reference_exceeds_the_bounds_of_a_pass(tmp_path: Path) -> None:
+    """A pass of n pairs has 2 n rows as long as its longest answer; a pair that exceeds the bound runs alone."""
+    lengths = [3, 20, 8, 15, 4, 11, 6, 28, 9, 5]
+    rows = [{"prompt": "p", "chosen": "c" * n, "rejected": "r" * (n // 2)} for n in lengths]
+    for bound in (40, 64, 100, 0):
+        reference = make(tmp_path / str(bound), make_gpt2(), rows, micro_batch_tokens=bound).reference
+        longest = [max(len(each.tokens) for each in sequences_of(row)) for row in reference.rows[0]]
+        chunks = reference._chunks(reference.rows[0])
+        assert sorted(i for chunk in chunks for i in chunk) == list(range(10))
+        assert max(map(len, chunks)) <= 6
+        wide = [2 * len(chunk) * max(longest[i] for i in chunk) for chunk in chunks]
+        assert all(not bound or len(chunk) == 1 or width <= bound for chunk, width in zip(chunks, wide, strict=True))
+        fewest = {40: 8, 64: 6, 100: 4, 0: 2}[bound]
+        assert len(chunks) == fewest
 
 
 def test_log_probs_of_whole_answers_are_refused_for_answers_that_are_cut(tmp_path: Path) -> None:
