@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,40 +122,39 @@ def sample(tokens: list[int], action_mask: list[bool]) -> Sample:
 PAIR = [sample([1, 2, 3], [False, False, True]), sample([1, 2, 4], [False, False, True])]
 
 
+def exchange_names(model: Any) -> None:
+    layer = model.model.layers[0].mlp
+    layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
+
+
+def use_gelu(model: Any) -> None:
+    model.model.layers[0].mlp.act_fn = torch.nn.GELU()
+
+
+MODELS: dict[str, Callable[[Any], Any]] = {
+    "a weight": lambda model: model.lm_head.weight.data[3, 2].add_(1e-3),
+    "a buffer": lambda model: model.model.rotary_emb.inv_freq[1].add_(1e-3),
+    "the names of two weights": exchange_names,
+    "the precision of the weights": lambda model: model.to(torch.bfloat16),
+    "the configuration": lambda model: setattr(model.config, "rms_norm_eps", 1e-3),
+    "the kind of a layer": use_gelu,
+}
+TABLES = {
+    "a token": [Pair(*PAIR), Pair(PAIR[1], sample([1, 2, 5], [False, False, True]))],
+    "the action mask": [Pair(*PAIR), Pair(PAIR[1], sample([1, 2, 3], [False, True, True]))],
+    "the order of rows": [Pair(PAIR[1], PAIR[0]), Pair(*PAIR)],
+    "one row less": [Pair(*PAIR)],
+}
+CHANGES = [*MODELS, *TABLES, "the passes"]
+
+
 def named(change: str) -> str:
     """Return the name of the file of a table after one of its inputs was changed."""
-    model, rows, passes = make_llama(), [Pair(*PAIR), Pair(*reversed(PAIR))], "2 0 no"
-    if change == "a weight":
-        model.lm_head.weight.data[3, 2] += 1e-3
-    elif change == "a buffer":
-        model.model.rotary_emb.inv_freq[1] += 1e-3
-    elif change == "a bias in the name of another weight":
-        layer = model.model.layers[0].mlp
-        layer.gate_proj, layer.up_proj = layer.up_proj, layer.gate_proj
-    elif change == "the precision of the weights":
-        model.to(torch.bfloat16)
-    elif change == "the model's configuration":
-        model.config.rms_norm_eps *= 2
-    elif change == "a layer of another kind":
-        model.model.layers[0].mlp.act_fn = torch.nn.GELU()
-    elif change == "the passes":
-        passes = "2 64 no"
-    elif change == "a token":
-        rows[1] = Pair(rows[1].chosen, sample([1, 2, 5], [False, False, True]))
-    elif change == "the action mask":
-        rows[1] = Pair(rows[1].chosen, sample([1, 2, 3], [False, True, True]))
-    elif change == "the order of rows":
-        rows.reverse()
-    elif change == "one row less":
-        rows.pop()
+    model = make_llama()
+    MODELS.get(change, id)(model)
+    rows = TABLES.get(change, [Pair(*PAIR), Pair(PAIR[1], PAIR[0])])
+    passes = "2 64 no" if change == "the passes" else "2 0 no"
     return ReferenceCache(Path("cache"), model, passes).path(rows).name
-
-
-CHANGES = [
-    "a weight", "a buffer", "a bias in the name of another weight", "the precision of the weights",
-    "the model's configuration", "a layer of another kind", "the passes", "a token", "the action mask",
-    "the order of rows", "one row less",
-]  # fmt: skip
 
 
 def test_every_input_of_a_table_gives_it_another_file() -> None:
