@@ -146,6 +146,12 @@ WRONG = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _a_process_for_each_dist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no worker that loads the components of every installed package, for the only test of a dist."""
+    monkeypatch.setattr(dist, "worker", dict)
+
+
 @pytest.mark.parametrize("case", WRONG, ids=str)
 def test_a_wrong_dist_breaks_the_law(case: Wrong, site: Site) -> None:
     assert_broken(dist, case, DISTS[case.who].install(site))

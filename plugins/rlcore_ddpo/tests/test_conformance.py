@@ -30,7 +30,6 @@ LIBRARIES = (
 )  # fmt: skip
 LONG = (
     "resume_is_exact", "another_process_same_numbers", "micro_batches_change_nothing", "checkpoints_change_nothing",
-    "a_spawned_worker_has_the_same_components",
 )  # fmt: skip
 """Laws that start processes, which load diffusers for seconds, or make many runs."""
 

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pluggy
 from packaging.requirements import Requirement
 
@@ -21,6 +20,7 @@ from rlcore.plugins.metadata import CORE, installed_dist
 from rlcore.testing.law import DIST, LawBroken, Subject, is_not_the_core, law, require
 from rlcore.testing.rig import probes
 from rlcore.testing.rig.isolate import call_in_new_process
+from rlcore.testing.rig.worker import worker
 
 MAX_IMPORT_S = 0.5
 TRIES = 3
@@ -122,15 +122,20 @@ def registering_again_gives_the_same(subject: Subject) -> None:
 
 @law(DIST)
 def a_spawned_worker_has_the_same_components(subject: Subject) -> None:
-    """A spawned process discovers the same plugins, and unpickles every component and its default options."""
+    """A spawned process discovers the same plugins, and unpickles every component and its default options.
+
+    One process serves the tests of all packages. A package whose pickles differ there gets a process of its own.
+    """
     sent = {}
     for component in (component for plugin in subject.plugins for component in plugin.components):
-        cls = component.config_class()
         try:
-            sent[f"{component.kind}:{component.name}"] = pickle.dumps((component.target(), _default(cls))).hex()
+            sent[f"{component.kind}:{component.name}"] = probes.pickled(component).hex()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             advice = "define the target and its class of options at the top level of a module"
             raise LawBroken(f"{component} cannot be sent to another process: {error}; {advice}") from error
+    seen = worker()
+    if all(seen.get(f"{subject.dist}:{name}") == probes.digest(bytes.fromhex(each)) for name, each in sent.items()):
+        return
     arguments = {"dist": subject.dist, "sent": sent}
     wrong = call_in_new_process("rlcore.testing.rig.probes:unpack", arguments, what="a spawned worker")
     require(not wrong, f"a spawned process differs from this one: {'; '.join(wrong)}")
@@ -177,13 +182,6 @@ def it_ships_its_types(subject: Subject) -> None:
             any((folder / "py.typed").is_file() for folder in folders),
             f"{folders[0]} contains no py.typed: add an empty file with that name, and include it in the wheel",
         )
-
-
-def _default(cls: type | None) -> Any:
-    """Return the default options; None without a class of options, or if an option has no default."""
-    if cls is None or any(field.default is attrs.NOTHING for field in attrs.fields(cls)):
-        return None
-    return cls()
 
 
 def _imported(subject: Subject) -> Any:

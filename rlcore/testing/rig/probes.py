@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import io
 import logging
@@ -15,8 +16,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import attrs
+
+from rlcore.components import Component
 from rlcore.plugins.checks import HEAVY
 
 
@@ -113,6 +118,36 @@ def _named(reference: Any) -> str:
     return f"{getattr(reference, '__module__', '?')}:{getattr(reference, '__qualname__', type(reference).__qualname__)}"
 
 
+def pickled(component: Component[Any]) -> bytes:
+    """Return the pickle of a component's target and its default options, None if an option has no default."""
+    cls: Any = component.config_class()
+    lacks = cls is None or any(field.default is attrs.NOTHING for field in attrs.fields(cls))
+    return pickle.dumps((component.target(), None if lacks else cls()))
+
+
+def digest(pickled: bytes) -> str:
+    """Return the SHA-256 of a pickle."""
+    return hashlib.sha256(pickled).hexdigest()
+
+
+def unpickled() -> dict[str, str]:
+    """Return the digests of the pickles (`dist:kind:name`) that this process unpickles to the component they are of."""
+    from rlcore.plugins.registry import all_registries
+
+    found = {}
+    for component in all_registries().discovery.components:
+        with contextlib.suppress(Exception):  # a component that fails is unpickled again, for the law on its dist
+            sent = pickled(component)
+            if _is_itself(pickle.loads(sent)[0], component):  # noqa: S301  pickled by this process
+                found[f"{component.dist}:{component.kind}:{component.name}"] = digest(sent)
+    return found
+
+
+def _is_itself(target: Any, component: Component[Any]) -> bool:
+    """Return whether an unpickled target is the component's own; other objects than classes and functions are new."""
+    return not isinstance(target, type | FunctionType) or target is component.target()
+
+
 def unpack(dist: str, sent: Mapping[str, str]) -> list[str]:
     """Unpickle components of another process (`kind:name` → hex) and describe those that differ from this one's."""
     from rlcore.plugins.registry import all_registries
@@ -130,7 +165,7 @@ def unpack(dist: str, sent: Mapping[str, str]) -> list[str]:
         except Exception as error:  # noqa: BLE001  a plugin's class may raise anything when it is rebuilt
             wrong.append(f"{name} cannot be unpickled, {type(error).__name__}: {error}")
             continue
-        if name in known and isinstance(target, type | type(_few)) and target is not known[name].target():
+        if name in known and not _is_itself(target, known[name]):
             wrong.append(f"{name} is another object after unpickling")
     return wrong
 
