@@ -102,7 +102,7 @@ def as_prompts(policy: Policy, prompts: Sequence[Prompt] | Sequence[str]) -> lis
     ready = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
     if len(ready) == len(prompts):
         return ready
-    return build_prompts(list(prompts), policy.tokenizer, DataConfig(), max_length=0)
+    return build_prompts(iter(prompts), policy.tokenizer, DataConfig(), max_length=0)
 
 
 def token_limits(prompts: Sequence[Prompt], max_new_tokens: int, max_length: int) -> list[int]:

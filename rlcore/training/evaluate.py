@@ -33,19 +33,22 @@ def check_evaluation(run: Run) -> None:
 
     Raises:
         RLCoreError: evaluation data, a reward or metric function, the logit mask, or an option of `gen` or `eval.gen`
-            cannot be used, or no evaluation will yield the metric that ranks checkpoints.
+            cannot be used, evaluations are asked for and there is nothing to evaluate, or none will yield the metric
+            that ranks checkpoints.
     """
     samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
+    if run.built is None:
+        return
     if run.scorer is not None:
         unused = [name for name in ("prompts", "eval_prompts", "reward_fn") if getattr(run.inputs, name) is not None]
         if unused:
             log.warning("a run that trains a scorer samples nothing, and does not use these inputs", inputs=unused)
-        _ = run.eval_samples
-    if run.policy is None and run.other is None:
-        return
+    else:
+        _ = run.reward_fn, run.metric_fn
     if run.policy is not None:
         _check_sampling(run, run.policy, [sampling for _, sampling in samplings])
-    _ = run.reward_fn, run.metric_fn, run.eval_prompts, run.eval_samples
+    _ = run.eval_prompts, run.eval_samples
+    _check_any(run)
     if run.config.checkpoint.keep_best:
         _check_metric(run, [suffix for suffix, _ in samplings])
 
@@ -54,12 +57,36 @@ def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig
     check_options(policy, run.config.gen)
     for sampling in samplings:
         check_options(policy, sampling, "eval.gen")
+    _warn_of_room(run, policy, [run.config.gen, *samplings])
     has_beta = any(sampling.beta for sampling in (run.config.gen, *samplings))
     if run.logit_mask is not None or has_beta:
         with torch.no_grad(), eval_mode(policy.module):
             options = {"advantages": True} if has_beta else {}
             first = policy.decoder([[0]], max_new_tokens=1, **options).start()
         _check_logit_mask(run, first.logits.shape[1])
+
+
+def _warn_of_room(run: Run, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
+    """Warn once of prompts that leave less room in the model's context than `max_new_tokens`."""
+    prompts = run.prompts if run.inputs.prompts is not None else run.eval_prompts
+    most, context = max(sampling.max_new_tokens for sampling in samplings), policy.max_length
+    short = [len(prompt.tokens) for prompt in prompts if 0 < context < len(prompt.tokens) + most]
+    if short:
+        log.warning(
+            "responses to some prompts end at the model's context, before max_new_tokens", max_new_tokens=most,
+            context=context, longest_prompt=max(short), prompts=len(short), of=len(prompts),
+        )  # fmt: skip
+
+
+def _check_any(run: Run) -> None:
+    """Check that there is something to evaluate if evaluations are asked for; the one at the end is the default."""
+    asked = {"eval.every": run.config.eval.every, "eval.at_start": run.config.eval.at_start}
+    for name, value in asked.items():
+        if value and not run.eval_prompts and not run.evaluations:
+            raise ConfigError(
+                f"{name} = {value!r}: there is nothing to evaluate; give eval_prompts, prompts or eval_samples, "
+                f"whichever this trainer evaluates, or leave {name} out"
+            )
 
 
 def _check_logit_mask(run: Run, vocabulary: int) -> None:

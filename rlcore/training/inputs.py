@@ -69,6 +69,12 @@ class Inputs:
             refuse_descriptions(getattr(self, name), f"data.{name}")
         if self.rewards is not None and "rewards" not in needs:
             log.warning("rewards are not used by this trainer", trainer=trainer, needs=", ".join(needs))
+        for name in ("reward_fn", "metric_fn"):
+            if getattr(self, name) is not None and name not in needs and self.prompts is None is self.eval_prompts:
+                log.warning(
+                    "a function is not used: this trainer calls none, and there are no prompts to evaluate",
+                    function=name, trainer=trainer, needs=", ".join(needs),
+                )  # fmt: skip
         missing = [name for name in needs if getattr(self, name) is None]
         if missing:
             fitting = other()

@@ -210,6 +210,38 @@ def test_a_metric_that_evaluations_yield_is_taken(make_trainer: Make, metric: st
     make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
 
 
+@pytest.mark.parametrize("section", [{"every": 2}, {"at_start": True}])
+def test_an_evaluation_without_data_is_refused_before_the_first_step(make_trainer: Make, section: Any) -> None:
+    (name,) = section
+    with pytest.raises(ConfigError, match=rf"eval\.{name} = .*: there is nothing to evaluate; give eval_prompts"):
+        sft_run(make_trainer, eval=section, inputs={"eval_prompts": None, "metric_fn": None})
+    sft_run(make_trainer, eval=section, inputs={"eval_prompts": None, "metric_fn": None, "eval_samples": ["ab"]})
+    sft_run(make_trainer, eval={}, inputs={"eval_prompts": None, "metric_fn": None})
+
+
+def test_functions_that_nothing_will_call_are_named_in_one_warning(make_trainer: Make, capsys: Any) -> None:
+    functions = {"reward_fn": lambda outputs: [0.0] * len(outputs), "metric_fn": share_of_a}
+    sft_run(make_trainer, inputs={**functions, "eval_prompts": None})
+    shown = capsys.readouterr().err
+    assert shown.count("a function is not used: this trainer calls none") == 2
+    assert all(shown.count(f"function={name}") == 1 for name in functions)
+    sft_run(make_trainer, inputs=functions)
+    assert "is not used" not in capsys.readouterr().err
+
+
+def test_responses_that_the_context_cuts_short_are_counted_in_one_warning(make_trainer: Make, capsys: Any) -> None:
+    context = make_gpt2().config.n_positions
+    fits, too_many = context - 2, context - 1  # after the longer of the prompts "a" and "bc"
+    sft_run(make_trainer, gen={"max_new_tokens": fits})
+    assert "max_new_tokens" not in capsys.readouterr().err
+    for sections in ({"gen": {"max_new_tokens": too_many}}, {"gen": GEN, "eval": {"gen": {"max_new_tokens": 10**9}}}):
+        sft_run(make_trainer, **sections)
+        shown = capsys.readouterr().err
+        assert shown.count("end at the model's context, before max_new_tokens") == 1
+        assert ("prompts=1" if "eval" not in sections else "prompts=2") in shown
+        assert f"context={context}" in shown
+
+
 def test_what_functions_of_the_users_yield_is_not_foretold(make_trainer: Make) -> None:
     sections = {"eval": {"every": 1}, "checkpoint": {**BEST, "metric": "eval/anything"}}
     sft_run(make_trainer, **sections)
