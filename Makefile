@@ -13,7 +13,7 @@ PEERS := .venv-peers
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-all lint types bench bench-against bench-compare bench-peers docs site wheels clean
+.PHONY: quickstart test test-all lint types bench bench-against bench-compare bench-peers mutate docs site wheels clean
 
 quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 	$(BIN)/python docs/examples/randomwalks.py
@@ -48,6 +48,10 @@ bench-compare: $(INSTALLED)
 	$(BIN)/python tests/benchmarks/bench_compare.py $(A) $(B)
 
 bench-peers: $(PEERS)/.installed
+
+# Small changes of the source, of which a test should notice each: those of the branch, or of paths named in ARGS.
+mutate: $(INSTALLED)
+	PYTHONPATH=tests/warm $(BIN)/python tests/mutation/mutate.py $(ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
