@@ -205,7 +205,7 @@ def install(names: list[str], built: dict[str, Path], others: Path, folder: Path
 
 
 def listed(program: list[str | Path], folder: Path) -> dict[str, str]:
-    said = json.loads(run(*program, "list-plugins", "--check", "--json", cwd=folder))
+    said = json.loads(run(*program, "list-plugins", "--json", cwd=folder))
     return {plugin["dist"]: plugin["state"] for plugin in said["plugins"]}
 
 

@@ -6,18 +6,25 @@ import argparse
 import json
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.text import Text
 
 from rlcore._version import __version__
 from rlcore.cli.screen import make_console, make_list
+from rlcore.errors import PluginError
+from rlcore.plugins.checks import preserve_process_state
 from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import LINE_WIDTH, all_registries
 
 SCHEMA = 1
+Failed = Mapping[Plugin, Sequence[str]]
+"""Plugin → errors of its components that cannot be imported."""
+NONE: Failed = MappingProxyType({})
+"""No component has been imported."""
 _COLOURS = {State.OK: "green", State.DISABLED: "dim", State.BROKEN: "red"}
 
 
@@ -27,7 +34,8 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
     parser.add_argument(
         "--check",
         action="store_true",
-        help="exit with code 1 unless every plugin is ok or disabled, and there are no notes",
+        help="also import every component; exit with code 1 unless all succeed, every plugin is ok or disabled, and "
+        "there are no notes",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE.yaml", help="apply the section `plugins` of this configuration"
@@ -38,11 +46,26 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 def _list_plugins(arguments: argparse.Namespace) -> int:
     with _plugins_of(arguments.config):
         discovery = all_registries().discovery
+    failed = _import_components(discovery) if arguments.check else NONE
     if arguments.json:
-        print(plugins_as_json(discovery))
+        print(plugins_as_json(discovery, failed))
     else:
-        print_plugins(discovery)
-    return int(arguments.check and bool(discovery.complaints))
+        print_plugins(discovery, failed)
+    return int(arguments.check and bool(discovery.complaints or any(failed.values())))
+
+
+def _import_components(discovery: Discovery) -> Failed:
+    """Import the target and the options of every component; return the errors of each plugin."""
+    failed: dict[Plugin, list[str]] = {plugin: [] for plugin in discovery.plugins}
+    for plugin in discovery.plugins:
+        for component in plugin.components:
+            for load in (component.target, component.config_class):
+                try:
+                    with preserve_process_state():
+                        load()
+                except PluginError as error:
+                    failed[plugin].append(str(error))
+    return failed
 
 
 def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
@@ -57,8 +80,11 @@ def _plugins_of(file: Path | None) -> AbstractContextManager[None]:
     return configured(section.disable, section.only)
 
 
-def print_plugins(discovery: Discovery) -> None:
-    """Print one row per plugin and kind of component, then the reason why it is not ok, and deprecation remarks."""
+def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
+    """Print one row per plugin and kind of component, then the reason why it is not ok, and deprecation remarks.
+
+    Below these are the errors of its components in `failed`.
+    """
     console, table = make_console(), make_list("plugin", "version", "state", "components")
     for plugin in discovery.plugins:
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
@@ -71,6 +97,8 @@ def print_plugins(discovery: Discovery) -> None:
             table.add_row("", "", "", Text(components))
         if plugin.reason:
             table.add_row("", "", "", Text(plugin.reason, style=state.style))
+        for error in failed.get(plugin, ()):
+            table.add_row("", "", "", Text(error, style="red"))
         for remark in plugin.remarks:
             table.add_row("", "", "", Text(f"remark: {remark}"))
     console.print(table)
@@ -78,8 +106,8 @@ def print_plugins(discovery: Discovery) -> None:
         console.print(Text(f"note: {note}"))
 
 
-def plugins_as_json(discovery: Discovery) -> str:
-    """Return the content of `print_plugins` as JSON."""
+def plugins_as_json(discovery: Discovery, failed: Failed = NONE) -> str:
+    """Return the content of `print_plugins` as JSON; a plugin in `failed` has a list of `errors`."""
     plugins = [
         {
             "dist": plugin.dist,
@@ -90,6 +118,7 @@ def plugins_as_json(discovery: Discovery) -> str:
             "reason": plugin.reason,
             "components": _by_kind(plugin),
             "remarks": list(plugin.remarks),
+            **({"errors": failed[plugin]} if plugin in failed else {}),
         }
         for plugin in discovery.plugins
     ]

@@ -25,7 +25,7 @@ LIGHT_COMMANDS = [
     ["--help"],
     ["--version"],
     ["list-plugins"],
-    ["list-plugins", "--json", "--check"],
+    ["list-plugins", "--json"],
     ["rollouts"],
     ["show", "gen"],
     ["show", "ppo"],
@@ -98,9 +98,9 @@ def test_plugins_in_json_carry_a_schema_number(run: Python) -> None:
 
 
 def test_check_is_content_with_plugins_that_a_person_disabled(run: Python) -> None:
-    strict = {"RLCORE_STRICT_PLUGINS": "1", "RLCORE_DISABLE_PLUGINS": "rlcore-sft"}
+    strict = {"RLCORE_STRICT_PLUGINS": "1", "RLCORE_DISABLE_PLUGINS": "rlcore-sft", "RLCORE_PLUGINS": "rlcore-sft"}
     assert run("list-plugins", "--check", **strict).returncode == 0
-    assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-stf").returncode == 1
+    assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-stf", RLCORE_PLUGINS="").returncode == 1
 
 
 def test_a_component_is_shown_by_its_short_and_its_full_name(run: Python) -> None:
