@@ -217,7 +217,8 @@ def on_checkpoint(run: RunView, path: Path) -> None:
 
     Args:
         run: the run.
-        path: the checkpoint's folder, which the run may delete after later checkpoints: copy what you want to keep.
+        path: the checkpoint's folder, which the run may delete after later checkpoints: copy what you want to keep. Do
+            not write weights into it, because a run resumes only from a folder whose weights its manifest lists.
     """
 
 

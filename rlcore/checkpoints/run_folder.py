@@ -26,12 +26,12 @@ from typing import Any
 import attrs
 
 from rlcore.checkpoints.durability import sync
-from rlcore.checkpoints.manifest import MISSING, unreadable
 from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
 from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
+from rlcore.models.manifest import MISSING, unreadable
 
 MARK = "# rlcore run"
 NEVER, AUTO = "never", "auto"

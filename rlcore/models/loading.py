@@ -24,6 +24,7 @@ from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
+from rlcore.models.manifest import verify_model
 from rlcore.models.model_files import PARTS
 from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.quantization import quantization_options
@@ -150,6 +151,7 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
 
     Raises:
         ModelError: the model or configuration cannot be loaded.
+        CheckpointError: the weights in a folder are not those that its manifest lists.
     """
     folder = existing_path(name)
     if folder is None and not is_hub_id(name):
@@ -170,6 +172,8 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
         if is_config_only:
             model_config: PretrainedConfig = from_pretrained(AutoConfig, name, config, what=what)
             return kind.from_config(model_config, **({"dtype": model_config.dtype} | options))
+        if folder is not None:
+            verify_model(folder)
     try:
         with quiet_transformers():
             return kind.from_pretrained(

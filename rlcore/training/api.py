@@ -17,6 +17,7 @@ from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.logging import check_environment, get_logger
 from rlcore.models.learner import streaming
+from rlcore.models.manifest import remove_weights, write_manifest
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
@@ -77,13 +78,18 @@ class Result:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model, tokenizer and a model card into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
+        A new or empty folder, or one that this has written before, gets a manifest with the checksums of its files.
         If several processes call this, rank 0 writes; all must call it if the model is divided (`run.shard`).
         """
         ranks = self.run.ranks
 
         def save() -> None:
-            self.policy.export(Path(folder))
-            write_card(self.run, Path(folder))
+            place = Path(folder)
+            is_own = not place.exists() or not any(place.iterdir()) or remove_weights(place)
+            self.policy.export(place)
+            write_card(self.run, place)
+            if is_own:  # else the manifest would list files of other programs
+                write_manifest(place, step=self.run.step, score=None, further={})
 
         with streaming(self.policy, here=ranks.is_main, merged=True) as stream:
             if ranks.is_main:

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.durability import put_back, put_in_place
-from rlcore.checkpoints.manifest import FILE_NAME, read_manifest
 from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
@@ -18,6 +17,7 @@ from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, na
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
 from rlcore.models.learner import divided_weights, local_weights, streaming
+from rlcore.models.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.settings import to_record
@@ -183,7 +183,7 @@ class Saver:
 
     @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
-        """Write the trained model and its card to `model/` in the run's folder.
+        """Write the trained model, its card and a manifest to `model/` in the run's folder.
 
         An earlier one is replaced when it is complete.
 
@@ -197,6 +197,7 @@ class Saver:
         def save(folder: Path) -> None:
             trainer.policy().export(folder)
             write_card(self.run, folder)
+            write_manifest(folder, step=self.run.step, score=None, further={})
 
         ranks, place = self.run.ranks, self.run.dir / "model"
         with streaming(trainer.policy(), here=ranks.is_main, merged=True) as stream:

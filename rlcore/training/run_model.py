@@ -11,13 +11,13 @@ import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim
-from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
 from rlcore.config import evolve
 from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.learner import ModelLearner
+from rlcore.models.manifest import write_manifest
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.save_load import load_start
 from rlcore.plugins.choice import Choice

@@ -22,6 +22,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
 from rlcore.models.kind import DECODER_ONLY, kind_of
+from rlcore.models.manifest import verify_model
 from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
 from rlcore.safe_text import show
@@ -222,8 +223,11 @@ def _widen(model: PreTrainedModel, name: str) -> None:
 def _take_weights(adapters: Adapters, name: str) -> None:
     from huggingface_hub import hf_hub_download
 
+    folder = existing_path(name)
+    if folder is not None:
+        verify_model(folder)
     try:
-        adapters.load(existing_path(name) or Path(hf_hub_download(name, WEIGHTS_FILE)).parent)
+        adapters.load(folder or Path(hf_hub_download(name, WEIGHTS_FILE)).parent)
     except (CheckpointError, OSError, ValueError) as error:
         raise ModelError(f"model.peft = {name!r}: is no adapter for this model: {error}") from error
 

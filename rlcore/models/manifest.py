@@ -1,11 +1,11 @@
-"""Manifest of a checkpoint: its metadata and a checksum of every file, to detect damage."""
+"""Manifest of a folder, such as a checkpoint: its metadata and a checksum of every file, to detect damage."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ SCHEMA = 1
 OWN_FIELDS = ("schema", "step", "created", "score", "bytes", "files", "sha256")
 MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that prove that a file is missing; all others leave open what it contains."""
+READ_AS_WEIGHTS = (".safetensors", ".index.json", "adapter_config.json")
+"""Ends of the names of files in which libraries find weights; some read every such file that they find."""
 
 
 def file_entry(path: Path) -> dict[str, Any]:
@@ -102,12 +104,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare every file in the manifest of `folder` with its size and checksum.
+    """Compare every file in the manifest of `folder` with its size and checksum, and refuse further files of weights.
 
     Raises:
         DamagedCheckpoint: a file is missing or differs; the message names it.
-        CheckpointError: a file cannot be read.
+        CheckpointError: a file cannot be read, or there is a file of weights that the manifest does not list.
     """
+    _refuse_unlisted(folder, files)
     for name, entry in files.items():
         path = folder / name
         try:
@@ -121,6 +124,49 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise unreadable(path, error) from error
         if seen != entry["sha256"]:
             raise DamagedCheckpoint(f"{path}: {_differs(entry['sha256'], seen)}")
+
+
+def verify_model(folder: Path) -> None:
+    """Compare the weights in a model's folder with the manifest in it, or with that of the checkpoint it is part of.
+
+    Raises:
+        CheckpointError: a file of weights differs, is missing, or is not listed; nothing is raised without a manifest.
+    """
+    folder = folder.absolute()
+    for place in (folder, folder.parent):
+        if not _is_manifest(place / FILE_NAME):
+            continue
+        files = {place / name: entry for name, entry in read_manifest(place)["files"].items()}
+        held = {path.relative_to(folder).as_posix(): entry for path, entry in files.items() if folder in path.parents}
+        if held:
+            verify_files(folder, {name: entry for name, entry in held.items() if name.endswith(READ_AS_WEIGHTS)})
+        return
+
+
+def remove_weights(folder: Path) -> bool:
+    """Delete the weights that the manifest of `folder` lists, and return whether there is one."""
+    if not _is_manifest(folder / FILE_NAME):
+        return False
+    for name in read_manifest(folder)["files"]:
+        if name.endswith(READ_AS_WEIGHTS):
+            (folder / name).unlink(missing_ok=True)
+    return True
+
+
+def _is_manifest(path: Path) -> bool:
+    """Return whether a file is a manifest of rlcore, perhaps a damaged one; other programs use the same name."""
+    return path.is_file() and all(field in path.read_bytes() for field in (b'"sha256"', b'"files"', b'"created"'))
+
+
+def _refuse_unlisted(folder: Path, files: Collection[str]) -> None:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if path.name.endswith(READ_AS_WEIGHTS) and not is_hidden and name.as_posix() not in files and path.is_file():
+            raise CheckpointError(
+                f"{path}: is not among the files that {FILE_NAME} of this model or checkpoint lists, and would be read "
+                "as weights; a copy over an older folder leaves such files: move it away, or copy into a new folder"
+            )
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
