@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rlcore.config import config, merge, option, structure, unstructure
+from rlcore.config import config, describe, index_options, merge, option, structure, unstructure
 from rlcore.safe_text import redact
 
 INFINITE = float("inf")
@@ -342,3 +342,7 @@ def plugins_section(values: Mapping[str, Any], where: str) -> PluginsConfig:
     options = values.get("plugins")
     section: PluginsConfig = structure(PluginsConfig, {} if options is None else options, where=where, path="plugins")
     return section
+
+
+index_options(row.path for row in describe(TrainConfig))
+index_options(f"trainer.{row.path}" for row in describe(BatchOptions))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rlcore.components import Component
 
 Run = Callable[[argparse.Namespace], Any]
+_PLAIN = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]{1,3})?|true|false|null")
 _OWN = {name: (target, summary) for name, target, summary in COMMANDS}
 
 
@@ -64,7 +66,9 @@ def parse(words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         unknown = _without_values(rest)
         if "refuse" in arguments:
             arguments.refuse(unknown)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options = [_as_override(option, words) for option in unknown if option.startswith("--") and "." in option]
+        instead = f"; write options of the configuration as {' '.join(options)}" if options else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{instead if 'overrides' in arguments else ''}")
     if rest:
         arguments.overrides += rest
     return run, arguments
@@ -74,6 +78,13 @@ def _without_values(words: Sequence[str]) -> list[str]:
     """Return the options among words without their values, which may be secrets; words if there is no option."""
     options = [word.partition("=")[0] for word in words if word.startswith("-")]
     return options or [word.partition("=")[0] for word in words]
+
+
+def _as_override(option: str, words: Sequence[str]) -> str:
+    """Return `--trainer.beta .2` as `trainer.beta=.2`; a value that is no number or truth value may be a secret."""
+    given = next(word for word in words if word.partition("=")[0] == option)
+    value = given.partition("=")[2] or next(iter(words[words.index(given) + 1 :]), "")
+    return f"{option.lstrip('-')}={value if _PLAIN.fullmatch(value) else '...'}"
 
 
 def command_names() -> list[str]:

@@ -7,6 +7,7 @@ from rlcore.config.options import config, evolve, option
 from rlcore.config.plain import merge, unstructure
 from rlcore.config.problems import Problems
 from rlcore.config.structure import structure
+from rlcore.config.synonyms import index_options
 from rlcore.config.workload import ConfigOnly, Rehearsal, Workload, default_workload
 from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
 
@@ -21,6 +22,7 @@ __all__ = [
     "describe",
     "dump_yaml",
     "evolve",
+    "index_options",
     "load_yaml",
     "merge",
     "option",

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 import attrs
 from cattrs import Converter
 
-from rlcore.config.describe import arms, default_of, fields, is_list, is_mapping, phrase, section_class
+from rlcore.config.describe import arms, default_of, describe, fields, is_list, is_mapping, phrase, section_class
 from rlcore.config.options import range_error
 from rlcore.config.synonyms import unknown_name
 from rlcore.errors import ConfigError
@@ -28,13 +28,17 @@ LARGEST = 2**63 - 1
 
 @attrs.frozen
 class _Problem:
-    """One invalid value: its path, the value, what is allowed, the meaning of the option; whether its type is wrong."""
+    """One invalid value: its path, the value, what is allowed, the meaning of the option; whether its type is wrong.
+
+    An unknown option has the class in whose place it stands as `section`, and its name as `allowed`.
+    """
 
     path: str
     value: Any
     allowed: str
     meaning: str | None = None
     is_of_type: bool = False
+    section: type | None = None
 
     def under(self, step: str, meaning: str | None = None) -> _Problem:
         """Return the problem with `step` prepended to its path; the meaning of the innermost option is kept."""
@@ -46,7 +50,13 @@ class _Problem:
         is_shown = self.value is not attrs.NOTHING and not any(map(is_secret, re.split(r"[.\[\]]", full)))
         value = f" = {show(self.value)}" if is_shown else ""
         subject = f"{full}{value}: " if full else f"{show(self.value)}: "
-        return f"{where + ': ' if where else ''}{subject}{self.allowed}{f' ({self.meaning})' if self.meaning else ''}"
+        allowed = self.allowed
+        if self.section is not None:
+            place, known = full.removesuffix(self.allowed), fields(self.section)
+            paths = [row.path for row in describe(self.section) if row.path not in known]
+            below = [place + path for path in paths if path.rpartition(".")[2] == self.allowed]
+            allowed = unknown_name(self.allowed, list(known), below=below)
+        return f"{where + ': ' if where else ''}{subject}{allowed}{f' ({self.meaning})' if self.meaning else ''}"
 
 
 class _Invalid(Exception):
@@ -122,7 +132,7 @@ def _structure_fields(values: Mapping[str, Any], cls: type, base: Any) -> tuple[
     known, problems, chosen = fields(cls), list[_Problem](), dict[str, Any]()
     for name, value in values.items():
         if name not in known:
-            problems.append(_Problem(f".{name}", attrs.NOTHING, unknown_name(str(name), list(known)), ""))
+            problems.append(_Problem(f".{name}", attrs.NOTHING, str(name), "", section=cls))
             continue
         field, tp = known[name]
         try:

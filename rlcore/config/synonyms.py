@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -51,9 +51,31 @@ class Synonym:
 
 @functools.cache
 def synonyms(library: str) -> dict[str, Synonym]:
-    """Return the names of a library: `trl`, `trlx` (with their section) or `trainers` (of both)."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[library]
+    """Return the options of a library, `trl` or `trlx` (with their section), or the names of `component_names`."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).get(library, {})
     return {name: _read(name, {"ours": entry} if isinstance(entry, str) else entry) for name, entry in table.items()}
+
+
+_ACCEPTED = {"optimizers": "optim", "schedulers": "lr_scheduler_type"}
+"""Kind of component → the option of TRL whose values are names of such components."""
+
+
+@functools.cache
+def component_names(kind: str) -> dict[str, Synonym]:
+    """Return the names of other libraries for components of a kind, in small letters; `how` has options to set."""
+    values = synonyms("trl")[_ACCEPTED[kind]].values if kind in _ACCEPTED else _NOTHING
+    found = {name: Synonym(name, ((ours,),)) for name, ours in values.items()} | synonyms(kind)
+    return {name.lower(): synonym for name, synonym in found.items()}
+
+
+_everywhere: dict[str, list[str]] = {}
+
+
+def index_options(paths: Iterable[str]) -> None:
+    """Register the dotted paths of the options of a whole configuration, for the errors of unknown ones."""
+    for path in paths:
+        known = _everywhere.setdefault(path.rpartition(".")[2], [])
+        known += [path] if path not in known else []
 
 
 def _read(name: str, entry: Mapping[str, Any]) -> Synonym:
@@ -91,12 +113,23 @@ def replacement(name: str, known: Collection[str]) -> str:
     return f"use {use}{f' ({found.how})' if found.how else ''}" if use else found.how
 
 
-def unknown_name(name: str, known: list[str], *, kind: str = "option") -> str:
-    """Return what is wrong with an unknown option or argument, and what to write instead."""
+def unknown_name(name: str, known: list[str], *, kind: str = "option", below: Sequence[str] = ()) -> str:
+    """Return what is wrong with an unknown option or argument, and what to write instead.
+
+    Args:
+        name: the unknown name.
+        known: the names in its place.
+        kind: what it should have been.
+        below: paths of the options of this name in the sections of the same place; by default the whole
+            configuration is searched.
+    """
     near = difflib.get_close_matches(name, known, n=1)
     # A letter too few is likelier than the name of another library; the latter is likelier than a distant resemblance.
     is_misspelt = bool(near) and difflib.SequenceMatcher(None, name, near[0]).ratio() >= MISSPELT
     instead = "" if is_misspelt else replacement(name, known)
+    elsewhere = below or ([] if find_synonym(name) else _everywhere.get(name))
+    if elsewhere and not is_misspelt:
+        instead = f"did you mean {' or '.join(elsewhere)}?"
     hint = instead or (f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}")
     return f"no such {kind}; {hint}"
 
@@ -117,9 +150,10 @@ def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
 def _explain(function: str, name: str, known: Collection[str]) -> str:
     found, text = find_synonym(name), unknown_name(name, list(known), kind="argument")
-    if found is None or not found.alternatives:
+    groups = [_everywhere[name]] if found is None and name in _everywhere else found.alternatives if found else ()
+    if not groups or "'?" in text:  # a misspelt argument
         return f"{function}: {name}: {text}"
-    written = dict.fromkeys(_as_argument(path, known) for paths in found.alternatives for path in paths)
+    written = dict.fromkeys(_as_argument(path, known) for paths in groups for path in paths)
     return f"{function}: {name}: {text}; as an argument: {' or '.join(written)}"
 
 

@@ -58,13 +58,32 @@ def make_chat(
 
     `data.system_prompt` is put in front if no message has the role `system` or `developer`; the variables of a row,
     `template`, take precedence over `data.chat_template_options`.
+
+    Raises:
+        DataError: a message is empty, or a variable of the template has another form.
     """
+    for i, message in enumerate(messages):
+        refuse_empty_message(message, f"{where}, message {i}")
     options = template_variables({"chat_template_kwargs": data.chat_template_options}, "data.chat_template_options")
     system = data.system_prompt
     if not system or any(message["role"] in SYSTEM_ROLES for message in messages):
         return Chat(where, messages, first, {**options, **template})
     messages = [{"role": "system", "content": system}, *messages]
     return Chat(where, messages, first and first + 1, {**options, **template}, system)
+
+
+def refuse_empty_message(message: Mapping[str, Any], where: str) -> None:
+    """Raise the error of a message that has a role and nothing else.
+
+    Raises:
+        DataError: its content is null or missing, and it has no other key with a value, such as `tool_calls`.
+    """
+    if all(key in ("role", "name") or value is None for key, value in message.items()):
+        state = "is null" if "content" in message else "is missing"
+        raise DataError(
+            f"{where} (role {shorten(message['role'])}): 'content' {state}, and the message has nothing else; write a "
+            "text, or remove the message"
+        )
 
 
 def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:

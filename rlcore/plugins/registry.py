@@ -12,7 +12,7 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, normalise
-from rlcore.config.synonyms import synonyms
+from rlcore.config.synonyms import component_names
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.switches import is_on, selection
@@ -107,10 +107,11 @@ class Registry(Generic[T]):
         elsewhere = {
             other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
         }
-        if self.kind == "trainers" and (synonym := synonyms("trainers").get(name)):
+        synonym = component_names(self.kind).get(name.lower())
+        if synonym and (synonym.ours in here or synonym.ours in elsewhere):
             options, known = f" with {synonym.how}" if synonym.how else "", synonym.ours in here
             source = "" if known else f", which {_describe_source(elsewhere[synonym.ours], self._plugins)}"
-            return f" Use trainer '{synonym.ours}'{options}{source}."
+            return f" Use {KINDS[self.kind]} '{synonym.ours}'{options}{source}."
         dist, colon, short = name.rpartition(":")
         exact = f"{normalise(dist)}{colon}{short}"
         near = difflib.get_close_matches(

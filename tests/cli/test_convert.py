@@ -173,7 +173,7 @@ def test_a_value_of_another_type_is_an_error(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("argument", "trainer"),
     [("loss_type: [sigmoid, sft]", "dpo"), ("loss_type: dr_grpo", "grpo"), ("loss_type: dft", "sft"),
-     ("rpo_alpha: 1.0", "dpo")],
+     ("rpo_alpha: 1.0", "dpo"), ("reward_clip_range: [0, 1]", "grpo"), ("undesirable_weight: 1.5", "dpo")],
 )  # fmt: skip
 def test_a_loss_that_one_trainer_has_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture, argument: str, trainer: str
@@ -183,11 +183,47 @@ def test_a_loss_that_one_trainer_has_names_it(
     assert f"name: {trainer}" in capsys.readouterr().out
 
 
+RLOO = {"trainer.name": "grpo", "trainer.preset": "rloo", "trainer.norm": "constant", "trainer.num_generations": 2,
+        "trainer.kl_coef": 0.05, "gen.max_new_tokens": 512, "trainer.optimizer.lr": 1e-6}  # fmt: skip
+KTO = {"trainer.name": "dpo", "trainer.loss": "kto", "trainer.beta": 0.1, "trainer.optimizer.lr": 1e-6,
+       "data.max_sample_tokens": 1024}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trainer", "wanted"),
+    [
+        ({}, "rloo", RLOO),
+        (
+            {"beta": 0.1, "normalize_advantages": True},
+            "RLOOTrainer",
+            RLOO | {"trainer.kl_coef": 0.1, "trainer.scale": "batch"},
+        ),
+        ({}, "kto", KTO),
+        ({"desirable_weight": 1.5}, None, KTO | {"trainer.desirable_weight": 1.5}),
+        (
+            {"loss_type": ["sigmoid", "bco_pair"], "loss_weights": [0.8, 0.2]},
+            "dpo",
+            {"trainer.loss.sigmoid": 0.8, "trainer.loss.bco": 0.2},
+        ),
+    ],
+)
+def test_rloo_kto_and_sums_of_losses_are_converted(
+    tmp_path: Path, arguments: dict[str, Any], trainer: str | None, wanted: dict[str, Any]
+) -> None:
+    """The defaults are those of TRL 1.16's `RLOOConfig` and `KTOConfig`."""
+    (tmp_path / "any.json").write_text(json.dumps(arguments), encoding="utf-8")
+    words = ["convert", str(tmp_path / "any.json"), "--out", str(tmp_path / "run.yaml")]
+    assert main([*words, *([] if trainer is None else ["--trainer", trainer])]) == 0
+    found = flat(load_yaml(tmp_path / "run.yaml"))
+    assert {name: found.get(name, "absent") for name in wanted} == wanted
+    assert "loss_weights" not in (tmp_path / "run.yaml").read_text()
+
+
 def test_the_trainer_must_be_named_where_arguments_fit_several(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "any.yaml").write_text("learning_rate: 1.0e-5\nmodel_name_or_path: gpt2\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["convert", str(tmp_path / "any.yaml")])
-    said = "fits several trainers: name one with --trainer (dpo, grpo, ppo, reward, sft)"
+    said = "fits several trainers: name one with --trainer (dpo, grpo, kto, ppo, reward, rloo, sft)"
     assert said in capsys.readouterr().err
     assert main(["convert", str(tmp_path / "any.yaml"), "--trainer", "dpo"]) == 0
     assert "name: dpo" in capsys.readouterr().out

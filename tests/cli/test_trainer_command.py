@@ -61,6 +61,28 @@ def test_an_unknown_option_of_a_short_command_names_the_option_to_use(capsys: py
     assert "no such option --columns: use --data.columns" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--trainer.beta", ".2"], "trainer.beta=.2"),
+        (
+            ["a.b=1", "--trainer.optimizer.lr=1e-5", "--eval.at_start", "true"],
+            "trainer.optimizer.lr=1e-5 eval.at_start=true",
+        ),
+        (["--run.hub_token", "hf_abc"], "run.hub_token=..."),
+        (["--data.prompts"], "data.prompts=..."),
+    ],
+)
+def test_an_option_with_dashes_is_shown_as_an_override(
+    words: list[str], written: str, capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "x.yaml", *words])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"; write options of the configuration as {written}")
+    assert "hf_abc" not in last
+
+
 def test_lr_is_short_for_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append(values))

@@ -9,12 +9,12 @@ import pytest
 import rlcore
 from rlcore.config import structure
 from rlcore.config.describe import describe
-from rlcore.config.synonyms import Synonym, synonyms
-from rlcore.errors import ConfigError, UnknownArgument
+from rlcore.config.synonyms import Synonym, component_names, synonyms
+from rlcore.errors import ConfigError, UnknownArgument, UnknownComponent
 from rlcore.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
 from rlcore.plugins.published import published
 from rlcore.plugins.registry import all_registries
-from rlcore.settings import SamplingConfig, TrainConfig
+from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 from rlcore_ppo.config import PPOConfig
 from rlcore_sft.config import SFTConfig
 
@@ -57,6 +57,57 @@ def test_every_trainer_that_an_error_names_is_published_with_its_options() -> No
         structure(trainers[synonym.ours].config_class(), dict(options))
 
 
+def test_every_optimizer_and_schedule_that_an_error_names_is_registered() -> None:
+    known = all_registries()
+    for registry in (known.optimizers, known.schedulers):
+        names = component_names(registry.kind)
+        assert len(names) > 8
+        for name, synonym in names.items():
+            assert synonym.ours in registry, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("optimizers", "adamw_torch", "Use optimizer 'adamw'"),
+        ("optimizers", "AdamW", "Use optimizer 'adamw'"),
+        ("optimizers", "adamw_bnb_8bit", "Use optimizer 'adamw_8bit'"),
+        ("schedulers", "cosine_with_warmup", "Use scheduler 'cosine' with trainer.optimizer.warmup_steps"),
+        ("schedulers", "constant_with_warmup", "Use scheduler 'constant'"),
+        ("schedulers", "cosin", "Did you mean 'cosine'"),
+        ("trainers", "rloo", "Use trainer 'grpo' with preset: rloo"),
+    ],
+)
+def test_names_of_other_libraries_for_components_are_replaced(kind: str, name: str, expected: str) -> None:
+    with pytest.raises(UnknownComponent, match=expected):
+        getattr(all_registries(), kind).get(name)
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "name", "expected"),
+    [
+        (TrainConfig, "", "steps", r"x: steps: no such option; did you mean run\.steps\?"),
+        (SFTConfig, "trainer", "lr", r"trainer\.lr: no such option; did you mean trainer\.optimizer\.lr\?"),
+        (SFTConfig, "trainer", "steps", r"did you mean run\.steps\?"),
+        (RunConfig, "run", "top_k", r"run\.top_k: no such option; use gen\.top_k"),
+        (RunConfig, "run", "system_prompt", r"run\.system_prompt: no such option; did you mean data\.system_prompt\?"),
+        (RunConfig, "run", "stepps", r"did you mean 'steps'\?"),
+        (RunConfig, "run", "keep_lst", r"there are name, root"),
+        (
+            all_registries().trainers.get("dpo").config_class(),
+            "trainer",
+            "loss_weights",
+            r"use trainer\.loss \(a mapping from each loss to its weight",
+        ),
+    ],
+)
+def test_an_option_of_another_section_is_found_by_its_last_name(
+    section: type, path: str, name: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        structure(section, {name: 1}, where="x", path=path)
+
+
 @pytest.mark.parametrize(
     ("section", "name", "expected"),
     [
@@ -81,6 +132,10 @@ def test_the_error_of_an_unknown_argument_says_how_to_pass_it() -> None:
     message = r'train: max_steps: no such argument; use run.steps \(.*\); as an argument: run={"steps": ...}'
     with pytest.raises(UnknownArgument, match=message):
         rlcore.train("gpt2", max_steps=3)
+    with pytest.raises(UnknownArgument, match=r"steps: no such .*did you mean run.steps\?; .*run={\"steps\": ...}"):
+        rlcore.train("gpt2", steps=3)
+    with pytest.raises(UnknownArgument, match=r"train: sampels: no such argument; did you mean 'samples'\?$"):
+        rlcore.train("gpt2", sampels=[])
     with pytest.raises(TypeError, match=r"train_dataset: .*as an argument: samples=... or prompts=..."):
         rlcore.train("gpt2", train_dataset=[])
     assert "reward_fn" in inspect.signature(rlcore.train).parameters

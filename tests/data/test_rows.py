@@ -182,3 +182,22 @@ def test_an_empty_cell_is_an_error_that_names_row_and_key(tmp_path, char_tokeniz
         for source in (str(path), frame):
             with pytest.raises(DataError, match=rf"samples\[1\]\['{key}'\]: is empty \(null, or an empty cell"):
                 make(source, char_tokenizer, DataConfig(), max_length=0, what="samples")
+
+
+@pytest.mark.parametrize("message", [{"role": "user", "content": None}, {"role": "user", "name": "x"}])
+def test_a_message_without_content_is_named_in_words(chat_tokenizer, message):
+    state = "is null" if "content" in message else "is missing"
+    expected = rf"samples\[1\].*, message 2 \(role 'user'\): 'content' {state}, and the message has nothing else"
+    talk = [USER, ANSWER]
+    for make, row in (
+        (build_samples, {"messages": [*talk, message, ANSWER]}),
+        (build_samples, {"prompt": [*talk, message], "output": [ANSWER]}),
+        (build_prompts, {"prompt": [*talk, message]}),
+        (build_preferences, {"prompt": [*talk, message], "chosen": [ANSWER], "rejected": [OTHER]}),
+    ):
+        whole = json.loads(
+            json.dumps(row), object_hook=lambda each: {**each, "content": "a"} if "role" in each else each
+        )
+        with pytest.raises(DataError, match=expected):
+            make([whole, row], chat_tokenizer, DataConfig(), max_length=0, what="samples")
+    build(build_samples, [[USER, {**ANSWER, "content": None, "tool_calls": []}]], chat_tokenizer)

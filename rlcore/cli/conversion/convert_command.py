@@ -22,6 +22,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.cli.conversion import trl_arguments, trlx_config
     from rlcore.config import load_yaml
+    from rlcore.config.synonyms import component_names
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
 
@@ -33,13 +34,17 @@ def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         parser.error(
             f"{arguments.file} fits several trainers: name one with --trainer ({', '.join(library.trainers())})"
         )
-    component = all_registries().trainers.get(name)
+    short = name.lower().removesuffix("trainer")  # such as KTOTrainer
+    method = component_names("trainers").get(short) if short in library.trainers() else None
+    component = all_registries().trainers.get(name if method is None else method.ours)
     options = component.config_class()
     if options is None:
         raise ConfigError(f"--trainer {name}: it has no options to convert to")
-    convert = trlx_config.convert_trlx if is_trlx else trl_arguments.convert_trl
     try:
-        conversion = convert(values, component.name, options)
+        if is_trlx:
+            conversion = trlx_config.convert_trlx(values, component.name, options)
+        else:
+            conversion = trl_arguments.convert_trl(values, component.name, options, method=short)
     except (TypeError, ValueError, AttributeError) as error:  # text where a number is expected, for example
         raise ConfigError(f"{arguments.file}: a value has another type than that library's: {error}") from error
     text = conversion.as_yaml(arguments.file.name)

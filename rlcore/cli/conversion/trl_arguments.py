@@ -42,16 +42,24 @@ def trainer_of(arguments: Mapping[str, Any]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type) -> Conversion:
+def convert_trl(arguments: Mapping[str, Any], trainer: str, options: type, method: str = "") -> Conversion:
     """Convert the arguments of one of TRL's trainers.
 
     Args:
         arguments: as in the file that the option --config of `trl` takes, or of `training_args.to_dict()`.
         trainer: name of the trainer here.
         options: class of its options.
+        method: what TRL has another trainer for, and the trainer here options: `kto` and `rloo`.
     """
     conversion = Conversion(trainer, options)
-    defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(trainer, {})}
+    defaults: dict[str, Any] = {**_data_of("defaults"), **_data_of("trainers").get(method or trainer, {})}
+    if method == "rloo":
+        conversion.put("trainer.preset", "rloo")
+        conversion.put("trainer.norm", "constant")
+        conversion.notes.append(
+            "trainer.norm: constant sums over the tokens of a response, as TRL's RLOO does, and divides by "
+            "gen.max_new_tokens; ratios are those of tokens, and not of whole responses"
+        )
     given = {**defaults, **{name: value for name, value in arguments.items() if not _is_default(name, value)}}
     counted = {"num_train_epochs"} if {"max_steps", "total_episodes"} & set(arguments) else set[str]()
     if added := sorted(defaults.keys() - arguments.keys() - counted):
@@ -147,7 +155,11 @@ def _optimizer(conversion: Conversion, given: dict[str, Any]) -> None:
 def _method(conversion: Conversion, given: dict[str, Any]) -> None:
     loss = given.pop("loss_type", None)
     names = loss if isinstance(loss, list) else [loss]
-    if conversion.has("trainer.norm"):
+    if isinstance(loss, list) and len(loss) == len(given.get("loss_weights") or ()) and conversion.has("trainer.loss"):
+        conversion.put(
+            "trainer.loss", dict(zip((LOSSES.get(n, n) for n in loss), given.pop("loss_weights"), strict=True))
+        )
+    elif conversion.has("trainer.norm"):
         if loss == "cispo":
             conversion.put("trainer.surrogate", "cispo")
         elif loss in _data_of("norms"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import difflib
+import numbers
 import os
 import sys
+import typing
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from rlcore.config import unstructure
+from rlcore.config.describe import arms, phrase
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
@@ -126,16 +129,44 @@ def _configured(given: Any) -> Any:
         meant = f"did you mean '{near[0]}'?" if near else f"such as {', '.join(USUAL)}"
         raise ModelError(f"model.peft.type = {kind!r}: must be a type of adapter that peft has; {meant}")
     cls = peft.PEFT_TYPE_TO_CONFIG_MAPPING[types[kind.lower()]]
-    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    known = [field.name for field in fields(cls) if field.init]
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(str(option), known, n=1)
             meant = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known))}"
             raise ModelError(f"model.peft.{option}: {kind.lower()} has no such option; {meant}")
+    _check_values(cls, options)
     try:
         return cls(**options)
     except PROBLEMS as error:
         raise ModelError(f"model.peft = {dict(given)}: peft refuses it: {first_line(error)}") from error
+
+
+def _check_values(cls: type, options: Mapping[str, Any], *, whole: bool = False) -> None:
+    """Check the types of options, as far as peft annotates them with types of a configuration file.
+
+    Raises:
+        ModelError: an option has another type; without `whole`, any number passes for a whole one, as some do in peft.
+    """
+    try:
+        types = typing.get_type_hints(cls)
+    except NameError:  # annotations that only a type checker can read
+        return
+    defaults = {field.name: field.default for field in fields(cls)}
+    for option, value in options.items():
+        fits = value == defaults[option] or any(_fits(value, arm, whole=whole) for arm in arms(types[option]))
+        if not fits:
+            raise ModelError(f"model.peft.{option} = {show(value)}: must be {phrase(types[option])}")
+
+
+def _fits(value: Any, arm: Any, *, whole: bool) -> bool:
+    if value is None or isinstance(value, bool):
+        return arm in (Any, type(value))
+    kind = typing.get_origin(arm) or arm
+    plain: dict[Any, Any] = {int: numbers.Integral if whole else numbers.Real, float: numbers.Real, dict: Mapping}
+    several = {list: (list, tuple, set), Literal: str}  # peft's literals are not complete
+    expected = {str: str, bool: bool, type(None): type(None), **plain, **several}.get(kind)
+    return expected is None or isinstance(value, expected)
 
 
 def _read_config(name: str) -> Any:
@@ -205,6 +236,7 @@ def _inject(model: PreTrainedModel, config: Any) -> Adapters:
             _widen(model, "default")
     except PROBLEMS as error:
         take_out(model, merge=False)
+        _check_values(type(config), {each.name: getattr(config, each.name) for each in fields(config)}, whole=True)
         layers = f"; {_linear_layers(model)}" if "target" in str(error).lower() else ""
         raise ModelError(f"model.peft: peft refuses it: {first_line(error)}{layers}") from error
     adapters = find_adapters(model)
