@@ -53,7 +53,8 @@ class RFTTrainer:
             if len(chosen):
                 metrics |= self.imitate(chosen)
             self.num_improved += 1
-            yield metrics | {"rft/round": float(self.num_rounds), "progress/epoch": self.order.epoch}
+            own = {"rft/round": float(self.num_rounds), "lr": self.updater.lr, "progress/epoch": self.order.epoch}
+            yield metrics | own
 
     def policy(self) -> Policy:
         """Return the policy."""
@@ -110,7 +111,7 @@ class RFTTrainer:
                 minibatch, self.loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens
             )
             self.updater.step(meter)
-        return meter.means() | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
+        return meter.means() | {"time/update_s": time.perf_counter() - begun}
 
     def loss(self, part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each chosen token of a micro-batch, and its metrics."""

@@ -31,7 +31,8 @@ Loss = Callable[[Trajectories], tuple[Tensor, Mapping[str, Tensor]]]
 class Updater:
     """The optimizer and the learning-rate schedule of one policy or scorer.
 
-    `lr` is the learning rate of the last step; `num_updates` and `num_skipped` count optimizer steps made and skipped.
+    `num_updates` and `num_skipped` count optimizer steps made and skipped. A step is skipped where the norm of the
+    gradient is not finite.
 
     `accumulate` adds the gradient of a batch; `step` or `skip` follows. A trainer whose loss does not fit `accumulate`
     calls its parts, `exchanging` and `backward`. The loss passed to `backward` must be a *sum over tokens divided by
@@ -63,7 +64,8 @@ class Updater:
     ) -> None:
         built = optimization or Optimizers().get(config)
         self.config, self.ranks, self.num_skipped, self._policy = config, ranks, 0, policy
-        self.lr = 0.0
+        self._steps_done, self._rate = steps_done, (-1, 0.0)
+        self._has_warned = False
         if not any(p.requires_grad for p in policy.module.parameters()):
             raise ConfigError("nothing trains: every parameter is frozen; raise model.unfrozen_layers")
         self.sharding: Sharding = sharding or WholeModel(ranks)
@@ -83,6 +85,15 @@ class Updater:
     def num_updates(self) -> int:
         """Return the number of optimizer steps made."""
         return self.clock.num_made
+
+    @property
+    def lr(self) -> float:
+        """Return the learning rate of the last optimizer step in the present step of the run.
+
+        If there has been none, because all were left out, it is that of the next one.
+        """
+        step, rate = self._rate
+        return rate if step == self._steps_done() else self.clock.learning_rate()
 
     def accumulate(
         self,
@@ -145,18 +156,30 @@ class Updater:
     def step(self, meter: Meter | None = None) -> Tensor | None:
         """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips.
 
-        The norm is noted in `meter` too, as `grad/norm`.
+        In `meter`, the norm is noted as `grad/norm`, and as `grad/skipped` whether the step was skipped, 1 or 0.
         """
-        self.lr = self.clock.learning_rate()
+        self._rate = self._steps_done(), self.clock.learning_rate()
         norm = self.sharding.step(self.config.max_grad_norm)
         if norm is not None and meter is not None:
             meter.note("grad/norm", norm)
         self._policy.version += 1
         if self.sharding.was_skipped:
-            self.num_skipped += 1  # a gradient that is not finite; the scale of fp16 has been lowered instead
+            self._note_skipped(norm)
         else:
             self.clock.advance()
+        if meter is not None:
+            meter.note("grad/skipped", torch.tensor(float(self.sharding.was_skipped)))
         return norm
+
+    def _note_skipped(self, norm: Tensor | None) -> None:
+        """Count a skipped step, and warn of the first one unless the scale of fp16 explains it, which is lowered."""
+        self.num_skipped += 1
+        if not self._has_warned and self.ranks.accelerator.scaler is None:
+            self._has_warned = True
+            get_logger("optim").warning(
+                "an optimizer step is skipped: the gradient is not finite; grad/skipped is the fraction of such steps",
+                norm=None if norm is None else float(norm),
+            )
 
     def skip(self) -> None:
         """Discard the gradients instead of making a step, and count it in `num_skipped`."""

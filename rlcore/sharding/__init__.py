@@ -53,6 +53,8 @@ class Sharding(Protocol):
     def step(self, max_norm: float) -> Tensor | None:
         """Clip, step and clear the gradients; return the norm of the whole gradient before it was clipped.
 
+        A gradient whose norm is not finite makes no step, on any process.
+
         Args:
             max_norm: 0 does not clip, and returns None.
         """

@@ -107,12 +107,14 @@ class FullySharded:
         torch.autograd.backward(loss * self.ranks.world)  # gradients are averaged over ranks
 
     def step(self, max_norm: float) -> Tensor | None:
-        """Clip, step and clear the gradients."""
-        norm = self._clip(max_norm) if max_norm else None
-        self.optimizer.step()
+        """Clip, step and clear the gradients; a gradient whose norm is not finite makes no step."""
+        norm = self._clip(max_norm)
+        self.was_skipped = not bool(norm.isfinite())
+        if not self.was_skipped:
+            self.optimizer.step()
         self._learner.drop()
         self.optimizer.zero_grad()
-        return norm
+        return norm if max_norm else None
 
     def discard(self) -> None:
         """Clear the gradients."""
@@ -178,13 +180,13 @@ class FullySharded:
         fully_shard(trained, mp_policy=plain, **options)
 
     def _clip(self, max_norm: float) -> Tensor:
-        """Clip the gradient to a norm, and return the norm before: that of all parts on all processes."""
+        """Clip the gradient to a norm, if it is not 0; return the norm before, that of all parts on all processes."""
         parts = [_local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         square = torch.nn.utils.get_total_norm(parts).square().to(self.ranks.device)
         torch.distributed.all_reduce(square, group=self._mesh.get_group(self._mesh.ndim - 1))
         norm = square.sqrt()
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
-        for part in parts:
+        for part in parts if max_norm else ():
             part.mul_(factor.to(part.device))
         return norm
 

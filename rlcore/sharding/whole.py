@@ -65,14 +65,20 @@ class WholeModel:
         self.ranks.accelerator.backward(loss * self.ranks.world if self.ranks.world > 1 else loss)
 
     def step(self, max_norm: float) -> Tensor | None:
-        """Clip, step and clear the gradients."""
-        norm: Tensor | None = None
+        """Clip, step and clear the gradients; a gradient whose norm is not finite makes no step."""
+        scaler, norm = self.ranks.accelerator.scaler, None
         if max_norm:
             norm = self.ranks.accelerator.clip_grad_norm_(self.parameters, max_norm)
-        self.optimizer.step()
-        self.was_skipped = self.ranks.accelerator.scaler is not None and self.optimizer.step_was_skipped
+        elif scaler is None:
+            norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        self.was_skipped = norm is not None and not bool(norm.isfinite())
+        if not self.was_skipped:
+            self.optimizer.step()
+            self.was_skipped = scaler is not None and self.optimizer.step_was_skipped
+        elif scaler is not None:
+            scaler.update()  # the optimizer's wrapper would do it in its step
         self.optimizer.zero_grad()
-        return norm
+        return norm if max_norm else None
 
     def discard(self) -> None:
         """Clear the gradients."""

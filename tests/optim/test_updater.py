@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from transformers import Adafactor
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.errors import ConfigError, RanksError
+from rlcore.optim.meter import Meter
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
@@ -255,6 +258,53 @@ def test_skipped_steps_change_nothing_and_are_counted_across_a_resume() -> None:
     again = updater_of(Weights(), OptimizerConfig(lr=0.1, weight_decay=0.5))
     again.load_state_dict(updater.state_dict())
     assert (again.num_updates, again.num_skipped) == (0, 2)
+
+
+@pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+def test_a_gradient_whose_norm_is_not_finite_makes_no_step_and_is_counted(
+    bad: float, max_grad_norm: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The square of 1e30 exceeds float32: clipped to a norm of inf, every other gradient would be 0."""
+    weights, meter = Weights(), Meter(Ranks("no"))
+    updater = updater_of(weights, OptimizerConfig(lr=0.1, weight_decay=0.5, max_grad_norm=max_grad_norm))
+    update(updater, weights, 0, 1)
+    before = copy.deepcopy(weights.state_dict()), copy.deepcopy(updater.optimizer.state_dict())
+    for step in (1, 2):
+        updater.backward(loss_of(weights, step))
+        assert weights.matrix.grad is not None
+        weights.matrix.grad[1, 2] = bad
+        updater.step(meter)
+    assert torch.equal(weights.matrix, before[0]["matrix"])
+    assert torch.equal(weights.vector, before[0]["vector"])
+    assert all(torch.equal(one, other) for one, other in zip(
+        (x for each in updater.optimizer.state_dict()["state"].values() for x in each.values()),
+        (x for each in before[1]["state"].values() for x in each.values()), strict=True,
+    ))  # fmt: skip
+    assert (updater.num_updates, updater.num_skipped) == (1, 2)
+    assert capsys.readouterr().err.count("an optimizer step is skipped: the gradient is not finite") == 1
+    updater.backward(loss_of(weights, 1))
+    updater.step(meter)
+    assert (updater.num_updates, updater.num_skipped) == (2, 2)
+    assert meter.means()["grad/skipped"] == pytest.approx(2 / 3)
+    assert not torch.equal(weights.matrix, before[0]["matrix"])
+
+
+def test_the_learning_rate_is_that_of_the_schedule_also_where_no_step_is_made() -> None:
+    weights, done = Weights(), [0]
+    policy: Any = Policy(weights)
+    config = OptimizerConfig(lr=0.1, scheduler="linear")
+    updater = Updater(policy, config, Ranks("no"), total_updates=4, steps_done=lambda: done[0])
+    rates = []
+    for made in (False, True, False, True):
+        updater.backward(loss_of(weights, 0))
+        if made:
+            updater.step()
+        else:
+            updater.skip()
+        rates.append(updater.lr)
+        done[0] += 1
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "cosine_with_restarts", "constant"])

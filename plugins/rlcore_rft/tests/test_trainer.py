@@ -303,6 +303,6 @@ def test_a_pass_that_keeps_nothing_advances_the_schedule(tmp_path: Path) -> None
     trainer = make(tmp_path, make_gpt2(), reward_fn=flat_at_first, batch_size=1000, optimizer=optimizer)
     rates = []
     for _, metrics in zip(range(4), trainer.steps(), strict=False):
-        rates.append(metrics.get("lr"))
+        rates.append(metrics["lr"])
         trainer.run.step += 1
-    assert rates == [None, None, pytest.approx(0.5e-3), pytest.approx(0.25e-3)]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
