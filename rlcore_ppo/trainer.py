@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -90,17 +91,14 @@ class PPOTrainer:
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories, scored: Scored) -> Trajectories:
-        """Add the scores, and the log-probs, values, entropy and KL of each token as it was chosen."""
+        """Add the scores, and the log-probs, values and KL of each token as it was chosen."""
         run, size, tokens = self.run, self.config.micro_batch_size, self.config.micro_batch_tokens
         size = size if size or tokens else self.config.batch_size
         batch = batch.with_columns(scores=scored.scores)
         if run.ranks.any(scored.dense is not None):
             dense = ops.place_last(scored.scores, batch.action_mask) if scored.dense is None else scored.dense
             batch = batch.with_columns(dense=dense)
-        if self._is_known(batch):
-            # Sampled from the policy itself, -log pi(token) is an unbiased estimate of the entropy, and free.
-            batch = batch.with_columns(entropy=-batch["logprobs"])
-        else:
+        if not self._is_known(batch):
             batch = put_through(batch, self._rescored, size, tokens=tokens)
         if self.penalised or self.config.bootstrap_truncated:
             batch = put_through(batch, self._compared, size, tokens=tokens)
@@ -111,13 +109,11 @@ class PPOTrainer:
         return self.run.samples_exactly and "logprobs" in batch and "values" in batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
-        """Replace log-probs and values by the trainer's own, keep the sampler's, and add the entropy."""
+        """Replace log-probs and values by the trainer's own, and keep the sampler's."""
         if "logprobs" in batch:
             batch = batch.rename(logprobs="sampler_logprobs")
-        outputs = self._policy.score(batch, entropy=True, temperature=self.run.temperature)
-        return batch.with_columns(
-            logprobs=outputs.logprobs, values=outputs.need("values"), entropy=outputs.need("entropy")
-        )
+        outputs = self._policy.score(batch, temperature=self.run.temperature)
+        return batch.with_columns(logprobs=outputs.logprobs, values=outputs.need("values"))
 
     def _compared(self, batch: Trajectories) -> Trajectories:
         """Add the KL to the reference at each token, and the value after a truncated response, if they are used."""
@@ -150,7 +146,8 @@ class PPOTrainer:
             low=config.score_min, high=config.score_max, penalty=config.missing_eos_penalty,
         )  # fmt: skip
         rewards = rewards / self.scale.divisor(rewards.sum(1))
-        metrics = {"policy/entropy": float(ops.masked_mean(batch["entropy"], chosen))}
+        # Of tokens sampled from the policy, -log pi is an unbiased estimate of the entropy.
+        metrics = {"policy/entropy": -float(ops.masked_mean(batch["logprobs"], chosen))}
         if self.penalised:
             kl = float(ops.masked_sum(batch["kl"], chosen)) / len(batch)
             metrics |= {"kl/mean": kl, "kl/coef": self.kl.value}
@@ -176,19 +173,19 @@ class PPOTrainer:
                 first = meter.is_empty and passed.is_empty
                 passed.merge(self._learn(minibatch, check_ratio=first))
             meter.merge(passed)
-            if config.target_kl is not None and passed.means()["policy/approx_kl"] > 1.5 * config.target_kl:
-                break
+            if config.target_kl is not None and not passed.means()["policy/approx_kl"] <= 1.5 * config.target_kl:
+                break  # also where it is NaN
         metrics = meter.means() | {
             "policy/epochs": epoch + 1.0,
             "policy/skipped": float(self.updater.num_skipped - skipped),
         }
         metrics["loss/total"] = metrics["loss/policy"] + config.value_coef * metrics["loss/value"]
         if config.entropy_coef:
-            metrics["loss/total"] -= config.entropy_coef * metrics["policy/entropy"]
+            metrics["loss/total"] -= config.entropy_coef * metrics["loss/entropy"]
         return metrics | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
 
     def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
-        """Make one optimizer step, or skip it if the mean ratio is out of bounds; return its metrics."""
+        """Make one optimizer step, or skip it if the mean ratio or KL is out of bounds; return its metrics."""
         config, meter, errors = self.config, Meter(self.run.ranks), list[Tensor]()
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
@@ -200,7 +197,8 @@ class PPOTrainer:
         self.updater.accumulate(minibatch, loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         if check_ratio:
             self._check(torch.stack(errors).max())
-        if meter.means()["policy/ratio_mean"] <= config.max_ratio:
+        means = meter.means()
+        if means["policy/ratio_mean"] <= config.max_ratio and math.isfinite(means["policy/approx_kl"]):
             self.updater.step(meter)
         else:  # NaN is out of bounds
             self.updater.skip()
@@ -226,7 +224,7 @@ class PPOTrainer:
                 "policy/clip_fraction": ((ratio - 1).abs() > config.clip).float(),
                 "policy/ratio_mean": ratio,
                 "value/clip_fraction": clipped.float(),
-                **({} if outputs.entropy is None else {"policy/entropy": outputs.entropy}),
+                **({} if outputs.entropy is None else {"loss/entropy": outputs.entropy}),
             }
 
     def _check(self, error: Tensor) -> None:

@@ -124,7 +124,7 @@ def test_kl_and_entropy_are_of_chosen_tokens_only(make_trainer: Make, kind: Kind
         entropies += [float(-(row.exp() * row).sum()) for row in now]
     assert abs(mean(kls)) > 0.01
     assert metrics["kl/mean"] == pytest.approx(mean(kls), abs=1e-4)
-    assert metrics["policy/entropy"] == pytest.approx(mean(entropies), abs=1e-4)
+    assert metrics["loss/entropy"] == pytest.approx(mean(entropies), abs=1e-4)
 
 
 def test_advantages_are_whitened_over_chosen_tokens_only(make_trainer: Make, kind: Kind) -> None:

@@ -36,7 +36,7 @@ def test_an_update_is_a_step_of_adamw_on_the_loss_of_the_paper(make_trainer: Mak
     metrics = trainer.update(batch)
     assert metrics["loss/policy"] == pytest.approx(policy.item(), abs=1e-4)
     assert metrics["loss/value"] == pytest.approx(value.item(), rel=1e-4)
-    assert metrics["policy/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
+    assert metrics["loss/entropy"] == pytest.approx(entropy.item(), rel=1e-4)
     assert metrics["loss/total"] == pytest.approx((policy + 0.7 * value - 0.3 * entropy).item(), rel=1e-4)
     assert metrics["grad/norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert norm > 1
@@ -97,6 +97,40 @@ def test_a_rounds_epochs_end_when_the_last_of_them_is_beyond_one_and_a_half_time
     metrics = trainer.update(roll(trainer)[0])
     assert metrics["policy/epochs"] == 3
     assert metrics["policy/approx_kl"] == pytest.approx((0.14 + 0.01 + 0.16) / 3)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_nothing_is_learned_from_a_minibatch_whose_kl_is_not_finite(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, bad: float
+) -> None:
+    """The second of four minibatches has such a KL; the round's epochs end after the pass with it."""
+    trainer = make_ppo(make_trainer, tiny_gpt2, epochs=3, batch_size=8, target_kl=0.1)
+    loss, calls = trainer.loss, list[int]()
+
+    def with_kl(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, metrics = loss(part)
+        calls.append(len(part))
+        return losses, metrics | {"policy/approx_kl": torch.full_like(losses, bad if len(calls) == 2 else 0.0)}
+
+    trainer.loss = with_kl
+    metrics = trainer.update(roll(trainer)[0])
+    assert (metrics["policy/epochs"], metrics["policy/skipped"]) == (1, 1)
+    assert trainer.updater.num_updates == 3
+
+
+def test_the_entropy_is_of_the_tokens_as_they_were_sampled_whatever_the_loss_adds(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    seen = []
+    for options in ({}, {"entropy_coef": 0.1}, {"kl_coef": 0.5}, {"micro_batch_size": 3}):
+        trainer = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), **options)
+        batch, metrics = roll(trainer)
+        expected = -float(batch["old_logprobs"][batch.action_mask].double().mean())
+        metrics |= trainer.update(batch)
+        assert metrics["policy/entropy"] == pytest.approx(expected, rel=1e-6)
+        assert ("loss/entropy" in metrics) == ("entropy_coef" in options)
+        seen.append(metrics["policy/entropy"])
+    assert seen == pytest.approx([seen[0]] * len(seen), rel=1e-6)
 
 
 def test_each_epoch_of_each_round_has_an_order_of_its_own(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
