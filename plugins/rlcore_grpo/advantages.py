@@ -6,6 +6,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from rlcore_grpo.scores import Scores
+
 EPSILON = 1e-4
 """Added to standard deviations that divide."""
 
@@ -25,27 +27,25 @@ class Groups:
     deviation: Tensor
 
 
-def compare(scores: Tensor, size: int, *, baseline: str, scale: str) -> Groups:
+def compare(scores: Scores, size: int, *, baseline: str, scale: str) -> Groups:
     """Return A_i = (r_i - b_i) / s for each response.
 
     b_i is the mean of the group, or with `baseline="loo"` that of its other responses; s is the unbiased standard
-    deviation of the group, or of all responses, plus 1e-4, or 1. Responses without a score (NaN) take part in neither.
+    deviation of the group, or of all responses, plus 1e-4, or 1. Responses without a score take part in neither.
     A group whose scores are all equal has advantages of exactly 0, as has a single response with a score.
 
     Args:
-        scores: float64[P * G]; NaN where a response has no score.
+        scores: of P * G responses.
         size: G.
         baseline: "mean" or "loo".
         scale: "group", "batch" or "none".
     """
-    grouped = scores.view(len(scores) // size, size)
-    known = ~grouped.isnan()
+    grouped, known = scores.values.view(-1, size), scores.known.view(-1, size)
     count = known.sum(1, keepdim=True)
-    filled = grouped.where(known, 0.0)
-    mean = filled.sum(1, keepdim=True) / count.clamp(min=1)
+    mean = grouped.sum(1, keepdim=True) / count.clamp(min=1)
     lowest = grouped.where(known, torch.inf).amin(1)
     highest = grouped.where(known, -torch.inf).amax(1)
-    has_spread = (count[:, 0] > 1) & (highest > lowest)
+    has_spread = (count[:, 0] > 1) & ~(highest <= lowest)  # NaN among the scores is a spread, not an advantage of 0
     difference = (grouped - mean).where(known, 0.0)
     deviation = (difference**2).sum(1).div((count[:, 0] - 1).clamp(min=1)).sqrt() * has_spread
     if baseline == "loo":
@@ -57,49 +57,42 @@ def compare(scores: Tensor, size: int, *, baseline: str, scale: str) -> Groups:
     return Groups(torch.where(has_spread[:, None], difference, 0.0).flatten(), has_spread, deviation)
 
 
-def compare_each(columns: Tensor, weights: Tensor, added: Tensor, size: int, *, baseline: str) -> Groups:
+def compare_each(columns: Scores, weights: Tensor, added: Tensor, size: int, *, baseline: str) -> Groups:
     """Return the weighted sum of the advantages of each reward function, divided by its deviation over all responses.
 
     Before the division, each response receives what is added to its score less the baseline of its group, so that a
     penalty has the unit of the deviation of a reward function.
 
     Args:
-        columns: float64[P * G, K], the scores of K functions; NaN where one does not apply.
+        columns: the scores of P * G responses by K functions.
         weights: float64[K].
-        added: float64[P * G], such as penalties; NaN for a response without a score.
+        added: float64[P * G], such as penalties; of a response without a score, nothing is added.
         size: G.
         baseline: "mean" or "loo".
 
     Source: GDPO, arXiv:2601.05242.
     """
-    parts = [compare(column, size, baseline=baseline, scale="group") for column in columns.unbind(1)]
-    penalties = compare(added, size, baseline=baseline, scale="none")
+    scored = columns.known.any(1)
+    parts = [compare(columns.column(k), size, baseline=baseline, scale="group") for k in range(len(weights))]
+    penalties = compare(Scores.of(added, scored), size, baseline=baseline, scale="none")
     total = torch.stack([part.advantages for part in parts], 1) @ weights + penalties.advantages
     has_spread = torch.stack([part.has_spread for part in (*parts, penalties)]).any(0)
-    scored = ~columns.isnan().all(1)
     total = torch.where(scored, total / (_deviation(total[scored]) + EPSILON), 0.0)
     return Groups(total, has_spread, torch.stack([part.deviation for part in parts]).mean(0))
 
 
-def weighted_sum(columns: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sum over functions that apply, NaN where none does: float64[B, K] -> float64[B]."""
-    total = (columns.nan_to_num(0.0) * weights).sum(1)
-    return torch.where(columns.isnan().all(1), torch.nan, total)
-
-
-def level(numbers: Tensor, size: int, *, tolerance: Tensor) -> Tensor:
-    """Return the numbers of each group, all of them its lowest where they differ by rounding only: float64[P * G].
+def level(scores: Scores, size: int, *, tolerance: Tensor) -> Scores:
+    """Return the scores of each group, all of them its lowest where they differ by rounding only.
 
     Args:
-        numbers: float64[P * G]; NaN where there is none.
+        scores: of P * G responses.
         size: G.
         tolerance: float64[P], largest difference that counts as rounding.
     """
-    grouped = numbers.view(len(numbers) // size, size)
-    known = ~grouped.isnan()
+    grouped, known = scores.values.view(-1, size), scores.known.view(-1, size)
     lowest = grouped.where(known, torch.inf).amin(1)
     is_level = grouped.where(known, -torch.inf).amax(1) - lowest <= tolerance
-    return torch.where(is_level[:, None] & known, lowest[:, None], grouped).flatten()
+    return Scores.of(torch.where(is_level[:, None], lowest[:, None], grouped).flatten(), scores.known)
 
 
 def overlong(lengths: Tensor, *, longest: int, buffer: float, penalty: float) -> Tensor:

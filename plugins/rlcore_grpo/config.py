@@ -101,7 +101,7 @@ class GRPOConfig(BatchOptions):
     norm: Literal["token", "sequence", "constant"] = option(
         _of_preset("norm", "token"),
         "mean of the loss: over all tokens; over responses, of the mean over their tokens; or the sum over tokens "
-        "divided by responses times gen.max_new_tokens",
+        "divided by all responses, masked ones too, times gen.max_new_tokens",
         source=DR_GRPO,
     )
     clip_low: float = option(

@@ -67,8 +67,9 @@ def sapo_loss(ratio: Tensor, advantages: Tensor, *, positive: float = 1.0, negat
 def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tensor, float]:
     """Return what a token's loss is multiplied by, and what the sum of a whole optimizer step is divided by.
 
-    token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. constant: sum / (B max_new_tokens). N tokens and B responses
-    count, over all micro-batches and ranks.
+    token: sum / N. sequence: sum_i (1 / n_i) sum_t / B. constant: sum / (R max_new_tokens). N tokens and B responses
+    count, over all micro-batches and ranks; R is the number of all responses, those without a token that counts
+    included.
 
     Args:
         mask: bool[B, T], tokens that count, of the whole optimizer step.
@@ -83,7 +84,9 @@ def token_weights(mask: Tensor, *, norm: str, max_new_tokens: int) -> tuple[Tens
     if norm == "token":
         return ones, float(lengths.sum())
     count = float((lengths > 0).sum())
-    return (ones / lengths.clamp(min=1), count) if norm == "sequence" else (ones, count * max_new_tokens)
+    if norm == "sequence":
+        return ones / lengths.clamp(min=1), count
+    return ones, float(len(mask) * max_new_tokens) if count else 0.0
 
 
 def correction(

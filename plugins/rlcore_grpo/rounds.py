@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,14 +9,15 @@ import attrs
 import torch
 
 from rlcore import ops
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, Diverged
 from rlcore.protocols import Policy
 from rlcore.training import Order, Run, Scored, gather_round, put_through, rollout_health
 from rlcore.types import Metrics, Prompt, Trajectories, grouped
-from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong, weighted_sum
+from rlcore_grpo.advantages import Groups, compare, compare_each, level, overlong
 from rlcore_grpo.config import GRPOConfig, doubted, is_rescored
 from rlcore_grpo.constraints import check_sampling
 from rlcore_grpo.loss import correction
+from rlcore_grpo.scores import Scores, add_scores, split_scores, weighted_sum
 
 ROUNDING, LOW_PRECISION_ROUNDING = 1e-5, 1e-2
 """Mean difference of two responses' KL, in nats per token, up to which rounding explains it."""
@@ -29,13 +29,13 @@ class _Sampled:
 
     Attributes:
         batch: their responses, the same on every rank.
-        table: float64[B, K], the score of each by each reward function.
+        table: the scores of each by K reward functions.
         groups: their comparison without the KL, by which groups without spread are found.
         own: the rows that this rank sampled.
     """
 
     batch: Trajectories
-    table: torch.Tensor
+    table: Scores
     groups: Groups
     own: Sequence[int]
 
@@ -106,14 +106,36 @@ class Rounds:
             for part in parts
         ]
         batch = Trajectories.concat([part.batch.rows(rows) for part, rows in zip(parts, learning, strict=True)])
-        table = torch.cat([part.table[rows] for part, rows in zip(parts, learning, strict=True)])
+        tables = [part.table.rows(rows) for part, rows in zip(parts, learning, strict=True)]
+        table = Scores(torch.cat([each.values for each in tables]), torch.cat([each.known for each in tables]))
         advantages = self._compared(batch, table, kl=True).advantages
+        self._check(batch, table, advantages)
         shares = advantages.split([len(rows) for rows in learning])
         for back, part, rows, share in zip(range(len(parts), 0, -1), parts, learning, shares, strict=True):
             whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, share)
             self.run.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
         counts = batch["has_score"] & (batch.ended | (not config.mask_truncated))
         return batch.with_columns(advantages=advantages.to(batch.tokens.device, torch.float32), counts=counts)
+
+    def _check(self, batch: Trajectories, table: Scores, advantages: torch.Tensor) -> None:
+        """Check that every advantage is a number, before anything is learned from it; every rank checks all of them.
+
+        Raises:
+            Diverged: an advantage is not finite.
+        """
+        broken = (~advantages.float().isfinite()).nonzero()[:, 0].tolist()
+        if not broken:
+            return
+        kl = batch["kl"].cpu() if "kl" in batch else torch.zeros(len(batch))
+        # The response whose own numbers are at fault, and not one that is compared with it.
+        row = next((i for i in broken if not bool(kl[i].isfinite() & table.values[i].isfinite().all())), broken[0])
+        scores = table.values[row][table.known[row]].tolist()
+        raise Diverged(
+            f"step {self.run.step + 1}: the advantage of response {row} of the round is {float(advantages[row])}, with "
+            f"the scores {scores} and a KL of {float(kl[row]):g} nats to the reference: a number is not finite or too "
+            "large, and nothing is learned from this round; resume from an earlier checkpoint with a lower "
+            "trainer.optimizer.lr, or scale the rewards down"
+        )
 
     def _sample(self, num_prompts: int) -> tuple[_Sampled, Metrics]:
         """Sample and score so many groups, all of which are returned."""
@@ -122,10 +144,13 @@ class Rounds:
         own = run.ranks.share(num_prompts * size, group=size)
         begun = time.perf_counter()
         batch, scored = self._rollout([run.prompts[indices[row // size]] for row in own])
-        batch, metrics = gather_round(run, _with_scores(batch, scored), scored, group=size)
-        batch, table = _split_scores(batch, scored)
+        batch, metrics = gather_round(run, add_scores(batch, scored), scored, group=size)
+        batch, table = split_scores(batch, scored)
         sample_s = scored.times["time/sample_s"]
         metrics |= {"time/sample_s": sample_s, "time/score_s": time.perf_counter() - begun - sample_s}
+        known = next((name for name in ("sampler_logprobs", "old_logprobs") if name in batch), None)
+        if known is not None and bool(batch.action_mask.any()):
+            metrics["policy/entropy"] = -float(batch[known][batch.action_mask].double().mean())
         if "kl" in batch:
             metrics["kl/mean"] = float(batch["kl"].mean())
             rollout_health(run, batch.with_only("old_logprobs", "ref_logprobs").rename(old_logprobs="logprobs"))
@@ -145,25 +170,23 @@ class Rounds:
         self._nothing = batch.rows(torch.zeros(0, dtype=torch.long)), nothing
         return batch, scored
 
-    def _compared(self, batch: Trajectories, table: torch.Tensor, *, kl: bool) -> Groups:
+    def _compared(self, batch: Trajectories, table: Scores, *, kl: bool) -> Groups:
         """Compare the responses of each group, with or without a KL that is part of their scores."""
         config, size, rewards = self.config, self.config.num_generations, self.run.reward_fn
         weights = torch.tensor([each.weight for each in rewards.functions] if rewards else [], dtype=torch.float64)
-        added = torch.zeros(len(table), dtype=torch.float64)
+        added, scored = torch.zeros(len(batch), dtype=torch.float64), table.known.any(1)
         if config.overlong_buffer:
             added += overlong(
                 batch.num_actions.cpu(), longest=self.run.config.gen.max_new_tokens, buffer=config.overlong_buffer,
                 penalty=config.overlong_penalty,
             )  # fmt: skip
-        unscored = table.isnan().all(1)
         if kl and config.kl_coef and config.kl_in == "reward":
-            added -= config.kl_coef * self._kl(batch, unscored)
-        added = added.masked_fill(unscored, math.nan)
+            added -= config.kl_coef * self._kl(batch, scored)
         if config.combine == "normalize_then_sum":
             return compare_each(table, weights, added, size, baseline=config.baseline)
-        return compare(weighted_sum(table, weights) + added, size, baseline=config.baseline, scale=config.scale)
+        return compare(weighted_sum(table, weights).plus(added), size, baseline=config.baseline, scale=config.scale)
 
-    def _kl(self, batch: Trajectories, unscored: torch.Tensor) -> torch.Tensor:
+    def _kl(self, batch: Trajectories, scored: torch.Tensor) -> torch.Tensor:
         """Return the KL of each response, the same in a group if it differs there by rounding only: float64[B].
 
         Otherwise rounding would give advantages to responses with equal rewards, and a scale would enlarge them.
@@ -171,8 +194,8 @@ class Rounds:
         size = self.config.num_generations
         longest = batch.num_actions.cpu().view(len(batch) // size, size).amax(1)
         rounding = ROUNDING if self.run.is_full_precision else LOW_PRECISION_ROUNDING
-        kl = batch["kl"].cpu().double().masked_fill(unscored, math.nan)
-        return level(kl, size, tolerance=rounding * longest.double())
+        kl = Scores.of(batch["kl"].cpu(), scored)
+        return level(kl, size, tolerance=rounding * longest.double()).values
 
     @torch.no_grad()
     def _scored(self, batch: Trajectories) -> Trajectories:
@@ -219,25 +242,3 @@ class Rounds:
         kl = ops.kl_estimate(part["old_logprobs"], reference, estimator=estimator)
         kl = kl.masked_fill(~part.action_mask, 0.0).sum(1)
         return part.with_columns(ref_logprobs=reference, kl=kl)
-
-
-def _with_scores(batch: Trajectories, scored: Scored) -> Trajectories:
-    """Add the score of each response by each reward function as a column, NaN for none: float64[B]."""
-    columns = {
-        _column(name): torch.tensor(
-            [math.nan if x is None else x for x in scores], dtype=torch.float64, device=batch.tokens.device
-        )
-        for name, scores in scored.by_name.items()
-    }
-    return batch.with_columns(**columns)
-
-
-def _split_scores(batch: Trajectories, scored: Scored) -> tuple[Trajectories, torch.Tensor]:
-    """Return a batch without the columns of `_with_scores`, and these: float64[B, K]."""
-    names = [_column(name) for name in scored.by_name]
-    table = torch.stack([batch[name].cpu() for name in names], 1)
-    return batch.with_only(*(name for name in batch.columns if name not in names)), table
-
-
-def _column(reward: str) -> str:
-    return f"reward/{reward}"

@@ -20,6 +20,9 @@ from rlcore_grpo.loss import cispo_loss, clipped_loss, off_policy, ratios, sapo_
 from rlcore_grpo.reference_sync import ReferenceSync
 from rlcore_grpo.rounds import Rounds
 
+LEFT_OUT_IS_ZERO = ("loss/policy", "policy/clip_low_fraction", "policy/clip_high_fraction")
+"""Metrics that are exactly 0 at the tokens of a group without advantages, which is left out of the forward pass."""
+
 
 class GRPOTrainer:
     """Group-relative policy optimisation (`rlcore.protocols.Trainer`); equations in the package's docstring."""
@@ -71,16 +74,17 @@ class GRPOTrainer:
     def update(self, batch: Trajectories) -> Metrics:
         """Learn from a round: `iterations` passes over it, each in `minibatches` optimizer steps."""
         config, begun, meter, gaps = self.config, time.perf_counter(), Meter(self.run.ranks), Meter(self.run.ranks)
-        skipped, size = self.updater.num_skipped, config.num_generations
+        skipped, size, tokens = self.updater.num_skipped, config.num_generations, torch.zeros(2, dtype=torch.long)
         batch = attrs.evolve(batch, action_mask=batch.action_mask & batch["counts"][:, None])
         per_step = -(-len(batch) // size // config.minibatches) * size
         for iteration in range(config.iterations if len(batch) else 0):
             seed = (self.run.config.run.seed * 1_000_003 + self.num_rounds) * 101 + iteration
             for minibatch in minibatches(batch, per_step, seed=seed, group=size):
-                self._learn(minibatch, meter, gaps if gaps.is_empty else None)
+                tokens += self._learn(minibatch, meter, gaps if gaps.is_empty else None)
         return (
             self._gap(gaps)
-            | meter.means()
+            | _over_all(meter.means(), *tokens.tolist())
+            | _of_weights(batch)
             | {
                 "policy/skipped": float(self.updater.num_skipped - skipped),
                 "lr": self.updater.lr,
@@ -95,8 +99,11 @@ class GRPOTrainer:
             check_logprob_gap(self.run, metrics["is/logprob_gap"])
         return metrics
 
-    def _learn(self, minibatch: Trajectories, meter: Meter, gaps: Meter | None) -> None:
+    def _learn(self, minibatch: Trajectories, meter: Meter, gaps: Meter | None) -> Tensor:
         """Make one optimizer step, or none if no response teaches anything.
+
+        Returns:
+            long[2], the number of tokens that are trained on, and of all that count.
 
         Args:
             minibatch: whole groups.
@@ -110,12 +117,13 @@ class GRPOTrainer:
         if config.top_entropy < 1 and divisor:
             minibatch = minibatch.with_columns(learns=uncertain(minibatch["entropy"], mask, share=config.top_entropy))
         minibatch = self._with_gradient(minibatch)
-        if not bool(minibatch.action_mask.any()):
+        tokens = torch.stack([minibatch.action_mask.sum(), mask.sum()]).cpu()
+        if not tokens[0]:
             self.updater.skip()
             self.run.warn_once(
                 "grpo", "an optimizer step is left out: no response has an advantage and a token that counts"
             )
-            return
+            return tokens
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
             losses, metrics = self.loss(part)
@@ -132,6 +140,7 @@ class GRPOTrainer:
         before = self.updater.num_updates
         self.updater.step(meter)
         self.reference_sync.after(self.updater.num_updates, before=before)
+        return tokens
 
     def _with_gradient(self, minibatch: Trajectories) -> Trajectories:
         """Leave out groups whose advantages are all 0, unless the KL or entropy term has a gradient there.
@@ -169,10 +178,9 @@ class GRPOTrainer:
             loss, metrics["loss/kl"] = loss + config.kl_coef * kl, kl
         if config.entropy_coef:
             entropy = outputs.need("entropy")
-            loss, metrics["policy/entropy"] = loss - config.entropy_coef * entropy, entropy
-        if "is_weights" in part:
-            weights = part["is_weights"]
-            metrics |= {"is/weight_mean": weights, "is/masked_fraction": (weights == 0).float()}
+            loss, metrics["loss/entropy"] = loss - config.entropy_coef * entropy, entropy
+        if not {"sampler_logprobs", "old_logprobs"} & set(part.columns):
+            metrics["policy/entropy_trained"] = -logprobs
         return loss * part["weights"], metrics
 
     def _surrogate(self, ratio: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
@@ -193,11 +201,10 @@ class GRPOTrainer:
     def _metrics(self, ratio: Tensor, logprobs: Tensor, old: Tensor, advantages: Tensor) -> dict[str, Tensor]:
         config = self.config
         return {
-            "policy/approx_kl": ops.kl_estimate(old, logprobs, estimator="k3"),
-            "policy/ratio_mean": ratio,
+            "policy/approx_kl_trained": ops.kl_estimate(old, logprobs, estimator="k3"),
+            "policy/ratio_mean_trained": ratio,
             "policy/clip_low_fraction": ((ratio < 1 - config.clip_low) & (advantages < 0)).float(),
             "policy/clip_high_fraction": ((ratio > 1 + config.clip_high) & (advantages > 0)).float(),
-            **({} if config.entropy_coef else {"policy/entropy": -logprobs}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,3 +222,30 @@ class GRPOTrainer:
         self.rounds.order.load_state_dict(state["order"])
         self.num_rounds = state["num_rounds"]
         self.reference_sync.load_state_dict(state["reference"])
+
+
+def _over_all(means: Metrics, num_trained: int, num_counted: int) -> Metrics:
+    """Return the metrics of an update, of which those of `LEFT_OUT_IS_ZERO` become means over all tokens that count.
+
+    Args:
+        means: means over the tokens that were trained on.
+        num_trained: so many tokens were trained on in the optimizer steps of a round.
+        num_counted: so many tokens count in the losses of these steps.
+    """
+    trained = num_trained / num_counted if num_counted else 0.0
+    return {
+        "tokens/trained_fraction": trained,
+        **means,
+        **{name: means.get(name, 0.0) * trained for name in LEFT_OUT_IS_ZERO},
+    }
+
+
+def _of_weights(batch: Trajectories) -> Metrics:
+    """Return the metrics of the weights of `is_correction`, over all tokens that count."""
+    if "is_weights" not in batch:
+        return {}
+    weights, mask = batch["is_weights"], batch.action_mask
+    return {
+        "is/weight_mean": float(ops.masked_mean(weights.double(), mask)),
+        "is/masked_fraction": float(ops.masked_mean((weights == 0).double(), mask)),
+    }

@@ -71,11 +71,12 @@ def kl_growth(metrics: Metrics) -> Verdict | None:
 
 def ratio(metrics: Metrics) -> Verdict | None:
     """Judge whether the mean probability ratio of new to old policy is further than 0.1 from 1."""
-    series = _enough(metrics, "policy/ratio_mean", 1)
+    name = "policy/ratio_mean" if "policy/ratio_mean" in metrics else "policy/ratio_mean_trained"
+    series = _enough(metrics, name, 1)
     if series is None:
         return None
     late = _median(series.late)
-    evidence = f"the median of policy/ratio_mean is {late:.4g} in the last fifth of the steps"
+    evidence = f"the median of {name} is {late:.4g} in the last fifth of the steps"
     if abs(late - 1) <= 0.1:
         return Verdict("Ratio near 1", "good", evidence)
     return Verdict(

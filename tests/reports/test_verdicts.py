@@ -46,6 +46,7 @@ CASES: list[tuple[Callable[..., Verdict | None], dict[str, Sequence[float]], str
     (kl_growth, {"kl/mean": ramp(2, 10.1)}, "bad"),
     (ratio, {"policy/ratio_mean": [1.09]}, "good"),
     (ratio, {"policy/ratio_mean": [0.89]}, "bad"),
+    (ratio, {"policy/ratio_mean_trained": [0.89]}, "bad"),
     (ratio, {"policy/ratio_mean": [1.11]}, "bad"),
     (zero_spread, {"group/zero_spread_fraction": ramp(1, 0.5)}, "good"),
     (zero_spread, {"group/zero_spread_fraction": ramp(0, 0.51)}, "warning"),

@@ -102,7 +102,7 @@ def test_metrics_are_finite_where_whole_groups_are_masked(tmp_path: Path) -> Non
 
     trainer = make(tmp_path, reward_fn=truncated_groups, kl_coef=0.1, mask_truncated=True, entropy_coef=0.01)
     for _, metrics in zip(range(2), trainer.steps(), strict=False):
-        assert {"kl/mean", "loss/kl", "policy/approx_kl", "policy/clip_low_fraction"} <= {*metrics}
+        assert {"kl/mean", "loss/kl", "policy/approx_kl_trained", "policy/clip_low_fraction"} <= {*metrics}
         assert all(math.isfinite(value) for value in metrics.values())
 
 
@@ -247,7 +247,7 @@ def test_old_log_probs_are_those_before_the_first_step(tmp_path: Path) -> None:
 
     def watched(part: Any) -> Any:
         losses, metrics = compute(part)
-        ratios.append(float((metrics["policy/ratio_mean"].detach() - 1).abs()[part.action_mask].max()))
+        ratios.append(float((metrics["policy/ratio_mean_trained"].detach() - 1).abs()[part.action_mask].max()))
         return losses, metrics
 
     trainer.loss = watched
