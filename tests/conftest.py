@@ -150,7 +150,7 @@ def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
         return subprocess.run(
             [sys.executable, *arguments], env={**kept, "PYTHONPATH": str(HERE.parent), **environment},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
 
     return run

@@ -46,7 +46,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RLCORE_", "PYTHON", "PIP_", "WANDB_"))}
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False,
-        timeout=300,
+        timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from warm_python import WarmPython
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 
 
 def inherited() -> dict[str, str]:

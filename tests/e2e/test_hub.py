@@ -54,7 +54,7 @@ def python(folder: Path, hub: str, *words: str, token: str = TOKEN) -> subproces
     known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     online = {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": token}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=200,
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=600,
         env={**known, **online, "HF_ENDPOINT": hub, "HF_HOME": str(folder / "hf")},
     )  # fmt: skip
 

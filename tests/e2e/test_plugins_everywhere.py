@@ -35,7 +35,7 @@ def reward(outputs):
         queue = context.Queue()
         worker = context.Process(target=tell, args=(queue,))
         worker.start()
-        seen[method] = queue.get(timeout=60)
+        seen[method] = queue.get(timeout=600)
         worker.join()
     Path(sys.argv[1], f"seen-{os.environ['RANK']}.json").write_text(json.dumps(seen))
     return [float(len(output)) for output in outputs]

@@ -17,7 +17,7 @@ trainer: {name: ppo, rollouts: 4, batch_size: 4, epochs: 1}
 model: {path: base}
 data: {prompts: [a, bc], reward_fn: "judges:hang"}
 gen: {max_new_tokens: 4}
-run: {root: runs, name: r, steps: 3, reward_timeout_s: 0.5}
+run: {root: runs, name: r, steps: 3, reward_timeout_s: 2}
 loggers: []
 """
 JUDGES = """
@@ -26,15 +26,15 @@ from concurrent.futures import ThreadPoolExecutor
 pool = ThreadPoolExecutor(1)
 
 def quick(outputs): return [0.0] * len(outputs)
-def hang(outputs): time.sleep(600)
-def hang_in_a_pool(outputs): return pool.submit(time.sleep, 600).result()
+def hang(outputs): time.sleep(6000)
+def hang_in_a_pool(outputs): return pool.submit(time.sleep, 6000).result()
 def stopped(outputs):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.3)
     return [0.0] * len(outputs)
 def stopped_and_hanging(outputs):
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(600)
+    time.sleep(6000)
 """
 
 
@@ -46,7 +46,7 @@ def train(tmp_path: Path, warm_python: WarmPython) -> Train:
 
     def start(function: str, *overrides: str) -> subprocess.CompletedProcess[str]:
         words = ["-m", "rlcore", "train", "run.yaml", f"data.reward_fn=judges:{function}", *overrides]
-        return warm_python.run(words, cwd=tmp_path, environment=inherited(), timeout_s=60)
+        return warm_python.run(words, cwd=tmp_path, environment=inherited(), timeout_s=600)
 
     return start
 
@@ -62,7 +62,7 @@ def test_a_reward_that_never_returns_ends_the_process_with_its_name_and_the_batc
 
 
 def test_a_stop_while_a_reward_runs_finishes_the_step_and_saves(train: Train, tmp_path: Path) -> None:
-    done = train("stopped", "run.reward_timeout_s=30")
+    done = train("stopped", "run.reward_timeout_s=600")
     assert done.returncode == 0, done.stderr
     assert "SIGTERM: finishing step 1, then saving" in done.stderr
     assert (tmp_path / "runs/r/checkpoints/00000001/manifest.json").exists()

@@ -175,7 +175,7 @@ def test_three_ranks_with_fewer_rows_than_ranks_meet_in_every_exchange(
     names = "few_ppo,few_grpo,few_dpo,few_reward"
     train_on(1, names, "one", steps=2)
     for run in ("none", "fsdp"):
-        train_on(3, names, run, steps=2, shard=run, timeout_s=60)
+        train_on(3, names, run, steps=2, shard=run)
         check_same(tmp_path, names, "one", run)
 
 

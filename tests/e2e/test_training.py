@@ -20,6 +20,7 @@ from rlcore import errors
 from rlcore.config import load_yaml
 from rlcore.errors import InputsError
 from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore.training.run import Run
 
 GEN = {"max_new_tokens": 4}
 
@@ -59,12 +60,13 @@ def test_a_run_ends_with_its_budget(tmp_path: Path, budget: dict, steps: int) ->
     assert train("sft_config", tmp_path, "run", {"run": budget, "eval": {"every": 0}}).run.step == steps
 
 
-def test_a_run_ends_with_its_time(tmp_path: Path) -> None:
-    done = train(
-        "sft_config", tmp_path, "run", {"run": {"time_s": 0.3}, "eval": {"every": 0}, "checkpoint": {"every": 0}}
-    )
-    assert done.run.step > 1
-    assert done.run.elapsed_s < 10
+@pytest.mark.parametrize(("budget_s", "steps"), [(30.0, 3), (30.1, 4), (5.0, 1)])
+def test_a_run_ends_with_the_first_step_after_which_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, steps: int
+) -> None:
+    monkeypatch.setattr(Run, "elapsed_s", property(lambda run: 10.0 * run.step))
+    changes = {"run": {"time_s": budget_s}, "eval": {"every": 0}, "checkpoint": {"every": 0}}
+    assert train("sft_config", tmp_path, "run", changes).run.step == steps
 
 
 def test_a_configuration_file_trains_and_can_be_given_again(base: str, tmp_path: Path) -> None:

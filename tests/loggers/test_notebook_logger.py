@@ -100,7 +100,7 @@ def test_a_script_that_imports_ipython_is_no_notebook(tmp_path: Path) -> None:
 def test_a_run_in_a_notebook_has_one_output_and_a_plot(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in (TRAINING, "print(result.metrics['loss/total'] > 0)")]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [each for each in notebook.cells[0].outputs if each.output_type == "display_data"]
     assert {each.output_type for each in notebook.cells[0].outputs} <= {"display_data", "stream"}
     table, plot = shown

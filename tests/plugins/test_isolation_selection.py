@@ -74,7 +74,7 @@ def test_forked_and_spawned_workers_of_a_run_see_what_it_sees(site: Site) -> Non
         + "            for method in ('fork', 'spawn'):\n"
         + "                context = mp.get_context(method); queue = context.Queue()\n"
         + "                worker = context.Process(target=tell, args=(queue,)); worker.start()\n"
-        + "                print(queue.get(timeout=30) == seen(), len(seen())); worker.join()\n"
+        + "                print(queue.get(timeout=600) == seen(), len(seen())); worker.join()\n"
     )
     done = site.python("work.py")
     assert done.stdout.splitlines() == [f"True {count}" for count in (2, 2, 1, 1, 0, 0)], done.stderr

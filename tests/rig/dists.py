@@ -62,7 +62,7 @@ class Site:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
 
     def plugins(self, **options: Any) -> dict[str, dict[str, Any]]:

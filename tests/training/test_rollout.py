@@ -15,10 +15,13 @@ from rlcore.errors import DataError, RewardError
 from rlcore.rewards.combine import Rewards
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.testing.small import make_tokenizer
+from rlcore.training import rollout
 from rlcore.training.rollout import collect
 from rlcore.types import Prompt, Trajectories
 
 TEXTS = ["a", "bb", "ccc", "dd", "eeeee", "f", "gg", "hhh", "i", "jj"]
+HANG_S = 300.0
+"""How long a test that hangs waits."""
 PARTS = [[0, 5, 8], [1, 3, 6], [9, 2, 7], [4]]
 """Sub-batches in the order they finish, as with a sampler that sorts prompts."""
 
@@ -128,12 +131,12 @@ def test_a_function_works_while_the_next_sub_batch_is_sampled() -> None:
     def wait_for_the_second(outputs: list[str]) -> list[float]:
         if len(outputs[0]) == 1:
             asked.set()
-            assert answered.wait(10)
+            assert answered.wait(HANG_S)
         return [0.0] * len(outputs)
 
     def before(number: int) -> None:
         if number == 1:
-            assert asked.wait(10)
+            assert asked.wait(HANG_S)
             answered.set()
 
     run(wait_for_the_second, overlap=True, sampled=Sampled(before=before))
@@ -181,8 +184,28 @@ def raises_at_g(outputs: list[str]) -> list[float]:
         (lambda outputs, lable: outputs, r"has an unknown parameter 'lable'; did you mean 'label'"),
     ],
 )
-def test_an_error_names_function_and_sample_and_ends_sampling(reward_fn: Any, said: str) -> None:
-    sampled = Sampled(before=lambda number: time.sleep(0.3 if number == 3 else 0))  # time for the thread to reach this
+def test_an_error_names_function_and_sample_and_ends_sampling(
+    reward_fn: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, calls = Rewards.begin, dict[int, Any]()
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        number, call = len(calls), None
+        try:
+            call = begin(*arguments, **options)
+        finally:
+            calls[number] = call
+        return call
+
+    def before(number: int) -> None:
+        """Report the last sub-batch when the thread is done with the earlier ones."""
+        end = time.monotonic() + HANG_S
+        while number == 3 and not (len(calls) == 3 and all(call is None or call.is_done for call in calls.values())):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Rewards, "begin", note)
+    sampled = Sampled(before=before)
     with pytest.raises(RewardError, match=said):
         run(reward_fn, overlap=True, sampled=sampled)
     assert sampled.told < len(PARTS)
@@ -193,20 +216,29 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "rlcore-overlap"]
 
 
-def test_what_sampling_raises_ends_the_thread_and_asks_about_no_more() -> None:
+def test_what_sampling_raises_ends_the_thread_and_asks_about_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    gate = threading.Event()
+    asked, gate = threading.Event(), threading.Event()
 
     def note(prompts: list[str]) -> list[float]:
         seen.append(prompts)
-        assert gate.wait(10)
+        asked.set()
+        assert gate.wait(HANG_S)
         return [0.0] * len(prompts)
 
     def before(number: int) -> None:
         if number == 3:
-            threading.Timer(0.2, gate.set).start()
+            assert asked.wait(HANG_S)
             raise MemoryError("no more")
 
+    def leave_late(overlapped: rollout._Overlap, *error: Any) -> None:
+        """Let the function return when the thread is waited for, which is after its other calls are cancelled."""
+        monkeypatch.setattr(overlapped._thread, "join", lambda patience: (gate.set(), join(patience)))
+        join = type(overlapped._thread).join.__get__(overlapped._thread)
+        leave(overlapped, *error)
+
+    leave = rollout._Overlap.__exit__
+    monkeypatch.setattr(rollout._Overlap, "__exit__", leave_late)
     with pytest.raises(MemoryError, match="no more"):
         run(note, overlap=True, sampled=Sampled(before=before))
     assert seen == [[TEXTS[row] for row in PARTS[0]]]
@@ -218,7 +250,7 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
 
     def blocked(outputs: list[str]) -> list[float]:
         begun.set()
-        release.wait(10)
+        release.wait(HANG_S)
         return [0.0] * len(outputs)
 
     async def endless(outputs: list[str]) -> list[float]:
@@ -232,7 +264,7 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
 
     def before(number: int) -> None:
         if number == 3:
-            assert begun.wait(10)
+            assert begun.wait(HANG_S)
             raise KeyboardInterrupt
 
     try:
@@ -244,10 +276,10 @@ def test_an_interrupt_waits_for_no_function_and_no_coroutine() -> None:
     begun.clear()
     with pytest.raises(KeyboardInterrupt):
         run(endless, overlap=True, sampled=Sampled(before=before))
-    assert cancelled.wait(10)
+    assert cancelled.wait(HANG_S)
     for thread in threading.enumerate():
         if thread.name == "rlcore-overlap":
-            thread.join(10)
+            thread.join(HANG_S)
     assert not threads()
 
 

@@ -58,13 +58,13 @@ def what_is_told(text: str) -> list[object]:
 
 def test_processes_that_run_together_are_told_apart(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "who.py").write_text("import os, sys\nprint(os.environ['WHO'])\nsys.exit(int(os.environ['WHO']))\n")
-    done = warm_python.run_together(["who.py"], cwd=tmp_path, environments=[{"WHO": "4"}, {"WHO": "5"}], timeout_s=60)
+    done = warm_python.run_together(["who.py"], cwd=tmp_path, environments=[{"WHO": "4"}, {"WHO": "5"}], timeout_s=600)
     assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]
 
 
 def test_strings_have_other_hashes_in_processes_that_run_together(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "order.py").write_text("print(hash('a word'))\n")
-    done = warm_python.run_together(["order.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=60)
+    done = warm_python.run_together(["order.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=600)
     assert done[0].stdout != done[1].stdout
 
 
@@ -83,7 +83,7 @@ def test_no_two_processes_draw_the_same(tmp_path: Path, warm_python: WarmPython)
     (tmp_path / "draw.py").write_text(
         "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1).item())\n"
     )
-    done = warm_python.run_together(["draw.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=60)
+    done = warm_python.run_together(["draw.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=600)
     first, second = (each.stdout.split() for each in done)
     assert len(first) == len(second) == 3
     assert not set(first) & set(second)

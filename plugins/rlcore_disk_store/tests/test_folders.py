@@ -72,7 +72,7 @@ elif sys.argv[2] == "kill":
 def run(path: str, how: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, path, how], env={**os.environ, **environment},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 

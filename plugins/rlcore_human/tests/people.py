@@ -36,7 +36,7 @@ class Person:
             f"{self.address}api/{action}", json.dumps({"who": self.who, "tab": self.tab, **given}).encode(),
             {"Authorization": f"Bearer {self.token}"},
         )  # fmt: skip
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=300) as reply:
             return json.load(reply)
 
     def refused(self, action: str, **given: Any) -> int:
@@ -54,14 +54,21 @@ class Person:
         name = judgement_id or f"{self.who} {item['key']}"
         return self.post("judge", id=name, key=item["key"], value=value, seconds=1.5)["kept"]
 
-    def judge_until(self, is_over: Callable[[], bool], value: Callable[[dict[str, Any]], Any]) -> list[str]:
-        """Judge whatever is open, and return the keys of the judgements that were kept."""
+    def judge_until(
+        self,
+        is_over: Callable[[], bool],
+        value: Callable[[dict[str, Any]], Any],
+        judged: threading.Event | None = None,
+    ) -> list[str]:
+        """Judge whatever is open, and return the keys of the judgements that were kept; set `judged` at the first."""
         kept = []
         while not is_over():
             try:
                 item = self.next()
                 if item is not None and self.judge(item, value(item)):
                     kept.append(item["key"])
+                    if judged is not None:
+                        judged.set()
                 elif item is None:
                     time.sleep(0.02)
             except (urllib.error.URLError, ConnectionError):
@@ -84,7 +91,7 @@ class Served:
         self.server.close()
 
 
-def follow_link(read: Callable[[], str], seconds: float = 60.0) -> str:
+def follow_link(read: Callable[[], str], seconds: float = 300.0) -> str:
     """Return the link that a run prints; `read` returns what it has printed so far."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

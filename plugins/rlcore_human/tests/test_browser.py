@@ -54,7 +54,7 @@ class Tab:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 15
+    until = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.02)

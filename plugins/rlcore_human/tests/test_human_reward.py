@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import threading
-import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,21 +25,36 @@ from rlcore_human.config import HumanConfig
 from rlcore_human.human_reward import HumanReward
 from rlcore_human.journal import read_judgements
 
+HANG_S = 300.0
+"""How long a test that hangs waits."""
 PROMPTS = ["ab", "cd", "ef", "gh"]
 
 
 class Crowd:
     """People who open the link of a run and answer until the run ends, or until they have made `most` judgements."""
 
-    def __init__(self, lines: list[str], *, most: int = 1000, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        lines: list[str],
+        *,
+        most: int = 1000,
+        then: Callable[[], None] = lambda: None,
+        judged: threading.Event | None = None,
+    ) -> None:
         self.asked: list[str] = []
+        self.judged = judged or threading.Event()
+        self.met = threading.Barrier(2)
         self.over, self._lock, self._left, self._then = threading.Event(), threading.Lock(), most, then
+        self._mine = threading.local()
         self.threads = [in_thread(lambda who=who: self._work(who, lines))[0] for who in ("ann", "bob")]
 
     def _work(self, who: str, lines: list[str]) -> None:
-        Person(follow_link(lambda: "\n".join(lines)), who).judge_until(self.over.is_set, self._value)
+        Person(follow_link(lambda: "\n".join(lines)), who).judge_until(self.over.is_set, self._value, self.judged)
 
     def _value(self, item: dict[str, Any]) -> Any:
+        if self._left > 2 and not self.over.is_set() and not hasattr(self._mine, "has_begun"):
+            self.met.wait(HANG_S)  # both have a question before one of them answers
+            self._mine.has_begun = True
         with self._lock:
             if not self._left:
                 self._then()
@@ -55,7 +70,7 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         self.over.set()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(HANG_S)
 
 
 @pytest.fixture
@@ -103,20 +118,18 @@ def test_a_run_learns_from_the_scores_of_two_people_and_asks_each_question_once(
 
 
 def test_people_judge_while_sampling_goes_on(tmp_path: Path, lines: list[str]) -> None:
-    model, path, decoded = make_gpt2(), tmp_path / "run" / "judgements.jsonl", []
+    model, judged, widths, waits = make_gpt2(), threading.Event(), [0], []
 
     def wait(_module: Any, arguments: Any) -> None:
         """Decode no token of the second batch before a completion of the first one is judged."""
-        if arguments[0].shape[1] == 1 and len(decoded) < 5:
-            until = time.monotonic() + 20
-            while len(decoded) == 4 and not path.exists() and time.monotonic() < until:
-                time.sleep(0.02)
-            decoded.append(path.exists())
+        widths.append(arguments[0].shape[1])
+        if widths[-1] == 1 < widths[-2]:  # the first token after the prompts of a batch
+            waits.append(judged.wait(HANG_S) if waits else judged.is_set())
 
     model.transformer.wte.register_forward_pre_hook(wait)
-    with Crowd(lines):
+    with Crowd(lines, judged=judged):
         train(tmp_path, model, steps=1)
-    assert decoded == [False] * 4 + [True]
+    assert waits == [False, True]
 
 
 def test_a_ranking_scores_the_completions_of_a_prompt_between_0_and_1(tmp_path: Path, lines: list[str]) -> None:
@@ -171,12 +184,13 @@ def test_a_signal_during_the_last_evaluation_loses_no_step(tmp_path: Path, lines
 def test_a_run_that_waits_prints_its_link_again(
     tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(human_reward, "REMIND_S", 0.25)
+    clock = itertools.count(step=20)  # seconds: each reading is that much later
+    monkeypatch.setattr(human_reward, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
     with pytest.raises(RewardError):
-        train(tmp_path, human={"timeout_s": 1})
+        train(tmp_path, human={"timeout_s": 1000})
     first, *reminders = lines
     link = first.removeprefix("people judge completions at ").strip()
-    assert 1 <= len(reminders) <= 4
+    assert 3 <= len(reminders) <= 1100 / 60
     assert set(reminders) == {f"4 questions wait for people at {link}\n"}
 
 

@@ -27,7 +27,7 @@ def test_nothing_is_shown_or_kept_without_the_token(tmp_path: Path) -> None:
                 ("renew", {}),
             ]
             assert [stranger.refused(action, **given) for action, given in actions] == [403] * 4
-        page = urllib.request.urlopen(served.server.address, timeout=5)
+        page = urllib.request.urlopen(served.server.address, timeout=300)
         assert TOKEN not in page.read().decode()
         assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     assert read_judgements(tmp_path) == []
@@ -50,7 +50,7 @@ def test_two_people_at_once_judge_everything_once(tmp_path: Path) -> None:
             for who in ("ann", "bob")
         ]
         for thread, _ in work:
-            thread.join(30)
+            thread.join(300)
     kept = [results[0] for _, results in work]
     assert sorted(kept[0] + kept[1]) == sorted(item.key for item in items)
     found = {each.item.outputs[0]: (each.value, each.who) for each in read_judgements(tmp_path)}

@@ -190,7 +190,7 @@ def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -
 
     def said(*words: str) -> str:
         return subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=300, cwd=folder,
+            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=600, cwd=folder,
             env=kept | {"OMP_NUM_THREADS": "1"} | environment,
         ).stdout  # fmt: skip
 

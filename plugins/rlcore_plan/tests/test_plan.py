@@ -102,7 +102,7 @@ def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
 
     def said(*words: str) -> str:
         return subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=200, env=environment
+            [sys.executable, *words], capture_output=True, text=True, check=True, timeout=600, env=environment
         ).stdout
 
     file = str(write(tmp_path, values))

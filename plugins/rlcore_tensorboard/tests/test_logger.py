@@ -157,7 +157,7 @@ logger.close(ValueError() if sys.argv[2] == "error" else None)
 
 def log_in_a_process(folder: Path, end: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), end], capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", SCRIPT, str(folder), end], capture_output=True, timeout=600, check=False
     )
     assert done.returncode == (-9 if end == "kill" else 0), done.stderr.decode()
 

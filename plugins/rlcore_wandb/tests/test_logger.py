@@ -58,7 +58,7 @@ def start(
     mark = f"rlcore-test-{folder}"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, given], env={**known, "HOME": str(folder), "LOGGER_TEST": mark, **environment},
-        capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL, cwd=folder,
+        capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL, cwd=folder,
     )  # fmt: skip
     assert not processes_with(mark)
     return done
@@ -187,7 +187,7 @@ run.dir.mkdir(exist_ok=True)
 OWN = """
 own = wandb.init(project="own", mode="offline", dir=sys.argv[1])
 out = sys.stdout
-logger = WandbLogger(WandbConfig(mode="offline", start_timeout_s=20), run)
+logger = WandbLogger(WandbConfig(mode="offline", start_timeout_s=300), run)
 logger.metrics(1, {"loss/nan": float("nan"), "loss/inf": float("-inf"), "big": 2.0**60 + 0.1})
 rows = [{"prompt": "a", "output": "x" * 50000, "reward": 1.5}, {"prompt": "b", "reward": None, "m": "t"}]
 logger.completions(1, rows)
@@ -225,7 +225,7 @@ for step in (0, 3):
 def log_in_a_process(folder: Path, script: str, **environment: str) -> None:
     known = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + script, str(folder)], capture_output=True, text=True, check=False, timeout=120,
+        [sys.executable, "-c", BEGIN + script, str(folder)], capture_output=True, text=True, check=False, timeout=600,
         env={**known, "HOME": str(folder), **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ SCRIPTS = {"pip": "pip._internal.cli.main:main", "pytest": "pytest:main", "rlcor
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """An environment in which nothing of ours is installed, and a model called gpt2 that needs no download."""
     shop = Workshop(tmp_path_factory.mktemp("workshop"))
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(shop.folder / "venv")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(shop.folder / "venv")], check=True, timeout=600)
     (site,) = (shop.folder / "venv" / "lib").glob("python*/site-packages")
     shared = sysconfig.get_path("purelib")
     (site / "shared.pth").write_text(f"import site; site.addsitedir({shared!r})\n")

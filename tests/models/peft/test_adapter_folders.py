@@ -124,7 +124,11 @@ def test_an_export_is_loaded_without_peft(base: str, tmp_path: Path) -> None:
         "print(float(model(input_ids=__import__('torch').tensor([[1, 2, 3]])).logits.double().sum()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "whole")], capture_output=True, text=True, check=True, timeout=90
+        [sys.executable, "-c", program, str(tmp_path / "whole")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
     )
     with torch.no_grad():
         expected = float(policy.model(input_ids=torch.tensor([[1, 2, 3]])).logits.double().sum())
