@@ -282,6 +282,10 @@ class DataConfig:
         "variables of the chat template, such as `tools` and `enable_thinking`; a row's columns `tools` and "
         "`chat_template_kwargs` take precedence",
     )
+    turns: Literal["joint", "each"] = option(
+        "joint", "samples of a conversation: `joint`, one with all of the assistant's turns, if the chat template "
+        "renders each of them as when the assistant is asked for it; `each`, one for every turn of the assistant",
+    )  # fmt: skip
     max_prompt_tokens: int = option(
         0,
         "longer prompts are truncated at `truncation_side`; 0: prompts that do not fit the model are an error",

@@ -19,9 +19,7 @@ from rlcore.data.tokens import (
     eos_id,
     missing_opening,
     opening_tokens,
-    rendered_opening,
     shorter,
-    special_ids,
 )
 from rlcore.data.truncation import truncated_prompt
 from rlcore.data.turns import tokenise_chats
@@ -115,7 +113,7 @@ def tokenise_answers(
     """
     check_forms(exchanges)
     is_chat = bool(exchanges) and exchanges[0].is_chat
-    opening = rendered_opening(tokenizer, data.add_bos) if is_chat else opening_tokens(tokenizer, data.add_bos)
+    opening = () if is_chat else opening_tokens(tokenizer, data.add_bos)
     parts = (_tokenise_chats if is_chat else _tokenise_texts)(exchanges, tokenizer, data)
     samples = []
     for each, (prompt, answers) in zip(exchanges, parts, strict=True):
@@ -179,17 +177,19 @@ def _tokenise_chats(
         for each in exchanges
         for answer in each.answers
     ]
-    rows = iter(tokenise_chats(tokenizer, chats))
-    eos, special = eos_id(tokenizer, data.append_eos), special_ids(tokenizer)
+    rows = iter(tokenise_chats(tokenizer, chats, data))
     for each in exchanges:
-        wholes, masks = zip(*(next(rows) for _ in each.answers), strict=True)
+        samples = [next(rows) for _ in each.answers]
+        if (most := max(map(len, samples))) > 1:
+            raise DataError(
+                f"{each.where}: an answer has {most} turns of the assistant, which data.turns=each would train on one "
+                "by one, but an answer has one verdict; give one row for each turn"
+            )
+        wholes, masks = zip(*(turns[0] for turns in samples), strict=True)
         shared = min(*(_first(mask) for mask in masks), *(count_common(wholes[0], whole) for whole in wholes))
-        answers = []
-        for whole, mask in zip(wholes, masks, strict=True):
-            answer, count = whole[shared:], len(mask) - _first(mask[::-1]) - shared
-            if eos is not None and count == len(answer) and answer[-1] not in special:
-                answer, count = [*answer, eos], count + 1
-            answers.append((answer, count))
+        answers = [
+            (whole[shared:], len(mask) - _first(mask[::-1]) - shared) for whole, mask in zip(wholes, masks, strict=True)
+        ]
         yield wholes[0][:shared], answers
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
 Conversation = Sequence[Mapping[str, Any]]
 SYSTEM_ROLES = ("system", "developer")
+ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool", "function", "ipython")
+SPEAKERS: Mapping[str, str] = MappingProxyType(
+    {
+        "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+        "bot": "assistant", "model": "assistant", "function_call": "assistant", "system": "system", "tool": "tool",
+        "observation": "tool", "function_response": "tool",
+    }
+)  # fmt: skip
+"""Roles of the speakers in conversations of ShareGPT."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -86,6 +97,25 @@ def refuse_empty_message(message: Mapping[str, Any], where: str) -> None:
         )
 
 
+def check_roles(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> None:
+    """Check that no message has a misspelt role, or another name of the assistant: templates render any of them.
+
+    Raises:
+        DataError: a role is like a known one, and the chat template does not name it.
+    """
+    for i, message in enumerate(chat.messages):
+        role = str(message["role"])
+        if role in ROLES:
+            continue
+        near = SPEAKERS.get(role) or next(iter(difflib.get_close_matches(role.lower(), ROLES, 1, cutoff=0.75)), None)
+        is_named = re.search(rf"""["']{re.escape(role)}["']""", template_of(tokenizer, chat.where))
+        if near == "assistant" or (near and not is_named):
+            raise DataError(
+                f"{chat.where}: message {i - bool(chat.system_prompt)}: 'role' is {shorten(role)}; did you mean "
+                f"{near!r}? Known roles are {', '.join(ROLES)}, and those that the chat template names"
+            )
+
+
 def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the variables of the chat template that a row sets: `tools`, also as JSON, and `chat_template_kwargs`.
 
@@ -113,6 +143,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
     Raises:
         DataError: the tokenizer has no chat template, or the template raises an error.
     """
+    check_roles(tokenizer, chat)
     if chat.messages[-1]["role"] == "assistant":
         return _checked(chat, apply_template(tokenizer, chat, continue_final_message=True))
     return _checked(chat, apply_template(tokenizer, chat, add_generation_prompt=True))

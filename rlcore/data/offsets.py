@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.tokens import encode, encode_batch
+from rlcore.data.tokens import encode_batch, encode_continuations, prepends_space
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,21 +18,20 @@ def encode_places(
     places: Sequence[Sequence[int]],
     name: Callable[[int], str] = "text {}".format,
 ) -> list[tuple[list[int], list[int]]]:
-    """Tokenise texts as `encode`, and return with each the number of tokens before each of some characters of it.
+    """Tokenise texts as `encode_continuations`, and return with each the number of tokens before some characters of it.
 
     A token that spans a place is not counted. Without the offsets of a fast tokenizer, the tokens before a place are
     those in which the text up to there agrees with the whole text.
     """
-    encoded = encode_batch(tokenizer, texts, name, offsets=tokenizer.is_fast)
-    found = []
-    for i, (text, ids, marks) in enumerate(zip(texts, encoded["input_ids"], places, strict=True)):
-        if tokenizer.is_fast:
-            ends = [end for _, end in encoded["offset_mapping"][i]]
-            found.append((ids, [bisect_right(ends, mark) for mark in marks]))
-        else:
-            heads = encode(tokenizer, [text[:mark] for mark in marks], lambda _: name(i))  # noqa: B023
-            found.append((ids, [count_common(head, ids) for head in heads]))
-    return found
+    if tokenizer.is_fast and not prepends_space(tokenizer):
+        encoded = encode_batch(tokenizer, texts, name, offsets=True)
+        ends = [[end for _, end in offsets] for offsets in encoded["offset_mapping"]]
+        counts = [[bisect_right(row, mark) for mark in marks] for row, marks in zip(ends, places, strict=True)]
+        return list(zip(encoded["input_ids"], counts, strict=True))
+    rows = encode_continuations(tokenizer, texts, name)
+    flat = [(i, text[:mark]) for i, text in enumerate(texts) for mark in places[i]]
+    heads = iter(encode_continuations(tokenizer, [head for _, head in flat], lambda k: name(flat[k][0])))
+    return [(ids, [count_common(next(heads), ids) for _ in marks]) for ids, marks in zip(rows, places, strict=True)]
 
 
 def count_common(one: Sequence[Any], other: Sequence[Any]) -> int:

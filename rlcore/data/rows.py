@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import is_conversation
+from rlcore.data.chat import SPEAKERS, is_conversation
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
-SPEAKERS: Mapping[str, str] = MappingProxyType(
-    {
-        "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
-        "bot": "assistant", "model": "assistant", "function_call": "assistant", "system": "system", "tool": "tool",
-        "observation": "tool", "function_response": "tool",
-    }
-)  # fmt: skip
-"""Roles of the speakers in conversations of ShareGPT."""
 ANSWERS = ("chosen", "rejected")
 _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "

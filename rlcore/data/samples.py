@@ -15,8 +15,6 @@ from rlcore.data.tokens import (
     eos_id,
     missing_opening,
     opening_tokens,
-    rendered_opening,
-    special_ids,
     truncated,
 )
 from rlcore.data.truncation import truncated_prompt
@@ -75,7 +73,8 @@ def build_samples(
     * A list `[prompt, output, prompt, output, ...]`, or `{prompt, output}` (also `completion`, `response`): the outputs
       only. A prompt has the same tokens as in `build_prompts`; each later text is tokenised as a continuation.
     * A conversation, `{messages: [...]}`, or `{prompt: [...], completion: [...]}`: the assistant's turns, from the
-      first token a generation would choose through the token that ends the turn.
+      first token a generation would choose through the token that ends the turn. With `data.turns: each` it gives one
+      sample for each of them.
 
     With `data.append_eos` every output ends with EOS, also within a dialogue, so that the policy learns to end its
     turn. A chat template ends turns itself; EOS is appended only if the last turn does not end with a special token.
@@ -90,9 +89,8 @@ def build_samples(
     if not rows:
         raise DataError(f"{what} is empty; at least one sample is needed")
     drafts = [_read(row, data, f"{what}[{i}]") for i, row in enumerate(rows)]
-    eos = eos_id(tokenizer, data.append_eos)
     samples = []
-    for i, (whole, chosen) in enumerate(_tokenise(tokenizer, drafts, data, eos, what)):
+    for i, (whole, chosen) in _tokenise(tokenizer, drafts, data, what):
         where, start = f"{what}[{i}]", chosen.index(True) if True in chosen else 0
         prompt = truncated_prompt(whole[:start], tokenizer, data, where)
         mask = [False] * len(prompt) + chosen[start:]
@@ -164,9 +162,9 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
 
 
 def _tokenise(
-    tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], data: DataConfig, eos: int | None, what: str
-) -> list[tuple[list[int], list[bool]]]:
-    plain = opening_tokens(tokenizer, data.add_bos)
+    tokenizer: PreTrainedTokenizerBase, drafts: list[_Draft], data: DataConfig, what: str
+) -> Iterator[tuple[int, tuple[list[int], list[bool]]]]:
+    plain, eos = opening_tokens(tokenizer, data.add_bos), eos_id(tokenizer, data.append_eos)
     begins = [draft.beginnings(outputs=bool(data.outputs_begin_text)) for draft in drafts]
     marked = [
         (k in begins[i], f"{what}[{i}]", text) for i, draft in enumerate(drafts) for k, text in enumerate(draft.texts)
@@ -174,29 +172,15 @@ def _tokenise(
     first, other = ([pair for is_first, *pair in marked if is_first is wanted] for wanted in (True, False))
     firsts = iter(encode(tokenizer, [text for _, text in first], lambda i: first[i][0]))
     others = iter(encode_continuations(tokenizer, [text for _, text in other], lambda i: other[i][0]))
-    chats = iter(_tokenise_chats(tokenizer, [draft.chat for draft in drafts if draft.chat is not None], data, eos))
-    built = []
+    chats = iter(tokenise_chats(tokenizer, [draft.chat for draft in drafts if draft.chat is not None], data))
     for i, draft in enumerate(drafts):
         pieces = [next(firsts if k in begins[i] else others) for k in range(len(draft.texts))]
         if draft.chat is not None:
-            built.append(next(chats))
+            yield from ((i, sample) for sample in next(chats))
         elif len(pieces) == 1:
-            built.append(_join_text(pieces[0], plain, eos))
+            yield i, _join_text(pieces[0], plain, eos)
         else:
-            built.append(_join_turns(draft, pieces, plain, eos, f"{what}[{i}]"))
-    return built
-
-
-def _tokenise_chats(
-    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat], data: DataConfig, eos: int | None
-) -> Iterator[tuple[list[int], list[bool]]]:
-    opening = rendered_opening(tokenizer, data.add_bos) if chats else ()
-    special = special_ids(tokenizer) if chats else frozenset()
-    for ids, chosen in tokenise_chats(tokenizer, chats):
-        tokens, mask = _open(ids, chosen, opening)
-        if eos is not None and mask[-1:] == [True] and tokens[-1] not in special:
-            tokens, mask = [*tokens, eos], [*mask, True]
-        yield tokens, mask
+            yield i, _join_turns(draft, pieces, plain, eos, f"{what}[{i}]")
 
 
 def _open(tokens: list[int], mask: list[bool], opening: tuple[int, ...]) -> tuple[list[int], list[bool]]:

@@ -70,6 +70,12 @@ class SampleStream:
             start, rows = self.num_read, self._read(num - len(taken))
             if rows:
                 tokenised = self.tokenise(rows, f"{self.what}[{start}:]")
+                if len(tokenised) != len(rows):
+                    raise DataError(
+                        f"{self.what}[{start}:]: {len(rows)} rows give {len(tokenised)} samples, and a streamed row "
+                        "gives one: with data.turns=each, stream rows with one turn to train on, or leave "
+                        "data.streaming out"
+                    )
                 usable = [row for row in tokenised if self.is_usable(row)]
                 self._counts.add(tokenised, usable)
                 taken += usable

@@ -139,7 +139,7 @@ def encode_continuations(
     text is tokenised after a sentinel character, whose tokens are then removed.
     """
     rows = encode(tokenizer, texts, name)
-    if not rows or not _prepends_space(tokenizer):
+    if not rows or not prepends_space(tokenizer):
         return rows
     remaining = list(range(len(texts)))
     for sentinel in _SENTINELS:
@@ -241,7 +241,8 @@ def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], 
     return (), ()
 
 
-def _prepends_space(tokenizer: PreTrainedTokenizerBase) -> bool:
+def prepends_space(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer, like Llama's, inserts a space before every text."""
     probes = list(itertools.islice(_encodable(tokenizer, ("a", "b")), 2))
     if len(probes) < 2:
         return False

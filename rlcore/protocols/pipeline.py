@@ -64,6 +64,7 @@ class SamplePipeline(Protocol):
             what: name of the option that holds the source, for error messages.
 
         Returns:
-            One `Sample`, or one object of another class, per row, in the order of the rows.
+            One `Sample`, or one object of another class, per row, in the order of the rows. A row may give several,
+            such as one for each turn of a conversation, if it is not streamed.
         """
         ...

@@ -206,3 +206,13 @@ def test_fingerprints_tell_pairs_apart(char_tokenizer):
     prints = [fingerprint_rows(build([each], char_tokenizer)) for each in rows]
     assert len(set(prints)) == 4
     assert prints[0] == fingerprint_rows(build([row], char_tokenizer))
+
+
+def test_a_conversation_that_begins_the_other_keeps_its_last_message_as_an_answer():
+    talk = [USER, GOOD, {"role": "user", "content": "and ?"}, BAD]
+    for size in (1, 2, 3):
+        shorter, longer = talk[:size], talk
+        expected = (talk[: size - 1], talk[size - 1 : size], talk[size - 1 :])
+        assert split_implicit(shorter, longer) == expected
+        assert split_implicit(longer, shorter) == (expected[0], expected[2], expected[1])
+    assert split_implicit(talk, talk) == (talk[:3], talk[3:], talk[3:])

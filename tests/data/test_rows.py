@@ -200,4 +200,5 @@ def test_a_message_without_content_is_named_in_words(chat_tokenizer, message):
         )
         with pytest.raises(DataError, match=expected):
             make([whole, row], chat_tokenizer, DataConfig(), max_length=0, what="samples")
-    build(build_samples, [[USER, {**ANSWER, "content": None, "tool_calls": []}]], chat_tokenizer)
+    with pytest.raises(DataError, match=r"message 1 \(assistant\): 'content' is None, so there is nothing to learn"):
+        build(build_samples, [[USER, {**ANSWER, "content": None, "tool_calls": []}]], chat_tokenizer)

@@ -139,17 +139,17 @@ def test_eos_ends_a_conversation_whose_template_writes_no_end(chat_tokenizer):
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
-    (sample,) = build([TALK], chat_tokenizer)
-    assert chosen(sample, chat_tokenizer) == [" because\n", " the dog .\n<|eos|>"]  # each begins with one token
-    (without,) = build([TALK], chat_tokenizer, append_eos=False)
-    assert without.tokens == sample.tokens[:-1]
+    samples = build([TALK], chat_tokenizer, turns="each")
+    assert [chosen(sample, chat_tokenizer) for sample in samples] == [["because\n<|eos|>"], ["the dog .\n<|eos|>"]]
+    without = build([TALK], chat_tokenizer, append_eos=False, turns="each")
+    assert [sample.tokens for sample in without] == [sample.tokens[:-1] for sample in samples]
 
 
 def test_a_template_without_the_assistants_turns_is_refused(chat_tokenizer):
     chat_tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    with pytest.raises(DataError, match=r"samples\[0\]: .* omits the content of message 1 \(assistant\); change"):
+    with pytest.raises(DataError, match=r"samples\[0\]: message 1 \(assistant\): the policy would be sampled from"):
         build([TALK], chat_tokenizer)
 
 

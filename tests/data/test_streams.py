@@ -166,3 +166,12 @@ def test_what_cannot_be_streamed_is_named(tmp_path, options, error, message):
 def test_a_checkpoint_of_rows_in_memory_is_refused(char_tokenizer):
     with pytest.raises(CheckpointError, match=r"read all samples at once, and now they are streamed"):
         stream_of(iterable(), char_tokenizer).load_state_dict({"position": 3, "count": 10, "seed": 0})
+
+
+def test_a_streamed_conversation_gives_one_sample(chat_tokenizer):
+    talk = [{"role": role, "content": "the cat"} for role in ("user", "assistant")]
+    stream = stream_of(iterable([{"messages": talk}]), chat_tokenizer, turns="each")
+    assert len(take(stream, 1)) == 1
+    stream = stream_of(iterable([{"messages": talk * 2}]), chat_tokenizer, turns="each")
+    with pytest.raises(DataError, match=r"samples\[0:\]: 1 rows give 2 samples, and a streamed row gives one"):
+        take(stream, 1)

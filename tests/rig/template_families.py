@@ -22,10 +22,10 @@ class Family:
     Attributes:
         template: the chat template.
         special: its special tokens.
-        end: what ends a turn.
-        last_end: what ends the last turn; as `end` if it is empty.
-        lead: what the turn has before its content.
-        last_lead: what the last turn has before its content.
+        end: what ends a turn, if it is the last one.
+        lead: what the turn has before its content, if it is the last one.
+        is_joint: whether it renders earlier turns as if they were the last ones.
+        opens_thought: whether its prompts end with <think>, and it drops the thinking of an answer.
         has_system: whether it renders system prompts.
         options: variables of the template.
     """
@@ -33,17 +33,15 @@ class Family:
     template: str
     special: tuple[str, ...]
     end: str
-    last_end: str = ""
     lead: str = ""
-    last_lead: str = ""
+    is_joint: bool = True
+    opens_thought: bool = False
     has_system: bool = True
     options: dict[str, object] = attrs.field(factory=dict)
 
     def expected(self, contents: list[str]) -> list[str]:
-        """Return the chosen text of each turn with these contents."""
-        *others, last = contents
-        closed = self.last_end or self.end
-        return [*(self.lead + content + self.end for content in others), self.last_lead + last + closed]
+        """Return the chosen text of each turn with these contents, as the last one."""
+        return [self.lead + content + self.end for content in contents]
 
 
 CHATML = (
@@ -74,6 +72,12 @@ QWEN_3 = (
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}"
     "<|im_start|>assistant\n{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
     "{% endif %}{% endif %}"
+)
+# As Qwen 3, but every turn after the last question has a block of thinking, which its prompt opens.
+QWEN_35 = (
+    QWEN_3.replace("(loop.last or thought)", "true")
+    .replace("<|im_start|>assistant\n{% if enable_thinking", "<|im_start|>assistant\n<think>\n{% if enable_thinking")
+    .replace("is false %}<think>\n\n</think>", "is false %}{{ '\\n' }}</think>")
 )
 # The prompt ends with an open <think>; turns without thinking, and all before the last question, have an empty one.
 NEMOTRON_3 = (
@@ -174,23 +178,31 @@ MISTRAL_TOKENS = ("[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/A
 DEEPSEEK_TOKENS = ("<|User|>", "<|Assistant|>", "<|tool_calls_begin|>", "<|tool_calls_end|>", "<think>", "</think>")
 FINAL = "<|channel|>final<|message|>"
 NO_THOUGHT = "<think>\n\n</think>\n\n"
+NO_THINKING = {"enable_thinking": False}
 
 FAMILIES = {
     "chatml": Family(CHATML, CHATML_TOKENS, "<|im_end|>"),
     "smollm": Family(SMOLLM, CHATML_TOKENS, "<|im_end|>"),
     "qwen 2.5": Family(QWEN_25, QWEN_TOKENS, "<|im_end|>"),
-    "qwen 3": Family(QWEN_3, QWEN_TOKENS, "<|im_end|>", last_lead=NO_THOUGHT),
-    "qwen 3 without thinking": Family(QWEN_3, QWEN_TOKENS, "<|im_end|>", options={"enable_thinking": False}),
-    "nemotron 3": Family(NEMOTRON_3, QWEN_TOKENS, "<|im_end|>", lead="</think>", last_lead="</think>"),
-    "nemotron nano 2": Family(NEMOTRON_2, ("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"), "\n<SPECIAL_12>"),
+    "qwen 3": Family(QWEN_3, QWEN_TOKENS, "<|im_end|>", NO_THOUGHT, is_joint=False),
+    "qwen 3 without thinking": Family(QWEN_3, QWEN_TOKENS, "<|im_end|>", is_joint=False, options=NO_THINKING),
+    "qwen 3.5": Family(QWEN_35, QWEN_TOKENS, "<|im_end|>", "\n</think>\n\n", is_joint=False),
+    "qwen 3.5 without thinking": Family(QWEN_35, QWEN_TOKENS, "<|im_end|>", is_joint=False, options=NO_THINKING),
+    "nemotron 3": Family(NEMOTRON_3, QWEN_TOKENS, "<|im_end|>", "</think>", is_joint=False),
+    "nemotron nano 2": Family(
+        NEMOTRON_2, ("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"), "\n<SPECIAL_12>", is_joint=False,
+        opens_thought=True,
+    ),
     "llama 3": Family(LLAMA_3, LLAMA_TOKENS, "<|eot_id|>"),
     "gemma": Family(GEMMA, GEMMA_TOKENS, "<end_of_turn>", has_system=False),
     "gemma 3": Family(GEMMA_3, GEMMA_TOKENS, "<end_of_turn>"),
     "phi 3": Family(PHI_3, (*ROLE_TOKENS, "<|end|>"), "<|end|>"),
     "phi 4": Family(PHI_4, (*CHATML_TOKENS, "<|im_sep|>"), "<|im_end|>"),
-    "mistral": Family(MISTRAL, MISTRAL_TOKENS, "<|eos|>", lead=" ", last_lead=" "),
-    "gpt-oss": Family(GPT_OSS, HARMONY_TOKENS, "<|end|>", last_end="<|return|>", lead=FINAL, last_lead=FINAL),
+    "mistral": Family(MISTRAL, MISTRAL_TOKENS, "<|eos|>", " "),
+    "gpt-oss": Family(GPT_OSS, HARMONY_TOKENS, "<|return|>", FINAL, is_joint=False),
     "deepseek v3": Family(DEEPSEEK.replace("PROMPT", ""), DEEPSEEK_TOKENS, "<|eos|>"),
-    "deepseek r1 distill": Family(DEEPSEEK.replace("PROMPT", "<think>\n"), DEEPSEEK_TOKENS, "<|eos|>"),
+    "deepseek r1 distill": Family(
+        DEEPSEEK.replace("PROMPT", "<think>\n"), DEEPSEEK_TOKENS, "<|eos|>", is_joint=False, opens_thought=True
+    ),
     "zephyr": Family(ZEPHYR, ROLE_TOKENS, "<|eos|>"),
 }  # fmt: skip
