@@ -77,8 +77,7 @@ Components declare properties that the laws cannot detect as attributes of the r
   these rows.
 * `example_model`, of an [architecture](protocols/Architecture.md) that does not support GPT-2 and Llama (or T5 and
   BART, if its options include those of `seq2seq_lm`): a function that returns a small `PreTrainedModel` with random
-  weights, in evaluation mode, with a vocabulary of 32 tokens.
-
+  weights, the same in every call, in evaluation mode, with a vocabulary of 32 tokens.
 * `scores_sequences = True`, of an architecture that builds a [scorer](protocols/SequenceScorer.md): the laws of scorers
   then apply in place of those of architectures.
 * `builds`, of an architecture that builds a [learner](protocols/Learner.md) of another kind, such as

@@ -27,6 +27,7 @@ from rlcore.data.sample_rewards import SampleReward
 from rlcore.models.hub import commit_of
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample
+from rlcore.types.training_rows import has_samples
 
 DIGITS = 16
 """Hexadecimal digits of a fingerprint."""
@@ -64,9 +65,13 @@ def _row(row: Any) -> Iterator[bytes]:
         yield from (array("q", row.tokens).tobytes(), bytes(row.action_mask), bytes([row.ended]))
     elif isinstance(row, SampleReward):
         yield from (array("d", row.tokens).tobytes(), bytes([row.dense]))
+    elif isinstance(row, tuple | list):
+        yield len(row).to_bytes(8, "little")
+        for sample in row:
+            yield from _row(sample)
     else:
         for value in (getattr(row, field.name) for field in attrs.fields(type(row))):
-            yield from _row(value) if isinstance(value, Sample) else [_encode(to_json(value))]
+            yield from _row(value) if has_samples(value) else [_encode(to_json(value))]
 
 
 def fingerprint_table(table: Tensor) -> str:

@@ -207,7 +207,8 @@ class Architecture(Protocol):
     """A function that builds a policy from a model spec; the built-in one is `rlcore.models.causal.build_causal_lm`.
 
     The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
-    `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one.
+    `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one, with
+    the same weights in every call.
 
     An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
     `build(spec, config, tokenizer=...)`; the built-in one is `rlcore.models.scorer.build_sequence_scorer`.

@@ -43,8 +43,9 @@ class SamplePipeline(Protocol):
     """A function that turns a data source into rows to train on; built-in: `rlcore.data.samples.build_samples`.
 
     A demonstration is a `Sample`. A row of more than one sequence is an object of an attrs class whose fields are
-    samples and plain values: `rlcore.types.Pair`, or a class of the plugin's own. `run.samples` then holds these
-    objects, in which the core finds the sequences (`rlcore.types.sequences_of`) to fingerprint and to plan them.
+    samples, tuples or lists of samples, and plain values: `rlcore.types.Pair`, or a class of the plugin's own.
+    `run.samples` then holds these objects, in which the core finds the sequences (`rlcore.types.sequences_of`) to
+    fingerprint and to plan them.
 
     A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
     `example_rows`.

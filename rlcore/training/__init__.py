@@ -12,7 +12,7 @@ from rlcore._lazy import lazy
 if TYPE_CHECKING:
     from rlcore.data.order import Order
     from rlcore.data.preferences import flaw_of, stack_pairs, usable_pairs
-    from rlcore.data.samples import stack_samples
+    from rlcore.data.samples import stack_groups, stack_samples
     from rlcore.models.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
     from rlcore.optim.meter import Meter
@@ -45,6 +45,7 @@ __all__ = [
     "put_through",
     "rollout_health",
     "rollout_metrics",
+    "stack_groups",
     "stack_pairs",
     "stack_samples",
     "summarise",
@@ -56,7 +57,7 @@ __all__ = [
 _HOMES = {
     "rlcore.data.order": ("Order",),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),
-    "rlcore.data.samples": ("stack_samples",),
+    "rlcore.data.samples": ("stack_groups", "stack_samples"),
     "rlcore.models.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
     "rlcore.optim.meter": ("Meter",),

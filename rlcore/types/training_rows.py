@@ -88,11 +88,19 @@ class SteppedSample:
 
 
 def sequences_of(row: Any) -> list[Sample]:
-    """Return the sequences of a row of training data: a `Sample` itself, or the samples among the fields of another.
+    """Return the sequences of a row of training data, in their order: a `Sample` itself, or all samples of another row.
 
-    A pipeline may return rows of any attrs class, such as `Pair`, whose fields are samples and plain values.
+    A pipeline may return rows of any attrs class, such as `Pair`, whose fields are samples, tuples or lists of samples,
+    and plain values. A row may also be a tuple or list of samples.
     """
     if isinstance(row, Sample):
         return [row]
+    if isinstance(row, tuple | list):
+        return list(row) if has_samples(row) else []
     values = [getattr(row, field.name) for field in attrs.fields(type(row))]
-    return [value for value in values if isinstance(value, Sample)]
+    return [sample for value in values if has_samples(value) for sample in sequences_of(value)]
+
+
+def has_samples(value: Any) -> bool:
+    """Return whether a value is a `Sample`, or a tuple or list of samples."""
+    return isinstance(value[0] if isinstance(value, tuple | list) and value else value, Sample)

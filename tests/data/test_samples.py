@@ -6,9 +6,10 @@ import datasets
 import pytest
 
 from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
+from rlcore.data.samples import build_samples, stack_groups
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
+from rlcore.types import Sample
 
 EOS = 30  # of the character tokenizer
 TALK = [
@@ -222,3 +223,14 @@ def test_eos_of_a_tokenizer_without_one_is_refused(char_tokenizer):
     with pytest.raises(DataError, match=r"data\.append_eos: .* no EOS token .*data\.append_eos=false"):
         build(["ab"], char_tokenizer)
     assert build(["ab"], char_tokenizer, append_eos=False)[0].tokens == (0, 1)
+
+
+def test_groups_of_different_sizes_are_filled_up_with_rows_without_a_chosen_token() -> None:
+    a, b, c = (Sample(tuple(range(size)), (False,) + (True,) * (size - 1)) for size in (2, 3, 4))
+    batch, size = stack_groups([(a,), (b, c, a)], scores=[(0.5,), (1.0, 2.0, 3.0)])
+    assert size == 3
+    assert batch.num_actions.tolist() == [1, 0, 0, 2, 3, 1]
+    assert batch.mask.sum(1).tolist() == [2, 2, 2, 3, 4, 2]
+    assert batch["scores"].tolist() == [0.5, 0.0, 0.0, 1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="column 'scores': must have one number for each sequence of each group"):
+        stack_groups([(a,), (b, c)], scores=[(0.5,), (1.0,)])

@@ -6,7 +6,7 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import wrong
 
-from rlcore.testing import Law
+from rlcore.testing import Law, LawBroken
 from rlcore.testing.cases import cases
 from rlcore.testing.law import laws_in
 from rlcore.testing.laws import learners
@@ -26,6 +26,13 @@ WRONG = [
 @pytest.mark.usefixtures("wrong_site")
 def test_a_wrong_learner_breaks_the_law(case: Wrong) -> None:
     assert_broken(learners, case, wrong("architectures", f"learns-{case.who}"))
+
+
+@pytest.mark.parametrize("law", laws_in(learners), ids=law_name)
+@pytest.mark.usefixtures("wrong_site")
+def test_each_law_names_an_example_that_differs_in_every_call(law: Law) -> None:
+    with pytest.raises(LawBroken, match="two calls of its `example_model` return different weights"):
+        law(wrong("architectures", "learns-Unseeded"))
 
 
 def test_every_law_is_seen_to_fail() -> None:

@@ -19,6 +19,7 @@ WRONG = [
     Wrong("entries_are_complete", "numbers", "entry 0 has the mask (0, 0, 1, 1, 1)"),
     Wrong("entries_are_complete", "all_chosen", "entry 0 marks its first token"),
     Wrong("entries_are_complete", "none_chosen", "entry 0 marks no token"),
+    Wrong("entries_are_complete", "half_chosen", "entry 0 marks no token"),
     Wrong("tokens_are_ints", "numpy_tokens", "entry 0 has tokens of type int64"),
     Wrong("tokens_are_ints", "listed", "entry 0 has its tokens in a list"),
     Wrong("tokens_are_ints", "beyond", "entry 0 has the ids [99]; the tokenizer's last id is 31"),
@@ -34,7 +35,14 @@ WRONG = [
     Wrong("an_empty_source_is_refused_clearly", "vague", "'the input is empty; at least one prompt is needed'"),
     Wrong("padding_with_eos_changes_nothing", "stripping", "with a tokenizer that pads with EOS"),
 ]
-RIGHT = ("acme-wrong:right", "acme-wrong:triples", "rlcore:prompts", "rlcore:samples")
+RIGHT = (
+    "acme-wrong:right",
+    "acme-wrong:triples",
+    "acme-wrong:ranked",
+    "acme-wrong:ranked_in_lists",
+    "rlcore:prompts",
+    "rlcore:samples",
+)
 FOLLOWING = {
     ("rows_keep_their_order", "dropping"), ("rows_do_not_depend_on_each_other", "dropping"),
     ("rows_keep_their_order", "shuffling"), ("rows_do_not_depend_on_each_other", "sorting"),

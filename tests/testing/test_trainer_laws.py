@@ -38,11 +38,14 @@ WRONG = [
     Wrong("padding_changes_nothing", "compares-with-pad", "padding token is EOS in this run"),
     Wrong("padding_changes_nothing", "stacks-itself", "padding token is EOS in this run"),
     Wrong("padding_changes_nothing", "averages-columns", "have more padding"),
+    Wrong("padding_changes_nothing", "ranks-fillers", "have another filler row"),
+    Wrong("two_processes_equal_one", "averages-fillers", "is with two processes and 7 rows"),
     Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
     Wrong("two_processes_equal_one", "looks-at-its-share", "is with two processes"),
     Wrong("divided_weights_equal_whole_ones", "looks-at-its-share", "is with run.shard=fsdp on two processes"),
     Wrong("divided_weights_equal_whole_ones", "wraps-its-policy", "SimpleNamespace is no model of `transformers`"),
     Wrong("it_learns", "uphill", "expected the mean reward to get clearly better"),
+    Wrong("it_learns", "misorders", "in another order"),
     Wrong("it_learns", "unlearns", "expected the mean loss of the demonstrations to get clearly better"),
     Wrong("it_learns", "lowers-nothing", "lowers = 'loss/preference': no step yields a metric with that name"),
     Wrong("evaluation_changes_nothing", "evaluates-for-good", "must not leave the module in another mode"),
@@ -80,3 +83,17 @@ def test_a_stop_does_not_depend_on_data_or_a_forward_pass(name: str) -> None:
 
 def test_a_trainer_that_makes_its_samples_no_likelier_says_what_it_lowers() -> None:
     law_called(trainers, "it_learns")(wrong("trainers", "prefers"))
+
+
+RAGGED = {
+    "it_learns",
+    "losses_are_finite",
+    "padding_changes_nothing",
+    "micro_batches_change_nothing",
+    "two_processes_equal_one",
+}
+
+
+@pytest.mark.parametrize("law", [law for law in laws_in(trainers) if law.name in RAGGED], ids=law_name)
+def test_a_right_trainer_of_ragged_groups_keeps_the_law(law: Law) -> None:
+    assert_kept(law, wrong("trainers", "ranks"))

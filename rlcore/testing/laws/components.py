@@ -107,6 +107,19 @@ def the_target_accepts_its_arguments(subject: Subject) -> None:
         ) from error
 
 
+def _has_an_example_model(subject: Subject) -> bool:
+    """Return whether it is an architecture with an `example_model`."""
+    return subject.it.kind == "architectures" and hasattr(subject.it.target(), "example_model")
+
+
+@law(EVERY, when=_has_an_example_model)
+def the_example_model_is_the_same_in_every_call(subject: Subject) -> None:
+    """Every call of `example_model` returns a model with the same weights, whatever the global random state."""
+    from rlcore.testing.rig.policies import examples  # imports torch
+
+    examples(subject)
+
+
 @law(EVERY)
 def the_target_pickles(subject: Subject) -> None:
     """The target can be pickled by reference, so that it can be sent to spawned workers."""

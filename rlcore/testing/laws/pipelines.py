@@ -238,8 +238,12 @@ def _sequences(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         yield from ((i, each) for each in found)
 
 
-def _plain(entry: Any) -> dict[str, Any]:
-    return {field.name: getattr(entry, field.name) for field in attrs.fields(type(entry))}
+def _plain(entry: Any) -> Any:
+    return (
+        entry
+        if isinstance(entry, tuple | list)
+        else {field.name: getattr(entry, field.name) for field in attrs.fields(type(entry))}
+    )
 
 
 def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str:

@@ -10,18 +10,23 @@ import torch
 from rlcore.testing.law import LawBroken, Subject, law
 from rlcore.testing.rig.compare_runs import check_close, check_equal
 from rlcore.testing.rig.runs import (
+    INPUTS,
     FinishedRun,
     Tiny,
     eager_options,
+    inputs_of,
     reads_tokens,
     run,
     run_on_two_ranks,
     steady_options,
 )
+from rlcore.testing.small import toy_reward
 from rlcore.types import Sample, Trajectories
 
 FEW = 2
 """Steps of runs that are compared with a tolerance: rounding differences grow with every step."""
+ODD = 7
+"""Rows of data that two processes cannot divide evenly, so that one receives filler rows."""
 FEW_TOKENS = 24
 """Value of `micro_batch_tokens` at which one or two of the kit's longer sequences fill a micro-batch."""
 LEARNING_STEPS = 25
@@ -57,7 +62,10 @@ def same_seed_same_numbers(subject: Subject) -> None:
 
 @law("trainers", when=reads_tokens)
 def padding_changes_nothing(subject: Subject) -> None:
-    """The padding token, the amount of padding and its side do not change metrics and weights."""
+    """The padding token, the amount of padding and its side do not change metrics and weights.
+
+    Nor does the number of filler rows in groups that `rlcore.training.stack_groups` makes.
+    """
     with TemporaryDirectory() as root:
         one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scored")
         eos = attrs.evolve(one, name="eos", pad_is_eos=True)
@@ -69,8 +77,9 @@ def padding_changes_nothing(subject: Subject) -> None:
             "are where `action_mask` is True; never compare tokens with pad_token_id or eos_token_id",
         )  # fmt: skip
         check_close(
-            one, more, "The batches of this run have more padding, on both sides and with random tokens in it: apply "
-            "`mask` or `action_mask` before summing, averaging or indexing by column",
+            one, more, "The batches of this run have more padding, on both sides and with random tokens in it, and "
+            "groups that `stack_groups` makes have another filler row: apply `mask` or `action_mask` before summing, "
+            "averaging or indexing by column, and leave rows without a chosen token out of comparisons",
         )  # fmt: skip
 
 
@@ -97,13 +106,16 @@ def micro_batches_change_nothing(subject: Subject) -> None:
 def two_processes_equal_one(subject: Subject) -> None:
     """Two processes and one process learn the same from the same rollouts or demonstrations."""
     with TemporaryDirectory() as root:
-        one = Tiny.of(subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted")
+        one = Tiny.of(
+            subject, root, name="one", options=steady_options(subject), steps=FEW, rollouts="scripted", rows=ODD
+        )
         run(one)
         two = attrs.evolve(one, name="two")
         run_on_two_ranks(two, "training in two processes")
         check_close(
-            one, two, "This run is with two processes. Split the prompts by rank (run.ranks.share), gather the round "
-            "(run.ranks.gather_batch), divide by counts over all ranks, and let run.updater sum the gradients",
+            one, two, f"This run is with two processes and {ODD} rows of data. Split the prompts by rank "
+            "(run.ranks.share), gather the round (run.ranks.gather_batch), divide by counts over all ranks, which "
+            "leave out rows without a chosen token, and let run.updater sum the gradients",
         )  # fmt: skip
 
 
@@ -178,10 +190,33 @@ def it_learns(subject: Subject) -> None:
             first, last = (_loss(run(each)) for each in (attrs.evolve(tiny, name="start", steps=0), tiny))
             what, enough = "mean loss of the demonstrations", last <= first * (1 - FALL)
     if not enough:
+        reason = _misordered(ran) if "reward_fn" in target.needs else ""
         raise LawBroken(
             f"expected the {what} to get clearly better in {LEARNING_STEPS} steps; it went from {first:.3f} to "
-            f"{last:.3f}. Check the sign of the loss; if the learning rate is too small, pass `options` that raise it"
+            f"{last:.3f}. "
+            + (
+                reason
+                or "Check the sign of the loss, and that each score or label reaches the tokens "
+                "of its own sequence; if the learning rate is too small, pass `options` that raise it"
+            )
         )
+
+
+def _misordered(ran: FinishedRun) -> str:
+    """Return what is wrong with the scores of rollouts, if they are those of other sequences of the same batch."""
+    is_ours = inputs_of(ran.tiny)["reward_fn"] == INPUTS["reward_fn"]
+    for batch in ran.watch.arguments_of("on_rollout") if is_ours else ():
+        if "scores" not in batch:
+            continue
+        texts = ran.result.run.tokenizer.batch_decode(batch.action_tokens, skip_special_tokens=True)
+        own, seen = torch.tensor(toy_reward(texts)), batch["scores"].float().cpu()
+        if own.sort().values.allclose(seen.sort().values, atol=1e-4) and not own.allclose(seen, atol=1e-4):
+            row = int((own - seen).abs().argmax())
+            return (
+                f"The column `scores` of a rollout has the sequences' scores in another order: {texts[row]!r}, row "
+                f"{row}, has the score {seen[row]:.3f}, its own is {own[row]:.3f}"
+            )
+    return ""
 
 
 def _first_and_last(ran: FinishedRun, metric: str) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import PluginError
 from rlcore.models.model_options import Seq2SeqLMConfig
 from rlcore.protocols import Learner, Policy
-from rlcore.testing.law import Subject, require
+from rlcore.testing.law import LawBroken, Subject, require
 from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
 
@@ -37,9 +38,41 @@ def examples(subject: Subject) -> list[Callable[[], PreTrainedModel]]:
     except PluginError:  # the_target_imports reports that
         own, options = None, None
     if own is not None:
-        return [own]
+        return [checked(own)]
     is_seq2seq = isinstance(options, type) and issubclass(options, Seq2SeqLMConfig)
     return [make_t5, make_bart] if is_seq2seq else [make_gpt2, make_llama]
+
+
+@functools.cache
+def checked(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the `example_model` of an architecture, of which every call must return the same weights.
+
+    Raises:
+        LawBroken: two calls, with different states of torch's generator, returned different weights.
+    """
+    torch.manual_seed(1)
+    first = _weights(make())
+    torch.manual_seed(2)
+    then = _weights(make())
+    names = {**first, **then}
+    off = [name for name in names if name not in first or name not in then or not first[name].equal(then[name])]
+    if off:
+        raise LawBroken(
+            f"two calls of its `example_model` return different weights ({', '.join(off[:3])}), so no law can compare "
+            "two models: call torch.manual_seed with a fixed seed in it, or build a module once and return copies"
+        )
+    return make
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    """Return the weights of a module, or of the modules that a pipeline of several has as attributes."""
+    parts = {"": model} if isinstance(model, nn.Module) else vars(model)
+    return {
+        f"{part}.{name}".lstrip("."): weight
+        for part, module in parts.items()
+        if isinstance(module, nn.Module)
+        for name, weight in module.state_dict().items()
+    }
 
 
 def takes_gpt2(subject: Subject) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.data import samples
 from rlcore.models.dropout import eval_mode
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
@@ -117,14 +118,16 @@ def with_padding(batch: Trajectories) -> Trajectories:
 
 @contextmanager
 def stacking_wider() -> Iterator[None]:
-    """Let `Trajectories.stack` add padding on both sides of every sequence."""
+    """Let `Trajectories.stack` pad both sides of every sequence, and `stack_groups` add a filler row to every group."""
 
     def stack(_: type[Trajectories], *arguments: Any, **options: Any) -> Trajectories:
         return with_padding(_stack(*arguments, **options))
 
-    original = Trajectories.__dict__["stack"]
+    original, rows_of_group = Trajectories.__dict__["stack"], vars(samples)["_rows_of_group"]
+    setattr(samples, "_rows_of_group", lambda groups: rows_of_group(groups) + 1)  # noqa: B010  the same
     setattr(Trajectories, "stack", classmethod(stack))  # noqa: B010  type checkers reject assignment to a method
     try:
         yield
     finally:
         setattr(Trajectories, "stack", original)  # noqa: B010  the same
+        setattr(samples, "_rows_of_group", rows_of_group)  # noqa: B010  the same

@@ -21,6 +21,7 @@ from rlcore.plugins.registry import registries
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import LawBroken, Subject
 from rlcore.testing.rig.isolate import call_in_new_process, call_on_two_ranks
+from rlcore.testing.rig.policies import checked
 from rlcore.testing.rig.rollouts import Scripted, stacking_wider
 from rlcore.testing.rig.watch import Watch, watching
 from rlcore.testing.small import (
@@ -70,6 +71,7 @@ class Tiny:
         rollouts: `sampled` from the policy; `scripted`, independent of the policy and the number of processes;
             `scored`, scripted with the policy's log-probs; `padded`, scored and with random tokens as extra padding,
             also in demonstrations.
+        rows: number of prompts, or of rows to train on; 0 for all that the kit or the pipeline has.
         pad_is_eos: use EOS as the padding token.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
         sections: further sections of the configuration.
@@ -84,6 +86,7 @@ class Tiny:
     steps: int = 3
     model: str = "llama"
     rollouts: str = "sampled"
+    rows: int = 0
     pad_is_eos: bool = False
     stop_in: int = 0
     sections: Mapping[str, Any] = attrs.field(factory=dict)
@@ -227,8 +230,8 @@ def _architecture_of(tiny: Tiny) -> Any:
 
 def _model_of(tiny: Tiny) -> Any:
     """Return the model of a run: one of MODELS, or the example of an architecture that supports none of them."""
-    make: Callable[[], Any] = getattr(_architecture_of(tiny), "example_model", None) or MODELS[tiny.model]
-    return make()
+    own = getattr(_architecture_of(tiny), "example_model", None)
+    return MODELS[tiny.model]() if own is None else checked(own)()
 
 
 def inputs_of(tiny: Tiny) -> dict[str, Any]:
@@ -248,7 +251,10 @@ def inputs_of(tiny: Tiny) -> dict[str, Any]:
             continue
         few = {name: rows, f"eval_{name}": rows[:NUM_EVAL_ROWS], "rewards": list(islice(cycle(REWARDS), len(rows)))}
         given |= {key: value for key, value in few.items() if key in given and (key != "rewards" or name == "samples")}
-    return given
+    return {
+        key: value[: tiny.rows or None] if key in {*PIPELINES.values(), "rewards"} else value
+        for key, value in given.items()
+    }
 
 
 @contextmanager

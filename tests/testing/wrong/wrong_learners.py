@@ -10,6 +10,7 @@ from rlcore.testing.small import make_tokenizer
 
 
 def make_toy():
+    torch.manual_seed(0)
     return nn.Linear(2, 3)
 
 
@@ -86,6 +87,16 @@ OtherExport.build.__func__.example_model = make_toy
 class Frozen(Toy):
     def __init__(self, module):
         super().__init__(module.requires_grad_(False))
+
+
+class Unseeded(Toy):
+    @classmethod
+    def build(cls, spec, config, *, tokenizer=None):
+        return Toy.build(spec, config, tokenizer=tokenizer)
+
+
+Unseeded.build.__func__.builds = "a toy"
+Unseeded.build.__func__.example_model = lambda: nn.Linear(2, 3)
 
 
 class Remains(Toy):

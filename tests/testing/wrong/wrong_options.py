@@ -119,6 +119,31 @@ def architecture(spec, config, *, tokenizer, value_head, reference):
     """Be the right target of some architecture."""
 
 
+def another_each_time(spec, config, *, tokenizer, value_head, reference):
+    """Have an example whose weights differ in every call."""
+
+
+def same_each_time(spec, config, *, tokenizer, value_head, reference):
+    """Have an example whose weights are always the same."""
+
+
+def _linear():
+    from torch import nn
+
+    return nn.Linear(2, 3)
+
+
+def _seeded_linear():
+    import torch
+
+    torch.manual_seed(0)
+    return _linear()
+
+
+another_each_time.example_model = _linear
+same_each_time.example_model = _seeded_linear
+
+
 def optimizer(groups, lr, eps=0.1):
     """Be the right target of some optimizer."""
 

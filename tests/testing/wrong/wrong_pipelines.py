@@ -40,6 +40,35 @@ def triples(source, tokenizer, data, *, max_length, what="samples"):
 triples.example_rows = [("a" * i, "b" * (12 - i), i) for i in range(1, 11)]
 
 
+@attrs.frozen
+class Ranked:
+    """A row of N answers to a prompt, with their scores."""
+
+    outputs: tuple[Sample, ...]
+    scores: tuple[float, ...]
+
+
+def of_groups(change=lambda outputs: outputs):
+    """Make a pipeline of rows (prompt, {answer: score}) and a change to the answers of each row."""
+
+    def build(source, tokenizer, data, *, max_length, what="samples"):
+        if not len(source):
+            raise DataError(f"{what} is empty")
+        pairs = [[prompt, answer] for prompt, answers in source for answer in answers]
+        built = iter(build_samples(pairs, tokenizer, data, max_length=max_length, what=what))
+        return [Ranked(change(tuple(next(built) for _ in a)), tuple(a.values())) for _, a in source]
+
+    build.example_rows = [
+        (f"{'ab' * i} ", {f"{'cd' * j}{'e' * i}": float(j - i % 3) for j in range(1, 3 + i % 3)}) for i in range(10)
+    ]
+    return build
+
+
+ranked = of_groups()
+ranked_in_lists = of_groups(list)
+half_chosen = of_groups(lambda made: (*made[:-1], attrs.evolve(made[-1], action_mask=(False,) * len(made[-1].tokens))))
+
+
 def reads_none(source, tokenizer, data, *, max_length, what="samples"):
     raise DataError(f"{what}: rows are (question, answer, score)")
 

@@ -16,6 +16,7 @@ from rlcore.models.freezing import thaw
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.settings import OptimizerConfig
+from rlcore.training import stack_groups
 from rlcore.types import Trajectories
 
 
@@ -107,6 +108,51 @@ class StandsOnTriples(Imitates):
 
 class NamesATuple(Imitates):
     sample_pipeline = ("triples",)
+
+
+class Ranks(Imitates):
+    """Learn that better answers of a group are likelier: cross-entropy between softmaxes of scores and of log-probs."""
+
+    sample_pipeline = "acme-wrong:ranked"
+    lowers = "loss/policy"
+
+    def gather(self):
+        rows = [self.run.samples[i] for i in self.order.take_within_pass(self.config.rollouts)]
+        batch, self.size = stack_groups([row.outputs for row in rows], scores=[row.scores for row in rows])
+        return batch
+
+    def learn(self, batch):
+        meter, size = Meter(self.run.ranks), self.config.micro_batch_size
+        self.updater.accumulate(batch, self.loss, meter, size=size, group=self.size)
+        self.updater.step()
+        return meter.means()
+
+    def counted(self, part):
+        return part.num_actions > 0
+
+    def loss(self, part):
+        left_out = ~self.counted(part).view(-1, self.size)
+        logprobs = self._policy.score(part).logprobs.masked_fill(~part.action_mask, 0).sum(1).view(-1, self.size)
+        wanted = part["scores"].view(-1, self.size).masked_fill(left_out, -1e9).softmax(1)
+        losses = -(wanted * logprobs.masked_fill(left_out, -1e9).log_softmax(1)).masked_fill(left_out, 0.0).sum(1)
+        return losses, {"loss/policy": losses}
+
+
+class RanksFillers(Ranks):
+    def counted(self, part):
+        return torch.ones_like(part.ended)
+
+
+class AveragesFillers(Ranks):
+    """Divide by the number of groups that the processes hold, those that stand in included."""
+
+    def learn(self, batch):
+        meter, ranks = Meter(self.run.ranks), self.run.ranks
+        count = -(-len(batch) // self.size // ranks.world) * ranks.world
+        size = self.config.micro_batch_size
+        self.updater.accumulate(batch, self.loss, meter, size=size, group=self.size, count=count)
+        self.updater.step()
+        return meter.means()
 
 
 class MisspeltNeed(Right):
@@ -297,6 +343,17 @@ class WrapsItsPolicy(Right):
             module=self._policy.module, version=0, use_forward=self._policy.use_forward,
         )  # fmt: skip
         self.updater = run.updater(wrapped, config.optimizer)
+
+
+class Misorders(Right):
+    """Score a round, and attach the scores in another order."""
+
+    def gather(self):
+        batch = super().gather()
+        scores = batch["scores"].roll(1)
+        batch = batch.with_columns(scores=scores, advantages=scores - scores.mean())
+        self.run.observers.on_rollout(self.run, batch)
+        return batch
 
 
 class Uphill(Right):
