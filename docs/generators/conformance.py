@@ -83,6 +83,8 @@ Components declare properties that the laws cannot detect as attributes of the r
 * `builds`, of an architecture that builds a [learner](protocols/Learner.md) of another kind, such as
   `"an image pipeline"`: the laws of other learners apply to it, and those about tokens do not apply to its trainers. It
   has an `example_model`, and may have `example_inputs`, a mapping that replaces inputs of the kit's runs.
+* `writes_outside`, of a [logger](protocols/Logger.md) that writes files outside `run.dir`: a function of its options
+  and the run that returns these files and folders. A database that a library keeps for all runs is none of them.
 * `example_outputs`, of a reward of outputs that are no text: a function that returns twelve of them, by the name of the
   argument, such as `{"images": images}`.
 

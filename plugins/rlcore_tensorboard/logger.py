@@ -26,7 +26,7 @@ class TensorBoardLogger:
 
     def __init__(self, config: TensorBoardConfig, run: RunView) -> None:
         self._run, self._num_shown = run, config.completions
-        folder = run.dir / "tensorboard" if config.log_dir is None else Path(config.log_dir) / run.dir.name
+        folder = next(iter(self.writes_outside(config, run)), run.dir / "tensorboard")
         # TensorBoard discards events of earlier files from purge_step on; a new run discards all of them.
         purge_step = run.step + 1 if run.step else 0
         writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=config.flush_every_s)
@@ -36,6 +36,11 @@ class TensorBoardLogger:
         experiment, begun, self._ended = hparams(dict(_leaves(options)), {run.config.checkpoint.metric: 0.0})
         self._writer.file_writer.add_summary(experiment, run.step)
         self._writer.file_writer.add_summary(begun, run.step)
+
+    @staticmethod
+    def writes_outside(config: TensorBoardConfig, run: RunView) -> list[Path]:
+        """Return the folder in `log_dir`, if the options set it."""
+        return [] if config.log_dir is None else [Path(config.log_dir) / run.dir.name]
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write each metric of a training step or an evaluation as a scalar."""

@@ -90,7 +90,9 @@ class Logger(Protocol):
     """A destination of metrics besides `metrics.jsonl`, built as `Logger(config, run)` on rank 0 only.
 
     `run` is a `rlcore.protocols.RunView`. If a logger raises, the error is logged once, and the logger is closed and
-    not called again in that run; with `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`.
+    not called again in that run; with `RLCORE_STRICT_PLUGINS` set, the run ends with a `PluginError`. A logger that
+    writes files outside `run.dir` has an attribute `writes_outside`, a function `(config, run)` that returns their
+    paths, for the conformance kit.
     """
 
     def metrics(self, step: int, metrics: Metrics) -> None:

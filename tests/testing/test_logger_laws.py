@@ -19,17 +19,27 @@ WRONG = [
     Wrong("arguments_are_not_changed", "popping", "it changes the metrics it receives"),
     Wrong("arguments_are_not_changed", "cutting", "it changes the completions it receives"),
     Wrong("it_writes_in_the_runs_folder_only", "astray", "it writes log.txt into the working folder"),
+    Wrong("it_writes_in_the_runs_folder_only", "beside", "it writes log.jsonl beside run.dir"),
     Wrong(
         "it_closes_however_the_run_ended", "clingy", "close(RuntimeError('a test error of\\nseveral lines')) at once"
     ),
     Wrong("it_closes_however_the_run_ended", "untouched", "close(None) at once: raised KeyError: 'kl/mean'"),
     Wrong("close_releases_files_and_threads", "open", "it leaves log.jsonl open; close files"),
+    Wrong("close_releases_files_and_threads", "openbeside", "it leaves run-1.jsonl open; close files"),
     Wrong("close_releases_files_and_threads", "openaftercrash", "it leaves log.jsonl open after a crash"),
     Wrong("close_releases_files_and_threads", "running", "it leaves the threads sender running; end them"),
     Wrong("a_resumed_run_keeps_earlier_logs", "overwriting", "log.jsonl is smaller or missing"),
+    Wrong("a_resumed_run_keeps_earlier_logs", "overwritingbeside", "run-1.jsonl is smaller or missing"),
     Wrong("a_resumed_run_keeps_earlier_logs", "refusing", "", error=FileExistsError),
 ]
-RIGHT = ("acme-wrong:right", "acme-wrong:elsewhere", "acme-wrong:service", "rlcore:console", "rlcore:jsonl")
+RIGHT = (
+    "acme-wrong:right",
+    "acme-wrong:declared",
+    "acme-wrong:elsewhere",
+    "acme-wrong:service",
+    "rlcore:console",
+    "rlcore:jsonl",
+)
 pytestmark = pytest.mark.usefixtures("wrong_site")
 
 

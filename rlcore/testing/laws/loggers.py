@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ ROWS = (
 """Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
 CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
 """The row of a conversation."""
+RUN = "run-1"
+"""Name of the run's folder, which is in a folder of its own."""
 GRACE_S = 5.0
 """Seconds that threads may take to end after `close`."""
 
@@ -135,17 +137,29 @@ def arguments_are_not_changed(subject: Subject) -> None:
 
 @law(LOGGERS)
 def it_writes_in_the_runs_folder_only(subject: Subject) -> None:
-    """A logger writes files into `run.dir` and not into the working folder."""
+    """A logger writes files into `run.dir`, and not into the working folder or beside `run.dir`.
+
+    Files and folders elsewhere are those that its attribute `writes_outside(config, run)` returns; the laws on closing
+    and resuming apply to these too.
+    """
     home = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="rlcore-law-") as elsewhere:
         os.chdir(elsewhere)
         try:
-            with _closing(subject) as (logger, run):
+            with _opened(subject) as (logger, run):
                 _log_usually(logger, run)
-            written = sorted(path.name for path in Path(elsewhere).iterdir())
+                logger.close(None)
+                folders = {"into the working folder": Path(elsewhere), "beside run.dir": run.dir.parent}
+                declared = _outside(subject, run)
+                written = [
+                    f"{path.name} {where}" for where in folders for path in _undeclared(folders[where], declared)
+                ]
         finally:
             os.chdir(home)
-    require(not written, f"it writes {', '.join(written)} into the working folder; write into run.dir")
+    require(
+        not written,
+        f"it writes {', '.join(written)}; write into run.dir, or declare it in the attribute `writes_outside`",
+    )
 
 
 @law(LOGGERS)
@@ -162,7 +176,7 @@ def it_closes_however_the_run_ended(subject: Subject) -> None:
 
 @law(LOGGERS)
 def close_releases_files_and_threads(subject: Subject) -> None:
-    """`close` closes all files in the run's folder and ends the logger's threads, also after the logger crashed.
+    """`close` closes all files that the logger writes and ends the logger's threads, also after the logger crashed.
 
     Threads that a library starts once per process, with the first logger, may remain.
     """
@@ -173,7 +187,7 @@ def close_releases_files_and_threads(subject: Subject) -> None:
         with _opened(subject) as (logger, run):
             _spend(logger, run, crash=crash)
             after = " after a crash" if crash else ""
-            open_files, left = _open_files(run.dir), _left(threads)
+            open_files, left = _open_files([run.dir.parent, *_outside(subject, run)]), _left(threads)
             require(not open_files, f"it leaves {', '.join(open_files)} open{after}; close files in close()")
             require(not left, f"it leaves the threads {', '.join(left)} running{after}; end them in close()")
 
@@ -186,13 +200,14 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             _log_usually(first, run)
             if closed:
                 first.close(None)
-            before = _sizes(run.dir)
+            places = [run.dir.parent, *_outside(subject, run)]
+            before = _sizes(places)
             second = _build(subject, run)
             with _accepting("the second logger"):
                 second.metrics(3, dict(USUAL))
                 second.close(None)
-            after = _sizes(run.dir)
-            lost = [name for name, size in before.items() if after.get(name, -1) < size]
+            after = _sizes(places)
+            lost = [path.name for path, size in before.items() if after.get(path, -1) < size]
             how = "closed" if closed else "not closed, as in a killed process,"
             require(
                 not lost, f"{', '.join(lost)} is smaller or missing after a run whose logger was {how} resumes; append"
@@ -219,7 +234,7 @@ def _build(subject: Subject, run: RunView) -> Any:
 def _opened(subject: Subject) -> Iterator[tuple[Any, RunStub]]:
     """Build the logger for a run in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rlcore-law-", ignore_cleanup_errors=True) as folder:
-        run = RunStub(Path(folder) / "run-1")
+        run = RunStub(Path(folder) / RUN)
         run.dir.mkdir()
         yield _build(subject, run), run
 
@@ -276,14 +291,28 @@ def _not_strict() -> Iterator[None]:
             os.environ["RLCORE_STRICT_PLUGINS"] = before
 
 
-def _open_files(folder: Path) -> list[str]:
-    """Return the names of open files under `folder`; empty on systems without /proc."""
+def _outside(subject: Subject, run: RunView) -> list[Path]:
+    """Return the files and folders outside `run.dir` that a logger declares."""
+    declared = getattr(subject.it.target(), "writes_outside", None)
+    return [] if declared is None else [Path(path).resolve() for path in declared(subject.config(), run)]
+
+
+def _undeclared(folder: Path, declared: Sequence[Path]) -> list[Path]:
+    """Return the entries of a folder, other than the run's, that contain no declared path and are in none."""
+    entries = [path.resolve() for path in sorted(folder.iterdir()) if path.name != RUN]
+    return [
+        one for one in entries if not any(one.is_relative_to(path) or path.is_relative_to(one) for path in declared)
+    ]
+
+
+def _open_files(places: Sequence[Path]) -> list[str]:
+    """Return the names of open files at or under `places`; empty on systems without /proc."""
     handles = Path("/proc/self/fd")
     names = []
     for handle in handles.iterdir() if handles.is_dir() else ():
         with contextlib.suppress(OSError):
             target = handle.readlink()
-            names += [target.name] if target.is_relative_to(folder.resolve()) else []
+            names += [target.name] if any(target.is_relative_to(place.resolve()) for place in places) else []
     return names
 
 
@@ -295,5 +324,6 @@ def _left(before: set[threading.Thread]) -> list[str]:
     return sorted(thread.name for thread in more)
 
 
-def _sizes(folder: Path) -> Mapping[str, int]:
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+def _sizes(places: Sequence[Path]) -> Mapping[Path, int]:
+    files = (path for place in places for path in (place, *sorted(place.rglob("*"))) if path.is_file())
+    return {path: path.stat().st_size for path in files}

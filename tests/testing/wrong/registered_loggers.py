@@ -2,7 +2,8 @@
 
 NAMES = (
     "Right", "Curious", "Finite", "Table", "Scored", "Counting", "Popping", "Cutting", "Astray", "Clingy", "Untouched",
-    "Open", "OpenAfterCrash", "Running", "Service", "Overwriting", "Refusing",
+    "Open", "OpenAfterCrash", "Running", "Service", "Overwriting", "Refusing", "Declared", "Beside",
+    "OpenBeside", "OverwritingBeside",
 )  # fmt: skip
 COMPONENTS = [
     *(("loggers", name.lower(), f"wrong_loggers:{name}", None) for name in NAMES),

@@ -148,6 +148,39 @@ class Service(Right):
             threading.Thread(target=threading.Event().wait, args=(60,), daemon=True, name="service").start()
 
 
+class Declared(Right):
+    """Be right, and write beside the run's folder, as it declares."""
+
+    def __init__(self, config, run):
+        self.run = run
+        (path,) = self.writes_outside(config, run)
+        path.parent.mkdir(exist_ok=True)
+        self.file = path.open(self.mode, encoding="utf-8", errors="backslashreplace")
+
+    @staticmethod
+    def writes_outside(config, run):
+        return [run.dir.parent / "logs" / f"{run.dir.name}.jsonl"]
+
+
+class Beside(Declared):
+    """Write there without a declaration."""
+
+    def __init__(self, config, run):
+        self.run = run
+        self.file = (run.dir.parent / "log.jsonl").open("a", encoding="utf-8", errors="backslashreplace")
+
+    writes_outside = None
+
+
+class OpenBeside(Declared):
+    def close(self, error):
+        pass
+
+
+class OverwritingBeside(Declared):
+    mode = "w"
+
+
 class Overwriting(Right):
     mode = "w"
 
