@@ -19,6 +19,7 @@ from torch import Tensor
 from rlcore.errors import ConfigError, RanksError
 from rlcore.profiling import phase
 from rlcore.ranks.environment import START, environment_world
+from rlcore.ranks.launcher import follow_launcher
 from rlcore.ranks.trajectory_bytes import header, layout, num_bytes, pack, unpack
 from rlcore.types import Trajectories, grouped, tensor_on
 
@@ -52,6 +53,8 @@ class Ranks:
 
     def __init__(self, mixed_precision: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         world, timeout = environment_world(), timedelta(seconds=timeout_s)
+        if world > 1:
+            follow_launcher()
         # A second run in one process may use another precision, and accelerate has no public API to change it.
         AcceleratorState._reset_state()  # noqa: SLF001
         # Without `cpu`, processes on a machine without an accelerator would not connect to each other.
@@ -93,9 +96,18 @@ class Ranks:
         return watchdog
 
     def note(self, doing: str) -> None:
-        """Note which part of the run is in progress, such as "step 3", for the errors of collective operations."""
+        """Note which part of the run is in progress, such as "step 3", for the errors of collective operations.
+
+        Args:
+            doing: the part; empty after the run.
+        """
         if self._watchdog is not None:
             self._watchdog.doing = doing
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note that this process ends by an error of its own, which the errors of the others then name."""
+        if self._watchdog is not None and not isinstance(error, RanksError):
+            self._watchdog.note_failure(error)
 
     @contextmanager
     def collective(self, name: str) -> Iterator[None]:
@@ -109,6 +121,7 @@ class Ranks:
         """
         if self._watchdog is not None:
             self._watchdog.waiting = name
+            self._watchdog.num_waits += 1
         try:
             yield
         except RuntimeError as error:

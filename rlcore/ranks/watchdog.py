@@ -3,7 +3,8 @@
 A thread of every rank writes a report to the store of the process group: the step, and the line of code that the rank
 executes. A collective operation that takes longer than `run.timeout_s` raises on the ranks that wait in it. The first
 of them publishes the reports of all ranks, which become the error of every waiting rank. The thread of a rank that
-hangs elsewhere reads them, prints them and ends its process.
+hangs elsewhere reads them, prints them and ends its process. Where a rank has ended, the others see that its report
+changes no more, and name it with its last one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -22,11 +24,17 @@ from types import FrameType
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # public all the same
 
 from rlcore.logging import get_logger
+from rlcore.ranks.launcher import leave
 
-LONGEST_PERIOD_S = 2.0
+LONGEST_PERIOD_S = 1.0
+SILENT_PERIODS = 2.5
+"""How many periods a rank may need for a report; one that needs longer has ended, or its threads are blocked."""
 GRACE_S = 1.0
 """How long a rank that may be raising an error itself is left to do so, once another has published a failure."""
-FAILURE = "failure"
+FAILURE, ENDED = "failure", "ended"
+"""Keys in the store: why the run fails, and the first error by which a rank ended."""
+WAITED = "a rank has waited for the others longer than run.timeout_s ="
+MEANING = "one of them hangs, or works longer than that between two collective operations (then raise run.timeout_s)"
 CONNECT_S = 30
 STOP_S = 10.0
 """How long the thread may take to end; it takes milliseconds unless the machine of the store is gone."""
@@ -46,16 +54,18 @@ class Watchdog:
         timeout_s: how long a collective operation may take.
 
     Attributes:
-        doing: the part of the run in progress, such as "step 3".
+        doing: the part of the run in progress, such as "step 3"; empty after the run.
         waiting: the collective operation in progress; empty if there is none.
+        num_waits: number of collective operations so far.
     """
 
     def __init__(self, *, rank: int, world: int, timeout_s: float) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self.doing, self.waiting = "building the run", ""
+        self.doing, self.waiting, self.num_waits = "building the run", "", 0
         self._watched = threading.get_ident()
         self._period_s = min(LONGEST_PERIOD_S, timeout_s / 4)
-        self._over = threading.Event()
+        self._over, self._explains, self._numbers = threading.Event(), False, itertools.count()
+        self._first = ""  # the last report of rank 0, which may host the store
         self._store = _connect()
         self._thread = threading.Thread(target=self._watch, args=(self._store,), name="rlcore-watchdog", daemon=True)
         if self._store is not None:
@@ -68,58 +78,103 @@ class Watchdog:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(STOP_S)
 
+    def note_failure(self, error: BaseException) -> None:
+        """Publish that this rank ends by an error of its own, for the errors of the others."""
+        self._explains = True
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        text = f"rank {self.rank} ({self.doing}) ended by {reason:.300}"
+        if self._store is not None:
+            with suppress(DistError):
+                self._store.compare_set(ENDED, "", text)
+
     def explain(self, error: BaseException) -> str:
         """Return why a collective operation of this rank failed; the caller raises it.
 
         Args:
             error: the backend's error.
         """
-        self._over.set()  # this rank ends by its own error
+        self._explains = True  # this rank ends by its own error
         reason = str(error).partition(". ")[0]
         is_timeout = "timed out" in reason.lower() or "timeout" in reason.lower()
         try:
-            if is_timeout and self._store is not None:
-                return self._publish(self._store)
-            published = "" if self._store is None else self._published(self._store)
+            published = "" if self._store is None else self._published(self._store, is_timeout=is_timeout)
         except DistError:  # the store has ended with the process that hosts it
-            published = ""
-        return published or f"{self.doing}: another process has ended; see its own error ({reason})"
+            published = f"another process has ended: {self._host()}"
+        self._over.set()
+        if published.startswith(WAITED):
+            return published
+        doing = self.doing or "after the run"
+        return f"{doing}: {published or 'another process has ended'}; see its own error ({reason})"
 
-    def _publish(self, store: Store) -> str:
-        head = (
-            f"a rank has waited for the others longer than run.timeout_s = {self.timeout_s:g} s; one of them hangs, or "
-            "works longer than that between two collective operations (then raise run.timeout_s)"
-        )
-        reports = [f"  rank {rank}: {self._read(store, rank)}" for rank in range(self.world)]
-        published = store.compare_set(FAILURE, "", "\n".join([head, *reports])).decode()
-        if self.rank == 0:  # may host the store, which the others read before it ends
+    def _published(self, store: Store, *, is_timeout: bool) -> str:
+        """Return why the run fails, which the first rank that knows publishes for all."""
+        if not store.check([FAILURE]):
+            if not is_timeout and store.check([ENDED]):
+                found = f"another process has ended: {store.get(ENDED).decode()}"
+            else:
+                reports, silent = self._observe(store)
+                listed = "\n".join([f"{WAITED} {self.timeout_s:g} s; {MEANING}", *reports])
+                found = listed if is_timeout else "another process has ended" + (silent and ": ") + silent
+            store.compare_set(FAILURE, "", found)
+        found = store.get(FAILURE).decode()
+        if self.rank == 0 and not _is_hosted_by_launcher():  # the others read the store before it ends with this rank
             time.sleep(2 * self._period_s)
-        return published
+        return found
 
-    def _published(self, store: Store) -> str:
-        """Return the failure that another rank has published, or publishes within a moment."""
-        for _ in range(5):
-            if store.check([FAILURE]):
-                return store.get(FAILURE).decode()
-            time.sleep(0.1)
-        return ""
+    def _observe(self, store: Store) -> tuple[list[str], str]:
+        """Return the reports of all ranks, and what was last heard of those that report no more.
 
-    def _read(self, store: Store, rank: int) -> str:
-        key = _key(rank)
-        if not store.check([key]):
-            return "no report"
-        written, _, text = store.get(key).decode().partition(" ")
-        age = time.time() - float(written)
-        return text if age < 3 * self._period_s + GRACE_S else f"{text} (its last report, {age:.0f} s ago)"
+        Whether a rank reports is seen from changes of its report, never from its clock, which may be hours off.
+        """
+        before, now = self._reports(store), self._reports(store)
+        end = time.monotonic() + SILENT_PERIODS * self._period_s
+        while any(map(str.__eq__, before, now)) and time.monotonic() < end and not store.check([FAILURE]):
+            time.sleep(0.05)
+            now = self._reports(store)
+        silence = f"it has not reported for {SILENT_PERIODS * self._period_s:g} s"
+        texts = [each.partition(" ")[2] or "no report" for each in now]
+        silent = [rank for rank in range(self.world) if before[rank] == now[rank]]
+        notes = [f" ({silence})" if rank in silent else "" for rank in range(self.world)]
+        reports = [f"  rank {rank}: {text}{note}" for rank, (text, note) in enumerate(zip(texts, notes, strict=True))]
+        return reports, ", ".join(f"rank {rank} (last report: {texts[rank]})" for rank in silent)
+
+    def _reports(self, store: Store) -> list[str]:
+        """Return the number and text of the last report of every rank; empty of one that has not reported."""
+        keys = [f"report/{rank}" for rank in range(self.world)]
+        if store.check(keys):
+            return [each.decode() for each in store.multi_get(keys)]
+        return [store.get(key).decode() if store.check([key]) else "" for key in keys]
 
     def _watch(self, store: Store) -> None:
         try:
             while not self._over.wait(self._period_s):
-                store.set(_key(self.rank), f"{time.time()} {self._report()}")
-                if store.check([FAILURE]) and not self._over.wait(GRACE_S):
+                store.set(f"report/{self.rank}", f"{next(self._numbers)} {self._report()}")
+                if store.check(["report/0"]):
+                    self._first = store.get("report/0").decode().partition(" ")[2]
+                if store.check([FAILURE]) and not self._explains and not self._over.wait(GRACE_S):
                     _end(store.get(FAILURE).decode(), self.rank)
         except DistError:  # the store has ended with the process that hosts it
-            return
+            self._watch_alone()
+
+    def _watch_alone(self) -> None:
+        """End this process if it reaches no collective operation, in which it would fail, for as long as one may take.
+
+        No other rank could end it: the reports of this rank are read no more.
+        """
+        if _is_hosted_by_launcher() and not self._over.wait(GRACE_S):
+            leave("the launcher that hosts the store of the run")
+        seen, since = -1, time.monotonic()
+        while not self._over.wait(self._period_s):
+            if not self.doing or self.num_waits != seen:
+                seen, since = self.num_waits, time.monotonic()
+            elif time.monotonic() - since > self.timeout_s + GRACE_S and not self._explains:
+                _end(f"{self._host()} has ended, and this rank reaches no other: {self._report()}", self.rank)
+
+    def _host(self) -> str:
+        """Return who has ended if the store has."""
+        if _is_hosted_by_launcher():
+            return "the launcher, which hosts the store"
+        return "rank 0, which hosts the store" + (f" (last report: {self._first})" if self._first else "")
 
     def _report(self) -> str:
         place = _describe(sys._current_frames().get(self._watched))  # noqa: SLF001  documented despite its name
@@ -150,8 +205,8 @@ def _connect() -> Store | None:
     return PrefixStore(f"rlcore/{attempt}/{run}", store)
 
 
-def _key(rank: int) -> str:
-    return f"report/{rank}"
+def _is_hosted_by_launcher() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _describe(frame: FrameType | None) -> str:

@@ -16,6 +16,7 @@ from rlcore.logging import get_logger
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
+from rlcore.ranks.launcher import when_alone
 from rlcore.reports.html_page import write_report
 from rlcore.training.check_trainer import check_metrics, check_steps
 from rlcore.training.evaluate import evaluate
@@ -41,6 +42,7 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
     config = run.config
     with _ending(run), run.ranks.translated(), StopRequest(run.step) as stop:
         run.signalled = lambda: stop.requested
+        when_alone(stop.request)
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
@@ -210,8 +212,10 @@ def _ending(run: Run) -> Iterator[None]:
         yield
     except BaseException as caught:
         error = caught
+        run.ranks.note_failure(caught)
         raise
     finally:
+        run.ranks.note("")
         try:
             run.observers.on_run_end(run, error)
         except BaseException as caught:

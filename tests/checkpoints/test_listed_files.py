@@ -124,7 +124,7 @@ def test_a_manifest_of_another_program_and_a_folder_without_one_are_loaded_as_th
 
 def trained(root: Path, name: str) -> Any:
     trainer = {"name": name, **({"batch_size": 2} if name == "sft" else {})}
-    data = {"rewards": [1.0] * len(SAMPLES)} if name == "ilql" else {}
+    data: Any = {"rewards": [1.0] * len(SAMPLES)} if name == "ilql" else {}
     return rlcore.train(
         make_gpt2(), trainer=trainer, samples=[list(sample) for sample in SAMPLES], tokenizer=make_tokenizer(),
         run={"root": str(root), "name": name, "steps": 1, "report": False}, loggers=[], **data,

@@ -126,6 +126,29 @@ def test_ctrl_c_saves_and_a_second_one_stops_all_processes_at_once(
     assert [file.name for file in folder.glob("runs/stopped/checkpoints/*")] == saved
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [[], ["torch.distributed.run"]], ids=["run.processes", "torchrun"])
+def test_processes_whose_launcher_is_killed_save_and_end_and_the_run_resumes(folder: Path, start: list[str]) -> None:
+    command = [*TORCHRUN[:-2], *RLCORE[1:], "run.processes=1"] if start else RLCORE
+    options = ["run.name=orphaned", "run.steps=100000", "checkpoint.every=0", "run.resume=auto"]
+    given = inherited() | {"PYTHONPATH": str(folder)}
+    with (folder / "output").open("w") as file:
+        process = subprocess.Popen([*command, *options], cwd=folder, env=given, stdout=file, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    metrics = folder / "runs/orphaned/metrics.jsonl"
+    try:
+        wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    finally:
+        process.kill()
+    with process, process.stderr:
+        printed = process.stderr.read().decode()  # until both processes have ended
+    assert printed.count("its launcher (process") == 2, printed
+    saved = int(newest_checkpoint(folder / "runs/orphaned").name)
+    assert saved >= 2
+    done = run_process([*RLCORE, *options, f"run.steps={saved + 1}"], cwd=folder, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+
+
 def is_alive(group: int) -> bool:
     try:
         os.killpg(group, 0)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import DistError, HashStore, TCPStore  # type: ignore[attr-defined]  # public all the same
+
+from rlcore.ranks import watchdog
+from rlcore.ranks.watchdog import Watchdog
 
 EXITS_WHILE_IT_REPORTS = """
 import time, weakref
@@ -58,3 +67,181 @@ def test_a_process_that_exits_while_the_thread_works_ends_as_usual(script: str) 
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Watchdog]]]:
+    """Return the watchdogs of several ranks in this process, which report every tenth of a second to one store."""
+    made: list[Watchdog] = []
+
+    def make(world: int) -> list[Watchdog]:
+        store = HashStore()
+        monkeypatch.setattr(watchdog, "_connect", lambda: store)
+        made.extend(Watchdog(rank=rank, world=world, timeout_s=0.4) for rank in range(world))
+        end = time.monotonic() + 60
+        while not store.check([f"report/{rank}" for rank in range(world)]):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        return made
+
+    read, earlier = Watchdog._reports, {}
+
+    def read_new_ones(self: Watchdog, store: Any) -> list[str]:
+        """Return the reports once every rank whose thread lives has reported again, however busy the machine is."""
+        found, seen = read(self, store), earlier.get(self)
+        while seen and any(each._thread.is_alive() and found[each.rank] == seen[each.rank] for each in made):
+            time.sleep(0.01)
+            found = read(self, store)
+        earlier[self] = found
+        return found
+
+    monkeypatch.setattr(Watchdog, "_reports", read_new_ones)
+    monkeypatch.setattr(watchdog, "SILENT_PERIODS", 0.0)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    yield make
+    for each in made:
+        each.stop()
+
+
+LOST = RuntimeError("[/gloo/transport/tcp/pair.cc:534] Connection closed by peer. More")
+
+
+def test_clocks_that_differ_by_hours_make_no_rank_silent(
+    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count(0, 3601)
+    monkeypatch.setattr(time, "time", lambda: float(next(hours)))
+    first, second = ranks(2)
+    second.doing = "step 7"
+    told = first.explain(RuntimeError("Timed out waiting 400ms for recv operation. More"))
+    assert told.startswith("a rank has waited for the others longer than run.timeout_s = 0.4 s; one of them hangs")
+    assert "  rank 1: " in told
+    assert "reported for" not in told
+    assert " ago" not in told
+
+
+def test_a_rank_that_no_longer_reports_is_named_with_its_last_report_by_all_others(
+    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = ranks(3)
+    monkeypatch.setattr(Watchdog, "_report", lambda self: f"{self.doing}, in sampling")
+    second.doing = "step 7"
+    end = time.monotonic() + 60
+    assert second._store is not None
+    while b"step 7" not in second._store.get("report/1"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    second.stop()
+    first.doing = third.doing = "step 8"
+    expected = (
+        "step 8: another process has ended: rank 1 (last report: step 7, in sampling); see its own error "
+        "([/gloo/transport/tcp/pair.cc:534] Connection closed by peer)"
+    )
+    assert first.explain(LOST) == expected
+    first.stop()  # it reports no more either, and did not end first
+    assert third.explain(LOST) == expected
+
+
+def test_a_rank_that_waited_in_vain_lists_one_that_no_longer_reports(ranks: Callable[[int], list[Watchdog]]) -> None:
+    first, second = ranks(2)
+    second.stop()
+    told = first.explain(RuntimeError("Timed out waiting 400ms for recv operation"))
+    assert "(it has not reported for 0 s)" in told.splitlines()[2]
+    assert "reported" not in told.splitlines()[1]
+
+
+def test_a_rank_that_ends_by_an_error_is_named_with_it(ranks: Callable[[int], list[Watchdog]]) -> None:
+    first, second = ranks(2)
+    second.doing, first.doing = "step 3", "step 4"
+    second.note_failure(ValueError("no such word\nmore"))
+    second.note_failure(ValueError("an error in closing"))
+    second.stop()
+    assert "ended: rank 1 (step 3) ended by ValueError: no such word; see its own error" in first.explain(LOST)
+
+
+class Ended:
+    """A store whose host has ended."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def fail(*_: object) -> None:
+            raise DistError("Connection reset by peer")
+
+        return fail
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], Callable[..., Watchdog]]:
+    """Return why processes are ended, and the watchdog of a rank whose store has ended."""
+    ended: list[str] = []
+
+    def end(reason: str, *_: int) -> None:
+        ended.append(reason)
+        raise DistError("the process has ended")
+
+    monkeypatch.setattr(watchdog, "GRACE_S", 0.0)
+    monkeypatch.setattr(watchdog, "_connect", Ended)
+    monkeypatch.setattr(watchdog, "_end", end)
+    monkeypatch.setattr(watchdog, "leave", end)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    return ended, lambda **given: Watchdog(rank=1, world=2, timeout_s=0.4, **given)
+
+
+def test_a_rank_that_hangs_ends_also_without_the_store(alone: tuple[list[str], Callable[..., Watchdog]]) -> None:
+    ended, make = alone
+    rank = make()
+    rank.doing = "step 2"
+    rank._thread.join(60)
+    assert len(ended) == 1
+    assert ended[0].startswith("rank 0, which hosts the store has ended, and this rank reaches no other: step 2, in ")
+
+
+def test_a_rank_that_still_meets_others_or_whose_run_is_over_does_not_end_with_the_store(
+    alone: tuple[list[str], Callable[..., Watchdog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, make = alone
+    ticks: list[float] = []
+    made: list[Watchdog] = []
+
+    def monotonic() -> float:
+        for each in made[:1]:
+            each.num_waits += 1
+            ticks.append(0.3)
+        return sum(ticks)
+
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(watchdog, "LONGEST_PERIOD_S", 0.01)
+    busy, over = make(), make()
+    over.doing = ""
+    made.append(busy)
+    end = time.monotonic() + 60
+    while len(ticks) < 20:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert ended == []
+    for each in (busy, over):
+        each.stop()
+    assert "step" not in over.explain(LOST)
+
+
+def test_a_rank_whose_store_ended_with_the_launcher_saves_and_ends(
+    alone: tuple[list[str], Callable[..., Watchdog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    ended, make = alone
+    make()._thread.join(60)
+    assert ended == ["the launcher that hosts the store of the run"]
+
+
+def test_the_error_of_a_rank_whose_store_has_ended_names_its_host_and_the_last_report(
+    ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
+    first, second = ranks(2)
+    first.doing, second.doing = "step 5", "step 6"
+    end = time.monotonic() + 60
+    while "step 5" not in second._first:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    second._store = Ended()  # type: ignore[assignment]
+    told = second.explain(LOST)
+    assert told.startswith("step 6: another process has ended: rank 0, which hosts the store (last report: step 5, in ")
