@@ -123,6 +123,12 @@ def test_one_number_a_sample_goes_to_the_last_chosen_token_beside_dense_rewards(
         ({"length": by_output, "label": (by_label, 2)}, ("length", "label"), [3, 6, 0]),
         ({"length": {"fn": by_output, "weight": 3}}, ("length",), [3, 6, 0]),
         ([by_output, by_output], ("by_output", "by_output_2"), [2, 4, 0]),
+        ([(by_output, 1), (by_output, 2), (by_output, 4)], ("by_output", "by_output_2", "by_output_3"), [7, 14, 0]),
+        (
+            [{"fn": by_output, "name": "by_label"}, by_label, {"fn": by_output, "name": "by_label_2"}],
+            ("by_label", "by_label_2", "by_label_2_2"),
+            [3, 6, 0],
+        ),
         ([Scorer(0), functools.partial(by_output)], ("Scorer", "by_output"), [2, 4, 0]),
     ],
 )

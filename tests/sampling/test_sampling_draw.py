@@ -58,6 +58,16 @@ def test_frequencies_are_those_of_the_distribution_asked_for(options: dict) -> N
     np.testing.assert_allclose(logprobs.exp().numpy(), wanted[tokens.numpy()], rtol=1e-4)
 
 
+@pytest.mark.parametrize("vocabulary", [1, 2, 5])
+def test_top_k_keeps_exactly_k_tokens_up_to_the_whole_vocabulary(vocabulary: int) -> None:
+    logits = torch.stack([torch.randperm(vocabulary, generator=torch.Generator().manual_seed(i)) for i in range(3)])
+    for top_k in range(vocabulary + 3):
+        kept = restrict(logits.float(), top_k=top_k).isfinite()
+        number = min(top_k, vocabulary) if top_k else vocabulary
+        assert kept.sum(1).tolist() == [number] * 3
+        assert torch.equal(kept, logits >= vocabulary - number)
+
+
 @pytest.mark.parametrize("vocabulary", [1, 2, 255, 1024, 1025, 1280, 50257])
 def test_the_draw_inverts_the_running_sum_at_every_size(vocabulary: int) -> None:
     generator = torch.Generator().manual_seed(vocabulary)

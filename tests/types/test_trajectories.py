@@ -51,6 +51,23 @@ def test_a_missing_column_is_named_with_those_there_are() -> None:
     assert "advantages" not in ragged()
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 7])
+def test_a_column_of_several_numbers_a_sequence_is_neither_trimmed_nor_padded(size: int) -> None:
+    """The batch is 5 tokens wide, and two of its rows 3."""
+    numbers = torch.arange(3.0 * size).reshape(3, size)
+    batch = ragged().with_columns(each=numbers)
+    narrow = batch.rows(torch.tensor([0, 1]))
+    assert narrow.tokens.shape == (2, 3)
+    assert torch.equal(narrow["each"], numbers[:2])
+    assert torch.equal(narrow.trim()["each"], numbers[:2])
+    first, second = batch.split(2)
+    assert torch.equal(torch.cat([first["each"], second["each"]]), numbers)
+    wide = batch.rows(torch.tensor([2]))
+    joined = Trajectories.concat([wide, batch.rows(torch.tensor([1]))])
+    assert joined["rewards"].shape == (2, 5)
+    assert torch.equal(joined["each"], numbers[[2, 1]])
+
+
 def test_only_the_columns_that_are_asked_for_stay() -> None:
     kept = ragged().with_only("scores")
     assert list(kept.columns) == ["scores"]

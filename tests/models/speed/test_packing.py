@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -150,6 +151,17 @@ def test_sequences_longer_than_the_window_are_padded(name: str) -> None:
     tokens, mask, action_mask = (array[[0, 1, 3]] for array in given)  # of at most 12 tokens: these fit
     logits, _ = predict(model, CausalLayout(longest), tokens, mask, action_mask)
     assert torch.allclose(logits, by_row(model, tokens, mask, action_mask), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(11, True), (12, True), (13, False)])
+def test_a_sequence_of_as_many_tokens_as_the_window_fits_and_one_more_does_not(length: int, fits: bool) -> None:
+    model = make_causal(hf.MistralConfig(**SHAPE, sliding_window=12))
+    tokens = torch.randint(3, 64, (2, length), generator=torch.Generator().manual_seed(0))
+    expected = model(tokens).logits.flatten(0, 1)
+    assert longest_packed(model) == 12
+    packed = pack(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    with contextlib.nullcontext() if fits else pytest.raises(TechniqueRefused, match="window of 12 tokens is shorter"):
+        assert torch.allclose(model(**packed.inputs).logits[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
