@@ -173,6 +173,35 @@ def test_no_error_tells_a_secret_or_the_value_of_an_unknown_option() -> None:
     assert "s3cret" not in str(caught.value)
 
 
+@config
+class Pages:
+    number: int = option(0, "a number")
+
+
+@config
+class Site:
+    api_keys: tuple[int, ...] = option((), "keys, one per account")
+    credentials: Pages = option(Pages(), "who logs in")
+    pages: tuple[Pages, ...] = option((), "pages")
+
+
+@pytest.mark.parametrize(("values", "path", "name"), [
+    ({"api_keys": [1, "s3cret"]}, "", "api_keys[1]"),
+    ({"credentials": {"number": "s3cret"}}, "", "credentials.number"),
+    ({"pages": [{"number": 1}, {"number": "s3cret"}]}, "sites.password", "sites.password.pages[1].number"),
+    ({"pages": [{"number": "s3cret"}]}, "tokens[0].hub_token[1]", "tokens[0].hub_token[1].pages[0].number"),
+])  # fmt: skip
+def test_no_value_is_shown_below_a_secret_whether_in_a_list_or_a_section(
+    values: dict[str, object], path: str, name: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        structure(Site, values, where="run.yaml", path=path)
+    assert str(caught.value).startswith(f"run.yaml: {name}: must be a whole number")
+    assert "s3cret" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"run.yaml: pages\[0\].number = 'shown': "):
+        structure(Site, {"pages": [{"number": "shown"}]}, where="run.yaml")
+
+
 def test_what_stands_for_a_secret_is_no_value() -> None:
     message = r"^run.yaml: api_key: stands for a secret, which no file of a run contains: set the option \(key"
     with pytest.raises(ConfigError, match=message):

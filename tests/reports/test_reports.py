@@ -18,7 +18,8 @@ import rlcore
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
 from rlcore.cli import main
-from rlcore.reports.html_page import html_page, to_script
+from rlcore.reports import series
+from rlcore.reports.html_page import fill_page, html_page, to_script
 from rlcore.reports.local_server import ReportServer
 from rlcore.reports.page_data import page_data
 from rlcore.reports.run_record import read_run
@@ -106,6 +107,37 @@ def test_no_text_of_a_run_ends_the_script_that_holds_it() -> None:
     assert not set("<>&") & set(text)
     assert text.isascii()
     assert json.loads(text)["text"].startswith(HOSTILE)
+
+
+def test_a_title_is_text() -> None:
+    assert "<title>rlcore: a &lt;b&gt; &amp;amp; c</title>" in fill_page({}, title="a <b> &amp; c")
+
+
+def test_of_two_values_at_one_step_the_last_is_averaged() -> None:
+    one = Series(np.array([1, 1, 2, 4]), np.array([5.0, 7.0, 9.0, 3.0]))
+    other = Series(np.array([1, 2, 2, 3]), np.array([1.0, 8.0, 2.0, 6.0]))
+    for runs in ([one, other], [other, one]):
+        found = band(runs)
+        assert found.mean.steps.tolist() == [1, 2]
+        assert found.mean.values.tolist() == [4.0, 5.5]
+        assert (found.low.values.tolist(), found.high.values.tolist()) == ([1.0, 2.0], [7.0, 9.0])
+
+
+def test_the_last_stretch_of_steps_may_be_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MAX_POINTS", 6)  # three stretches
+    one, other = (Series(np.arange(7), np.arange(7.0) + shift) for shift in (0, 10))
+    found = band([one, other])
+    assert found.mean.steps.tolist() == [0, 3, 6]
+    assert found.mean.values.tolist() == [6.0, 9.0, 11.0]
+    assert found.low.values.tolist() == [0.0, 3.0, 6.0]
+    assert found.high.values.tolist() == [12.0, 15.0, 16.0]
+    for count in range(7, 24):
+        values = np.sin(np.arange(count) * 2.0)
+        thin = thinned(Series(np.arange(count), values), num_points=6)
+        assert len(thin.steps) <= 6
+        assert (thin.steps[0], thin.steps[-1]) == (0, count - 1)
+        assert (thin.values.min(), thin.values.max()) == (values.min(), values.max())
+        assert np.array_equal(values[thin.steps], thin.values)
 
 
 def test_thinning_keeps_peaks_and_both_ends() -> None:

@@ -95,6 +95,44 @@ def test_nothing_is_said_without_metrics(check: Callable[..., Verdict | None]) -
     assert check({name: series([math.nan] * 9) for name in names if not name.startswith("loss")}) is None
 
 
+ONE_IS_ENOUGH = {ratio, zero_spread, truncation, learning_rate, losses}
+
+
+@pytest.mark.parametrize("check", [*CHECKS, data_order], ids=lambda check: check.__name__)
+def test_a_run_of_fewer_than_five_steps_is_judged_only_where_one_value_is_enough(
+    check: Callable[..., Verdict | None],
+) -> None:
+    _, metrics, _ = next(case for case in CASES if case[0] is check)
+    for count in range(1, 7):
+        found = check({name: series(values[:count]) for name, values in metrics.items()})
+        assert (found is not None) == (check in ONE_IS_ENOUGH or count >= 5), count
+
+
+def test_a_fifth_of_a_short_run_is_one_value_at_least() -> None:
+    for count in range(1, 16):
+        found, size = series(range(count)), max(1, count // 5)
+        assert found.early.tolist() == list(range(size))
+        assert found.late.tolist() == list(range(count - size, count))
+
+
+def test_a_shift_is_counted_in_standard_errors_of_the_difference_of_means() -> None:
+    # of ten values two are early, with mean 1 and variance 2, and two late: the standard error is sqrt(2/2 + 2/2)
+    for rise, word in ((4.2, "+3.0"), (4.3, "+3.0")):
+        metrics = {"reward/mean": series([0, 2, *[1] * 6, rise, rise + 2]), "reward/other": series(STILL)}
+        found = second_reward(metrics)
+        assert found is not None
+        assert f"moved by {word} standard errors" in found.evidence
+        metrics["reward/other"] = series(DOWN)
+        found = second_reward(metrics)
+        assert found is not None
+        assert found.level == ("bad" if rise > 3 * math.sqrt(2) else "good")
+    # of five values one is early and one late: variances are half the mean square of differences, 19 / 4 / 2 each
+    short = {"reward/mean": series([0, 1, 0, 1, 5]), "reward/other": series(STILL)}
+    found = second_reward(short)
+    assert found is not None
+    assert f"moved by {5 / math.sqrt(2 * 19 / 8):+.1f} standard errors" in found.evidence
+
+
 def test_equal_prompts_in_every_step_are_a_dead_order_unless_each_step_is_a_pass() -> None:
     moving, passes = (series(np.arange(6) * size) for size in (0.2, 1.0))
     same, other = [("a", "b")] * 6, [("a", "b"), *[("b", "a")] * 5]

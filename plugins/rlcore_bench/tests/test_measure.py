@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rlcore.reports.series import Series
+from rlcore_bench.contest import compare
 from rlcore_bench.measure import compare_learning, compare_resource, learning_figures
 
 
@@ -32,6 +34,31 @@ def test_an_interval_of_times_is_that_of_ratios() -> None:
 ])  # fmt: skip
 def test_learning_is_judged_by_the_direction_that_is_better(better: str, after: list[float], word: str) -> None:
     assert compare_learning("c", "m", [1.0, 1.1, 1.2], after, better=better).word == word  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mean", [0.01, 1.0, -500.0])
+def test_a_difference_counts_from_a_hundredth_of_the_older_versions_mean(mean: float) -> None:
+    before = [mean, mean, mean]
+    for share, word in ((0.009, "same"), (0.011, "better"), (-0.009, "same"), (-0.011, "worse")):
+        after = [mean + abs(mean) * share] * 3
+        assert compare_learning("c", "m", before, after, better="more").word == word, share
+    for share, word in ((0.009, "same"), (0.011, "worse"), (-0.009, "same"), (-0.011, "better")):
+        times = [abs(mean)] * 3
+        assert compare_resource("c", "s", times, [each * (1 + share) for each in times]).word == word, share
+
+
+def test_the_older_version_is_the_side_before_in_every_measure(tmp_path: Path) -> None:
+    figures = {"theirs": {"cpu_s": 1.0, "wall_s": 2.0, "peak_rss_mb": 3.0}}
+    figures["ours"] = {name: 10 * number for name, number in figures["theirs"].items()}
+    pairs = [{side: {"metric": "reward/mean", "better": "more", **figures[side]} for side in figures}] * 2
+    folders = {side: [tmp_path / side / seed for seed in "01"] for side in figures}
+    for side, reward in (("theirs", 5.0), ("ours", 7.0)):
+        for folder in folders[side]:
+            folder.mkdir(parents=True)
+            (folder / "metrics.jsonl").write_text(f'{{"step": 1, "reward/mean": {reward}}}\n')
+    found = list(compare("c", pairs, folders["theirs"], folders["ours"]))
+    assert [(each.before, each.after) for each in found] == [(5, 7), (5, 7), (1, 10), (2, 20), (3, 30)]
+    assert [each.word for each in found] == ["better"] * 2 + ["worse"] * 3
 
 
 def test_less_time_is_better() -> None:

@@ -32,6 +32,19 @@ def test_a_working_tree_is_its_files_as_they_are(tmp_path: Path) -> None:
     assert git(root, "stash", "list") == ""
 
 
+def test_links_are_written_as_links_also_where_they_lead_nowhere(tmp_path: Path) -> None:
+    root = make_repository(tmp_path / "repository")
+    (root / "same").symlink_to("case.py")
+    (root / "data").symlink_to("/no/such/disk")
+    repository = Repository(root)
+    repository.write(repository.working_tree(), tmp_path / "tree")
+    commit(root, "Link", tag="linked")
+    repository.write(repository.working_tree(), tmp_path / "committed")
+    for folder in (tmp_path / "tree", tmp_path / "committed"):
+        assert (folder / "same").readlink() == Path("case.py")
+        assert (folder / "data").readlink() == Path("/no/such/disk")
+
+
 def test_a_clean_working_tree_has_no_changes(tmp_path: Path) -> None:
     assert "uncommitted" not in Repository(make_repository(tmp_path / "repository")).working_tree().about
 

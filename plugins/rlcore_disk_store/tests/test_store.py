@@ -15,6 +15,7 @@ from rlcore.training import MemoryStore
 from rlcore.types import Trajectories
 from rlcore_disk_store import shards
 from rlcore_disk_store.config import DiskStoreConfig
+from rlcore_disk_store.folders import LOCK
 from rlcore_disk_store.store import DiskStore
 
 T, F = True, False
@@ -228,6 +229,36 @@ def test_other_columns_than_before_are_refused_and_nothing_is_lost(tmp_path: Pat
             store.append(other)
     store.append(rows([3, 4, 5]))
     assert store.take()["scores"].tolist() == [1, 3]
+
+
+def test_no_file_is_left_of_a_batch_that_is_refused_or_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path)
+
+    def names() -> list[str]:
+        return sorted(path.name for path in store.folder.iterdir() if path.name != LOCK)
+
+    store.append(rows([1, 2]))
+    with pytest.raises(DataError):
+        store.append(rows([3, 4]).with_columns(more=torch.ones(1)))
+    assert names() == ["000000.arrow"]
+    with monkeypatch.context() as patched:
+        patched.setattr(shards.ArrowWriter, "finalize", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            store.append(rows([3, 4]))
+    assert names() == ["000000.arrow"]
+    store.append(rows([5, 6]))
+    assert names() == ["000000.arrow", "000001.arrow"]
+    state = store.state_dict()
+    assert names() == ["000000.arrow", "000001.arrow"]
+    assert store.take().tokens.tolist() == [[1, 2], [5, 6]]
+    assert names() == []
+    store.append(rows([7, 8]))
+    store.load_state_dict(state)
+    assert len(names()) == 2
+    assert store.take().tokens.tolist() == [[1, 2], [5, 6]]
+    assert names() == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,25 @@ def test_what_was_judged_before_a_restart_is_not_asked_again(tmp_path: Path) -> 
     assert [each.id for each in read_judgements(tmp_path)] == ["x", "y"]
     row = json.loads((tmp_path / NAME).read_text().splitlines()[1])
     assert (row["who"], row["value"], row["when"][:2]) == ("ann", 3, "20")
+
+
+def test_a_judgement_is_complete_in_its_file_when_that_file_is_synced_and_a_new_file_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, int]] = []
+    file = tmp_path / NAME
+
+    def note(descriptor: int) -> None:
+        number = os.fstat(descriptor).st_ino
+        names = {file.stat().st_ino: NAME, tmp_path.stat().st_ino: "folder"}
+        synced.append((names[number], len(file.read_bytes().splitlines())))
+
+    board, items = Board(tmp_path), [score_item(text) for text in "ab"]
+    board.ask(items)
+    monkeypatch.setattr("os.fsync", note)
+    for number, item in enumerate(items):
+        board.judge(str(number), item.key, 3, who="ann", tab="1")
+    assert synced == [(NAME, 1), ("folder", 1), (NAME, 2)]
 
 
 def test_a_judgement_whose_first_sync_failed_is_written_twice_and_read_once(

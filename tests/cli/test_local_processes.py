@@ -1,0 +1,37 @@
+"""Tests of the exit status and the message of a run whose processes failed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from rlcore.cli.local_processes import _errors, _report
+
+
+@pytest.mark.parametrize(("failed", "status", "said"), [
+    ({}, 0, ""),
+    ({1: -signal.SIGKILL}, 1, "rlcore: rank 1 was ended by SIGKILL, as for lack of memory\n"),
+    ({0: -signal.SIGSEGV}, 1, "rlcore: rank 0 was ended by SIGSEGV\n"),
+    ({0: -signal.SIGTERM, 1: -signal.SIGINT}, 1, ""),  # by the launcher, after another rank has ended
+    ({0: 3}, 1, ""),
+])  # fmt: skip
+def test_a_rank_that_ends_without_an_error_of_its_own_makes_the_status_1(
+    failed: dict[int, int], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _report([], failed) == status
+    assert capsys.readouterr().err == said
+
+
+def test_the_earliest_error_is_printed_and_its_code_is_the_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, time_ns in ((0, 30), (1, 9), (2, 20)):
+        folder = tmp_path / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        text = json.dumps({"message": f"of rank {rank}", "time_ns": time_ns, "code": 10 + rank})
+        (folder / "error.json").write_text(text)
+    assert _report(_errors(tmp_path), {2: -signal.SIGKILL, 0: 1}) == 11
+    assert capsys.readouterr().err == "rlcore: rank 2 was ended by SIGKILL, as for lack of memory\nof rank 1\n"
