@@ -49,6 +49,11 @@ class Watch:
         ([3, 0, 1, 4], {"spread": True}, [[0, 1, 2], [], [8], [12, 13, 14, 15]]),  # 0, 4/3, 8/3
         ([2, 2], {"spread": True}, [[0, 2], [4, 6]]),
         ([6, 6, 1], {"spread": True}, [[0, 0, 1, 2, 2, 3], [4, 4, 5, 6, 6, 7], [8]]),  # multiples of 2/3
+        (
+            [12, 1],
+            {"spread": True},
+            [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], [4]],
+        ),  # six thirds are less than 2 in floats
         ([3, 3], {"spread": True}, [[0, 1, 2], [4, 5, 6]]),
         ([4, 4], {"num_warmup": 3}, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ([2, 0, 2, 1], {"num_warmup": 3}, [[0, 1], [], [2, 9], [12]]),  # 9: the second one of the third step
