@@ -18,17 +18,16 @@ from rlcore.errors import CheckpointError, ConfigError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 
-FIELD, ACCEPTED = "identity", "accepted_changes"
-"""Fields of a manifest: the identity of the run, and all changes that were accepted since its beginning."""
+FIELD, ACCEPTED, PROCESSES = "identity", "accepted_changes", "changed_processes"
+"""Fields of a manifest: the identity of the run, all changes that were accepted since its beginning, and all changes of
+the number of processes."""
 TRAINER = "trainer.name"
 OPTIONS = ("trainer", "model", "gen", "sampler")
 """Sections whose options belong to plugins: another version of a plugin may add or remove options."""
 ABSENT = "not there"
-CONDITIONAL = {
-    "world_size": "the number of processes, because neither dropout nor a sampler without seeds for rows draws random "
-    "numbers on each of them",
-}
-"""Names that only some runs compare, and for the others what is not compared and why."""
+NOT_COMPARED = ("world_size",)
+"""Names that an earlier version compared."""
+NOT_EXACT = "dropout, or the sampler, draws other random numbers than without the change"
 
 log = get_logger("resume")
 
@@ -69,10 +68,10 @@ def check_identity(
 
     Raises:
         CheckpointError: the checkpoint was written by another trainer.
-        ConfigError: values differ that `accept` does not name, or `accept` contains an unknown name.
+        ConfigError: values differ that `accept` does not name.
     """
     then = identity if checkpoint is None else _recorded(checkpoint, identity)
-    _check_names(accept, [*identity, *then])
+    _warn_of_names(accept, [*identity, *then])
     if checkpoint is None:
         return {FIELD: dict(identity), ACCEPTED: []}
     changes = [
@@ -96,6 +95,26 @@ def check_identity(
     return {FIELD: dict(identity), ACCEPTED: earlier + accepted}
 
 
+def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: bool) -> dict[str, Any]:
+    """Return all changes of the number of processes so far, as a field for the manifests of the run.
+
+    Args:
+        checkpoint: the one that the run resumes from; None if it starts at step 0.
+        world: the number of processes.
+        is_exact: whether the run learns the same on any number of processes.
+    """
+    changes = [] if checkpoint is None else list(checkpoint.manifest.get(PROCESSES, []))
+    was = world if checkpoint is None else checkpoint.manifest.get("world", world)
+    if checkpoint is not None and was != world:
+        changes.append({"step": checkpoint.step, "was": was, "now": world, "is_exact": is_exact})
+        event = "resumed on another number of processes"
+        if is_exact:
+            log.info(event, was=was, now=world)
+        else:
+            log.warning(event, was=was, now=world, note=NOT_EXACT)
+    return {PROCESSES: changes}
+
+
 def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the identity in the checkpoint's manifest; the run's own if there is none, which compares nothing."""
     then: Mapping[str, Any] | None = checkpoint.manifest.get(FIELD)
@@ -108,7 +127,7 @@ def _recorded(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> Mapping[st
             f"resume from it: set trainer.name to '{then.get(TRAINER)}', or start a new run from "
             f"{checkpoint.path / 'model'}"
         )
-    return then
+    return {name: value for name, value in then.items() if name not in NOT_COMPARED}
 
 
 def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
@@ -122,20 +141,14 @@ def _without_new_options(changes: Iterable[_Change]) -> list[_Change]:
     return kept
 
 
-def _check_names(accept: Sequence[str], names: Sequence[str]) -> None:
+def _warn_of_names(accept: Sequence[str], names: Sequence[str]) -> None:
+    """Log which of the names in `accept` are those of nothing that is compared, so that they accept no change."""
     known = {name[:end] for name in names for end in range(1, len(name) + 1) if name[end : end + 1] in ("", ".")}
-    sections = ", ".join(sorted(known - set(names)))
     for name in accept:
-        if name in known:
-            continue
-        if name in CONDITIONAL:
-            raise ConfigError(
-                f"run.accept_changes: this run does not compare '{name}', {CONDITIONAL[name]}: leave it out; compared "
-                f"are the values in {sections}"
-            )
-        near = difflib.get_close_matches(name, sorted(known), n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {sections}"
-        raise ConfigError(f"run.accept_changes: nothing that is compared is called '{name}'; {hint}")
+        if name not in known and name not in NOT_COMPARED:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(sorted(known - set(names)))}"
+            log.warning("run.accept_changes: nothing that is compared has this name", name=name, hint=hint)
 
 
 def _is_covered(name: str, accept: Sequence[str]) -> bool:

@@ -23,11 +23,14 @@ def capture_rng(generators: Mapping[str, torch.Generator]) -> dict[str, Any]:
     }
 
 
-def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generator]) -> None:
+def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generator], *, rank: int = 0) -> None:
     """Restore every generator from the state that `capture_rng` returned.
 
+    If it has another number of CUDA devices, which processes on one machine share out, the state of the one that
+    belonged to this process becomes that of the present one.
+
     Raises:
-        CheckpointError: the state lacks one of `generators`, or has another number of CUDA devices.
+        CheckpointError: the state lacks one of `generators`.
     """
     missing = sorted(set(generators) - set(state["generators"]))
     if missing:
@@ -35,18 +38,15 @@ def restore_rng(state: Mapping[str, Any], generators: Mapping[str, torch.Generat
             f"the checkpoint has no state of the random generator '{missing[0]}', only of "
             f"{', '.join(sorted(state['generators'])) or 'none'}: it was written by another version of this trainer"
         )
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if devices and state["cuda"] and devices != len(state["cuda"]):
-        raise CheckpointError(
-            f"the checkpoint has the random state of {len(state['cuda'])} CUDA devices, and this process has "
-            f"{devices}: set CUDA_VISIBLE_DEVICES to the same number of devices"
-        )
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
     np.random.set_state(state["numpy"])  # noqa: NPY002 (the same)
     torch.set_rng_state(state["torch"])
-    if devices and state["cuda"]:
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if devices and devices == len(state["cuda"]):
         torch.cuda.set_rng_state_all(state["cuda"])
+    elif devices and state["cuda"]:
+        torch.cuda.set_rng_state(state["cuda"][rank % len(state["cuda"])])
     for name, generator in generators.items():
         generator.set_state(state["generators"][name])
 

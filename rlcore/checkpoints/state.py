@@ -31,7 +31,7 @@ from rlcore.models.tensor_file import SavedTensor, TensorFile
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"
 _UPDATER = ["optimizer", "schedule", "scaler", "num_skipped"]
-"""Keys of `Updater.state_dict`. Only an updater restores its optimizer from rows of tensors."""
+"""The first keys of `Updater.state_dict`. Only an updater restores its optimizer from rows of tensors."""
 MAX_TREE_BYTES = 40_000_000
 """Maximum size of the tree: safetensors rejects headers of 100 MB, and quotes are escaped a second time in them."""
 
@@ -173,7 +173,7 @@ def _decode(node: Any, read: Callable[[str], Any], read_moments: Callable[[str],
         return node
     ((kind, content),) = node.items()
     if kind == "dict":
-        is_updater = [key for key, _ in content] == _UPDATER
+        is_updater = [key for key, _ in content[: len(_UPDATER)]] == _UPDATER
         readers = [read_moments if is_updater and key == "optimizer" else read for key, _ in content]
         return {
             _decode(key, read, read): _decode(value, reader, read_moments)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlcore.checkpoints.claim import Claim, claim
-from rlcore.checkpoints.identity import check_identity
+from rlcore.checkpoints.identity import check_identity, record_processes
 from rlcore.checkpoints.provenance import explain_missing_plugins, versions_of
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
@@ -43,7 +43,7 @@ from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen, choose
-from rlcore.training.run_identity import identify
+from rlcore.training.run_identity import draws_by_rank, identify
 from rlcore.training.run_model import ModelMaker
 
 
@@ -158,7 +158,8 @@ def _check_needs(component: Component[Any], inputs: Inputs) -> None:
 
 def _compare(identity: dict[str, Any], run: Run, place: Claim, plugins: dict[str, str]) -> dict[str, Any]:
     """Compare the identity of the run with that of the checkpoint, and return the fields that record it."""
-    return check_identity(identity, place.checkpoint, accept=run.config.run.accept_changes, plugins=plugins)
+    record = check_identity(identity, place.checkpoint, accept=run.config.run.accept_changes, plugins=plugins)
+    return record | record_processes(place.checkpoint, run.ranks.world, is_exact=not draws_by_rank(run))
 
 
 def _open_loggers(run: Run, chosen: Chosen, inputs: Inputs, *, is_resumed: bool) -> None:

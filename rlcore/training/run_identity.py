@@ -33,8 +33,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 
     Options count if they change what a run learns: those of trainer, model, sampling and sampler. Rows of data count as
     they are tokenised, so the options of `data` count through them. Not part of it are the length of the run,
-    evaluation options, cadences, loggers, paths, devices and plugin versions. The number of processes counts only where
-    each of them draws random numbers of its own.
+    evaluation options, cadences, loggers, paths, devices, plugin versions and the number of processes.
     """
     config = to_record(run.config)  # without secrets
     model = {name: value for name, value in config["model"].items() if name not in ("path", "tokenizer")}
@@ -47,12 +46,11 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "sampler": {"name": sampler.component.qualified, **(redact(unstructure(sampler.options)) or {})},
             "data": {**_rows(run), "reward_fn": _rewards(run, chosen)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
-            **({"world_size": run.ranks.world} if _draws_by_rank(run) else {}),
         }
     )
 
 
-def _draws_by_rank(run: Run) -> bool:
+def draws_by_rank(run: Run) -> bool:
     """Return whether ranks draw random numbers by themselves: dropout, or a sampler without seeds for rows."""
     dropout = run.built is not None and is_stochastic(run.built.module)
     return dropout or (run.policy is not None and not takes_row_seeds(run.sampler))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore.checkpoints.checkpoint import Checkpoint
-from rlcore.checkpoints.identity import check_identity, flatten
+from rlcore.checkpoints.identity import check_identity, flatten, record_processes
 from rlcore.errors import CheckpointError, ConfigError
 
 THEN = flatten({"trainer": {"name": "ppo", "optimizer": {"lr": 0.1, "eps": 1}}, "data": {"prompts": "a"}, "world": 2})
@@ -49,24 +49,40 @@ def test_accepted_changes_are_recorded_after_earlier_ones() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("data.promts", "did you mean 'data.prompts'"), ("train", "did you mean 'trainer'"), ("", "there are data, tr")],
+    [
+        ("data.promts", "did you mean 'data.prompts'"),
+        ("train", "did you mean 'trainer'"),
+        ("gpu", "there are data, tr"),
+    ],
 )
-def test_a_name_that_nothing_has_is_refused_at_a_start_too(name: str, hint: str) -> None:
+def test_a_name_that_nothing_has_is_logged_and_accepts_nothing(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for checkpoint in (None, Checkpoint(Path("ckpt"), {"identity": THEN, "plugins": {}, "step": 1})):
-        with pytest.raises(ConfigError, match=rf"called '{name}'; {hint}"):
-            check_identity(THEN, checkpoint, accept=[name], plugins={})
-    assert check_identity(THEN, None, accept=["trainer.optimizer", "world"], plugins={})["identity"] == THEN
+        assert (
+            check_identity(THEN, checkpoint, accept=[name, "trainer.optimizer", "world"], plugins={})["identity"]
+            == THEN
+        )
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "nothing that is compared has this name" in line
+        assert f"name={name}" in line
+        assert hint in line
+    with pytest.raises(ConfigError, match=r"data\.prompts was 'a', is 'b'"):
+        resume({**THEN, "data.prompts": "b"}, name)
 
 
-def test_a_number_of_processes_that_does_not_count_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_identity(THEN, None, accept=["world_size"], plugins={})
-    assert str(caught.value) == (
-        "run.accept_changes: this run does not compare 'world_size', the number of processes, because neither dropout "
-        "nor a sampler without seeds for rows draws random numbers on each of them: leave it out; compared are the "
-        "values in data, trainer, trainer.optimizer"
-    )
-    check_identity({**THEN, "world_size": 2}, None, accept=["world_size"], plugins={})
+def test_the_number_of_processes_is_recorded_and_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert resume(THEN, "world_size", identity={**THEN, "world_size": 2})["accepted_changes"] == []
+    assert capsys.readouterr().err == ""
+    assert record_processes(None, 2, is_exact=True) == {"changed_processes": []}
+    earlier = {"step": 3, "was": 1, "now": 4, "is_exact": True}
+    checkpoint = Checkpoint(Path("ckpt"), {"step": 7, "world": 4, "changed_processes": [earlier]})
+    assert record_processes(checkpoint, 4, is_exact=False) == {"changed_processes": [earlier]}
+    assert capsys.readouterr().err == ""
+    for is_exact, logged in ((True, "info"), (False, "draws other random numbers than without the change")):
+        changes = record_processes(checkpoint, 2, is_exact=is_exact)["changed_processes"]
+        assert changes == [earlier, {"step": 7, "was": 4, "now": 2, "is_exact": is_exact}]
+        assert logged in capsys.readouterr().err
 
 
 def test_another_trainer_cannot_be_accepted() -> None:

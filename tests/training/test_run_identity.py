@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import rlcore
+from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
+from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import merge
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.plugins.choice import Choice
@@ -100,21 +102,37 @@ def test_what_does_not_change_the_result_may_change(finished: Path, tmp_path: Pa
     assert manifest_of(result)["accepted_changes"] == []
 
 
-def test_the_number_of_processes_counts_where_each_draws_random_numbers_of_its_own(
+def test_a_run_of_another_number_of_processes_goes_on_and_records_whether_it_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dropping, plain = make_gpt2(), make_gpt2()
+    dropping, end = make_gpt2(), {"loggers": []}
     dropping.transformer.drop.p = 0.1
-    samples, end = [["a", "b"], ["c", "d"]], {"run": {"root": str(tmp_path), "steps": 1}, "loggers": []}
 
-    def recorded(model: Any) -> Any:
-        done = rlcore.train(model, trainer="sft", samples=samples, tokenizer=make_tokenizer(), **end)
-        return manifest_of(done)["identity"].get("world_size")
+    def recorded(name: str, model: Any) -> Any:
+        sections = {"samples": [["a", "b"], ["c", "d"]], "tokenizer": make_tokenizer(), **end}
+        place = {"root": str(tmp_path), "name": name}
+        done = rlcore.train(model, trainer="sft", **sections, run={**place, "steps": 1})
+        as_if_by_two(max(done.run_dir.glob("checkpoints/*")))
+        again = rlcore.train(model, trainer="sft", **sections, run={**place, "steps": 2, "resume": "auto"})
+        return manifest_of(again)["changed_processes"]
 
-    assert (recorded(dropping), recorded(plain)) == (1, None)
+    def change(*, is_exact: bool) -> list[dict[str, Any]]:
+        return [{"step": 1, "was": 2, "now": 1, "is_exact": is_exact}]
+
+    assert recorded("dropping", dropping) == change(is_exact=False)
+    assert recorded("plain", make_gpt2()) == change(is_exact=True)
     build = Choice.build
     monkeypatch.setattr(Choice, "build", lambda choice: without_seeds(build(choice)))
-    assert recorded(make_gpt2()) == 1
+    assert recorded("seedless", make_gpt2()) == change(is_exact=False)
+
+
+def as_if_by_two(checkpoint: Path) -> None:
+    """Rewrite a checkpoint as one that two processes have written."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (rng,) = load_state(checkpoint / "rng.safetensors")["ranks"]
+    save_state(checkpoint / "rng.safetensors", {"ranks": [rng, rng]})
+    further = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
+    write_manifest(checkpoint, step=manifest["step"], score=manifest["score"], further=further | {"world": 2})
 
 
 def without_seeds(built: Any) -> Any:
