@@ -123,8 +123,8 @@ class RunConfig:
     overwrite: bool = option(False, "delete the contents of an existing run folder instead of refusing to start")
     accept_changes: tuple[str, ...] = option(
         (),
-        "names of what may differ from the checkpoint that the run resumes from, such as `data.prompts` or `trainer`; "
-        "everything else that changes the result must be the same",
+        "names of what may differ from the checkpoint that the run resumes from, such as `data.prompts` or `trainer`, "
+        "and has its new value from then on; everything else that changes the result must be the same",
     )
     rollouts: int | Literal["none", "all"] = option(
         8, "how many rollouts of each step are written to rollouts.jsonl, or `none` or `all`", ge=0

@@ -23,12 +23,22 @@ class KLCoefficient:
     value: float
     target: float | None
     horizon: int
+    initial: float = attrs.field(init=False, default=attrs.Factory(lambda self: self.value, takes_self=True))
 
     def update(self, kl: float, num_responses: int) -> None:
         """Adapt the weight to a round whose mean KL per response was `kl` nats."""
         if self.target is not None:
             error = min(max(kl / self.target - 1.0, -0.2), 0.2)
             self.value *= 1.0 + error * num_responses / self.horizon
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weight and its initial value."""
+        return {"value": self.value, "initial": self.initial}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a weight that has adapted, unless the configuration has another initial value now."""
+        if self.target is not None and state["initial"] == self.initial:
+            self.value = state["value"]
 
 
 @attrs.define

@@ -242,7 +242,7 @@ class PPOTrainer:
         return {
             "updater": self.updater.state_dict(),
             "order": self.order.state_dict(),
-            "kl_coef": self.kl.value,
+            "kl": self.kl.state_dict(),
             "scale": self.scale.state_dict(),
             "num_rounds": self.num_rounds,
         }
@@ -251,7 +251,8 @@ class PPOTrainer:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])
-        self.kl.value, self.num_rounds = state["kl_coef"], state["num_rounds"]
+        self.kl.load_state_dict(state["kl"])
+        self.num_rounds = state["num_rounds"]
         self.scale.load_state_dict(state["scale"])
 
 

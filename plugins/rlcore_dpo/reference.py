@@ -172,17 +172,17 @@ class Reference:
         return summed(score(part).logprobs, part.action_mask)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the tables; they cannot be computed again once the policy has changed."""
-        return {"tables": self.tables}
+        """Return the tables, which a changed policy cannot compute again, and the name of their reference."""
+        return {"tables": self.tables, "ref_model": self.config.ref_model}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the tables.
+        """Restore the tables, unless the options name another reference now, whose tables are computed then.
 
         Raises:
             CheckpointError: they belong to another number of rows.
         """
         tables: list[Tensor] | None = state["tables"]
-        if tables is None:
+        if tables is None or state.get("ref_model", self.config.ref_model) != self.config.ref_model:
             return
         counts = [len(rows) for rows in self.rows]
         if [len(table) for table in tables] != counts:

@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from rlcore.config import unstructure
 from rlcore.errors import ConfigError, PluginError
 from rlcore.optim.optimizer_options import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
 from rlcore.plugins.choice import Choice, Chooser, check_keys
@@ -64,6 +65,23 @@ class Optimization:
         target = self.scheduler.wrap(self.scheduler.component.target())
         return self._schedule(optimizer, total_updates, target)
 
+    def course(self, total_updates: int | None) -> dict[str, Any]:
+        """Return the plain values that decide the learning rate at each position of the schedule."""
+        names = ("lr", "scheduler", "scheduler_options", "warmup_steps")
+        reads_total = _has(parameters_of(self.scheduler), TOTAL)
+        values = {name: unstructure(getattr(self.config, name)) for name in names}
+        return values | ({"total_updates": total_updates} if reads_total else {})
+
+    def kept(self, device: torch.device) -> tuple[set[str], set[str]]:
+        """Return the names of what the optimizer keeps of a matrix, and of a vector, once it has made a step."""
+        optimizer = self._trial(device)
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        for each in parameters:
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+        matrix, vector = (set(optimizer.state.get(each, ())) for each in parameters)
+        return matrix, vector
+
     def check(self) -> None:
         """Check the options before the run, by building optimizer and schedule for two small parameters.
 
@@ -72,12 +90,15 @@ class Optimization:
             PluginError: as in `build` and `schedule`.
         """
         self._check_used()
+        self._schedule(self._trial(), _TRIAL_UPDATES, self.scheduler.component.target())
+
+    def _trial(self, device: torch.device | None = None) -> Optimizer:
+        """Return the optimizer of a small matrix and a small vector."""
         groups: list[dict[str, Any]] = [
-            {"params": [torch.nn.Parameter(torch.zeros(2, 2))]},
-            {"params": [torch.nn.Parameter(torch.zeros(2))], "weight_decay": 0.0},
+            {"params": [torch.nn.Parameter(torch.zeros(2, 2, device=device))]},
+            {"params": [torch.nn.Parameter(torch.zeros(2, device=device))], "weight_decay": 0.0},
         ]
-        optimizer = self._build(groups, self.optimizer.component.target())
-        self._schedule(optimizer, _TRIAL_UPDATES, self.scheduler.component.target())
+        return self._build(groups, self.optimizer.component.target())
 
     def _check_used(self) -> None:
         """Raise ConfigError for options that are set but that the optimizer or schedule does not have."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
@@ -23,13 +24,23 @@ class ScheduleClock:
         num_warmup: length of the warm-up.
         updates_per_step: optimizer steps planned for each step of the run.
         steps_done: returns the number of steps of the run that are done.
+        options: plain values that decide the course of the schedule beside its position; a saved state of a schedule
+            with other options is replaced by the state that this schedule has at the same progress.
     """
 
     def __init__(
-        self, scheduler: LRScheduler, *, num_warmup: int, updates_per_step: int, steps_done: Callable[[], int]
+        self,
+        scheduler: LRScheduler,
+        *,
+        num_warmup: int,
+        updates_per_step: int,
+        steps_done: Callable[[], int],
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._scheduler, self._num_warmup = scheduler, num_warmup
         self._updates_per_step, self._steps_done = updates_per_step, steps_done
+        self._options = {**(options or {}), "updates_per_step": updates_per_step}
+        self._first = copy.deepcopy(scheduler.state_dict())
         self._stride = 1.0
         self.num_made, self.position, self.planned = 0, 0, 0.0
 
@@ -63,11 +74,23 @@ class ScheduleClock:
                 self.position += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the schedule's state and the position."""
+        """Return the schedule's state, the position, and the options of the schedule."""
         position = {"num_made": self.num_made, "position": self.position, "planned": self.planned}
-        return {"scheduler": self._scheduler.state_dict(), **position}
+        return {"scheduler": self._scheduler.state_dict(), **position, "options": self._options}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self._scheduler.load_state_dict(state["scheduler"])
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Restore the state that `state_dict` returned.
+
+        Returns:
+            Whether the schedule has other options than the one that was saved. Then it is stepped from its beginning to
+            the saved progress, which sets the learning rate of the optimizer, so that must have its first one.
+        """
+        then = state.get("options", self._options)
         self.num_made, self.position, self.planned = state["num_made"], state["position"], state["planned"]
+        if then == self._options:
+            self._scheduler.load_state_dict(state["scheduler"])
+            return False
+        self._scheduler.load_state_dict(copy.deepcopy(self._first))
+        self.position, self.planned = 0, self.planned * self._updates_per_step / then["updates_per_step"]
+        self._move()
+        return True

@@ -13,6 +13,7 @@ from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
 from rlcore.optim.batches import micro_batches
+from rlcore.optim.built_options import BuiltOptions
 from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.optim.schedule_clock import ScheduleClock
@@ -77,8 +78,10 @@ class Updater:
         optimizer = built.build([group for group in groups if group["params"]])
         self.scheduler = built.schedule(optimizer, total_updates)
         self.clock = ScheduleClock(
-            self.scheduler, num_warmup=config.warmup_steps, updates_per_step=updates_per_step, steps_done=steps_done
-        )
+            self.scheduler, num_warmup=config.warmup_steps, updates_per_step=updates_per_step, steps_done=steps_done,
+            options=built.course(total_updates),
+        )  # fmt: skip
+        self._options = BuiltOptions(built, optimizer, len(matrices))
         self.optimizer = self.sharding.drive(optimizer)
 
     @property
@@ -193,12 +196,20 @@ class Updater:
             "schedule": self.clock.state_dict(),
             "scaler": None if self.ranks.accelerator.scaler is None else self.ranks.accelerator.scaler.state_dict(),
             "num_skipped": self.num_skipped,
+            "built": self._options.record,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self.sharding.load_state_dict(state["optimizer"])
-        self.clock.load_state_dict(state["schedule"])
+        """Restore the state that `state_dict` returned; options of optimizer and schedule stay those of `config`.
+
+        Raises:
+            CheckpointError: the options need state that the saved optimizer has not kept.
+        """
+        self._options.reset()
+        is_other = self.clock.load_state_dict(state["schedule"])
+        self.sharding.load_state_dict(
+            self._options.applied(state["optimizer"], state.get("built"), has_other_schedule=is_other)
+        )
         if state["scaler"] is not None and self.ranks.accelerator.scaler is not None:
             self.ranks.accelerator.scaler.load_state_dict(state["scaler"])
         self.num_skipped = state["num_skipped"]

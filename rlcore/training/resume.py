@@ -9,6 +9,7 @@ from typing import Any
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.durability import put_back, put_in_place
+from rlcore.checkpoints.identity import ACCEPTED
 from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
@@ -20,6 +21,7 @@ from rlcore.models.learner import divided_weights, local_weights, streaming
 from rlcore.models.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
+from rlcore.safe_text import shorten
 from rlcore.settings import to_record
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
@@ -71,7 +73,7 @@ class Saver:
 
     def restore_random_state(self) -> None:
         """Reset the random generators to the last yield, whatever loggers, observers and evaluations drew since."""
-        restore_rng(self.rng, {"run": self.run.generator})
+        restore_rng(self.rng, {"run": self.run.generator}, rank=self.run.ranks.rank)
 
     def note_evaluation(self, metrics: Metrics) -> None:
         """Record the value of the metric that ranks checkpoints.
@@ -147,7 +149,23 @@ class Saver:
         return StagedParts.write(folder, run.ranks, weights=divided_weights(trainer.policy()), state=named_parts(state))
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
-        """Restore the trainer, the policy, the step and the random generators from `checkpoint`."""
+        """Restore the trainer, the policy, the step and the random generators from `checkpoint`.
+
+        Raises:
+            CheckpointError: it does not fit the run; the message names the changes that `run.accept_changes` accepted.
+        """
+        try:
+            self._restore(trainer, checkpoint)
+        except CheckpointError as error:
+            accepted = [each for each in self.record.get(ACCEPTED, ()) if each["step"] == checkpoint.step]
+            if not accepted:
+                raise
+            changes = ", ".join(
+                f"{each['name']} was {shorten(each['was'])}, is {shorten(each['now'])}" for each in accepted
+            )
+            raise type(error)(f"{error}. Of run.accept_changes, the run has changed: {changes}") from error
+
+    def _restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         run, folder = self.run, checkpoint.path
         for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
@@ -167,7 +185,7 @@ class Saver:
         """Return this rank's state of those in a checkpoint.
 
         The run's generator is in the same state on all ranks. The global generators of a rank that the run did not have
-        before are seeded as at the beginning of a run.
+        before are seeded as at the beginning of a run, which the manifest records (`record_processes`).
         """
         rank, first = self.run.ranks.rank, states[0]
         return states[rank] if rank < len(states) else {**self.rng, "generators": first["generators"]}

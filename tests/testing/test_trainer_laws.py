@@ -29,6 +29,9 @@ WRONG = [
     Wrong("resume_is_exact", "yields-mid-round", "step[1].loss/policy differ"),
     Wrong("resume_is_exact", "keeps-count-elsewhere", "step[3].loss/policy differ"),
     Wrong("resume_is_exact", "loses-what-it-loads", "checkpoint.trainer.rounds differ"),
+    Wrong(
+        "an_accepted_change_has_its_effect", "restores-its-options", "resumed with trainer.optimizer.max_grad_norm = "
+    ),
     Wrong("stop_is_honoured_at_a_yield", "deaf", "it ended at step 4"),
     Wrong("stop_is_honoured_at_a_yield", "jumpy", "it raised KeyboardInterrupt"),
     Wrong("state_dict_is_plain", "holds-a-set", "state.seen is a builtins.set"),

@@ -29,6 +29,7 @@ from rlcore.testing.laws.trainer_invariance import (  # noqa: F401  laws of trai
     same_seed_same_numbers,
     two_processes_equal_one,
 )
+from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect  # noqa: F401  the same
 from rlcore.testing.rig.compare_runs import check_equal, difference, steps
 from rlcore.testing.rig.runs import FinishedRun, Tiny, reads_tokens, run, run_in_new_process
 from rlcore.training.inputs import DATA_INPUTS

@@ -7,7 +7,7 @@ Right Imitates MisspeltNeed NeedsMore UnknownBudget CountsNoEpochs NotANumber Yi
 LeavesALayer Thaws Unseeded ForgetsTheOptimizer YieldsMidRound KeepsCountElsewhere Deaf Jumpy HoldsASet LosesWhatItLoads
 TellsNobody TellsTooMuch ComparesWithPad AveragesColumns StacksItself AveragesMeans LooksAtItsShare Uphill Unlearns
 CountsHalfItsUpdates Prefers LowersNothing EvaluatesForGood EvaluatesOnTheNext SavesAndMoves StandsOnTriples NamesATuple
-Shrinks Rests WrapsItsPolicy Ranks RanksFillers AveragesFillers Misorders
+Shrinks Rests WrapsItsPolicy Ranks RanksFillers AveragesFillers Misorders RestoresItsOptions
 """
 
 COMPONENTS = [

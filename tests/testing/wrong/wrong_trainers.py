@@ -8,6 +8,7 @@ import types
 from collections.abc import Mapping
 from typing import ClassVar
 
+import attrs
 import torch
 
 from rlcore.config import config, option
@@ -225,6 +226,15 @@ class ForgetsTheOptimizer(Right):
     def load_state_dict(self, state):
         self.order.load_state_dict(state["order"])
         self.rounds = state["rounds"]
+
+
+class RestoresItsOptions(Right):
+    def state_dict(self):
+        return super().state_dict() | {"max_grad_norm": self.config.optimizer.max_grad_norm}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.updater.config = attrs.evolve(self.config.optimizer, max_grad_norm=state["max_grad_norm"])
 
 
 class YieldsMidRound(Right):
