@@ -57,6 +57,21 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.training.run_components.Chosen",
         "rlcore.training.run_components.choose",
     ),
+    # Its command reads a configuration's data without building the run, and is released with the core.
+    "rlcore_tools": (
+        "rlcore.cli.screen.make_console",
+        "rlcore.components.LANGUAGE_MODEL",
+        "rlcore.components.SCORER",
+        "rlcore.data.streams.open_stream",
+        "rlcore.models.kind.ENCODER_DECODER",
+        "rlcore.models.kind.declared",
+        "rlcore.models.kind.kind_of",
+        "rlcore.plugins.switches.configured",
+        "rlcore.plugins.wrappers.Wrapping",
+        "rlcore.training.inputs.DATA_INPUTS",
+        "rlcore.training.inputs.Inputs",
+        "rlcore.training.run_components.choose",
+    ),
 }
 """Imports allowed per package beside public names; a name leaves the list when its last import goes."""
 

@@ -15,7 +15,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.reports.metric_groups import plain_name, sorted_into_groups
 from rlcore.reports.option_table import OptionRow, option_rows
 from rlcore.reports.run_record import RunRecord
-from rlcore.reports.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples
+from rlcore.reports.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
 from rlcore.reports.series import MAX_POINTS, Series, band, last_values, thinned
 from rlcore.reports.variants import Difference, Variant, compare_variants, variants
 from rlcore.reports.verdicts import verdicts
@@ -71,6 +71,7 @@ def _run(run: RunRecord, variant: int) -> dict[str, Any]:
         "seed": run.option("run", "seed"),
         "plugins": ", ".join(f"{visible(name)} {visible(version)}" for name, version in run.plugins.items()),
         "notes": [visible(note) for note in run.notes],
+        "texts": [{"name": visible(name), "text": visible(text)} for name, text in read_texts(run.folder / "report")],
         "images": [{"name": visible(name), "url": url} for name, url in read_images(run.folder / "images")],
     }
 

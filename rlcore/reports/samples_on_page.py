@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ MAX_CHARS = 4000
 MAX_TOTAL = 3_000_000
 """Characters of all texts of one file."""
 MAX_IMAGE_BYTES = 6_000_000
+MAX_TEXT = 100_000
+"""Characters of a text of an observer."""
 _TEXTS = ("prompt", "output", "messages", "columns", "step", "sampling", "ended", "group", "length")
 
 
@@ -127,6 +130,15 @@ def read_images(folder: Path) -> list[tuple[str, str]]:
             room -= len(content)
             kept[file] = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return [(file.stem, kept[file]) for file in files if file in kept]
+
+
+def read_texts(folder: Path) -> list[tuple[str, str]]:
+    """Return the texts that observers wrote for the report, as names and contents: each `.txt` file of a folder."""
+    found = []
+    for file in sorted(folder.glob("*.txt")):
+        with suppress(OSError), file.open(encoding="utf-8", errors="replace") as content:
+            found.append((file.stem, content.read(MAX_TEXT)))
+    return found
 
 
 def _outside_in(files: Sequence[Path]) -> Iterable[Path]:

@@ -263,6 +263,10 @@ function images() {
     make("div", { className: "images" }, run.images.map((image) => make("figure", {}, make("img", { src: image.url, alt: image.name }),
       make("figcaption", { className: "dim" }, image.name))))));
 }
+function notes() {
+  return data.runs.flatMap((run) => run.texts.map((each) => make("div", {},
+    make("h3", {}, data.runs.length > 1 ? `${run.name}: ${each.name}` : each.name), make("div", { className: "text" }, each.text))));
+}
 function options() {
   const name = make("input", { id: "option", placeholder: "trainer.", value: state.option,
     oninput: () => { state.option = name.value.toLowerCase(); redraw(); } });
@@ -293,6 +297,7 @@ function build() {
   if (data.bench) parts.unshift(["bench", "Better, same or worse", bench]);
   if (data.runs.length > 1) parts.unshift(["comparison", "Comparison", comparison]);
   if (data.runs.some((run) => run.images.length)) parts.push(["images", "Images", images]);
+  if (data.runs.some((run) => run.texts.length)) parts.push(["notes", "From plugins", notes]);
   if (data.runs.length) parts.push(["texts", "Completions", texts], ["options", "Configuration", options]);
   const sections = parts.map(([name, title, drawIt]) => section(name, title, drawIt));
   sections[parts.findIndex(([name]) => name === "curves")].querySelector("h2").after(curveControls());

@@ -1,0 +1,248 @@
+"""What a row becomes: its tokens, those in the loss, the prompt it is sampled from, and what the template drops."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from transformers import PreTrainedTokenizerBase
+
+from rlcore.config import evolve
+from rlcore.data.chat import SYSTEM_ROLES, is_conversation
+from rlcore.data.labelled_answers import UNLABELLED
+from rlcore.data.prompts import build_prompts
+from rlcore.data.rows import ANSWERS, load_rows
+from rlcore.data.samples import OUTPUT_KEYS
+from rlcore.data.tokens import decode
+from rlcore.errors import DataError
+from rlcore.settings import DataConfig
+from rlcore.types import Prompt, Sample, sequences_of
+
+
+@attrs.frozen
+class TokenRow:
+    """One sequence of a row.
+
+    Attributes:
+        title: which sequence of its row it is; empty if the row has one.
+        texts: the text of each token.
+        trained: whether each token is in the loss.
+        verdicts: for an answer in steps, the label of each token, None for those without.
+        sampling_prompt: the texts of the tokens from which the policy is sampled for the first trained token; None if
+            the row does not tell.
+        is_same_prompt: whether these are the tokens before the first trained one.
+        is_truncated: whether the row was longer.
+    """
+
+    title: str
+    texts: list[str]
+    trained: list[bool]
+    verdicts: list[int | None] = attrs.field(factory=list)
+    sampling_prompt: list[str] | None = None
+    is_same_prompt: bool = True
+    is_truncated: bool = False
+
+
+@attrs.frozen
+class ShownRow:
+    """A row of a source: its sequences, its plain values, the roles of its messages, and what was dropped of them."""
+
+    name: str
+    sequences: list[TokenRow]
+    values: dict[str, Any] = attrs.field(factory=dict)
+    roles: list[str] = attrs.field(factory=list)
+    dropped: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class Lengths:
+    """Lengths of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
+
+    rows: int
+    shortest: int
+    median: float
+    longest: int
+    trained: int
+    tokens: int
+    truncated: int
+    context: int
+
+
+@attrs.frozen
+class Shown:
+    """The first rows of a source, and the lengths of all."""
+
+    name: str
+    rows: list[ShownRow]
+    lengths: Lengths
+
+
+def show_rows(
+    name: str, rows: Sequence[Any], source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *,
+    context: int = 0, num_rows: int = 4,
+) -> Shown:  # fmt: skip
+    """Return the first rows of a source, and the lengths of all.
+
+    Args:
+        name: the option that holds the source.
+        rows: what a pipeline returned.
+        source: what it read; None if the rows as the user wrote them are not to be read again.
+        tokenizer: the tokenizer.
+        data: the options.
+        context: length of the model's context in tokens; 0 if unknown.
+        num_rows: number of rows to show.
+    """
+    raw = _raw_rows(source, name, tokenizer, data) if source is not None else []
+    written = list(_written(raw, rows, data))
+    shown = [
+        _show(f"{name}[{i}]", row, written[i] if i < len(written) else None, tokenizer, data)
+        for i, row in enumerate(rows[:num_rows])
+    ]
+    return Shown(name, shown, _lengths(rows, data, context))
+
+
+def _raw_rows(source: Any, name: str, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[Any]:
+    answers = () if name.endswith("prompts") else (*OUTPUT_KEYS, *ANSWERS)
+    try:
+        return load_rows(source, tokenizer, data, name, answers=answers)
+    except DataError:  # a pipeline of another package may read another form
+        return []
+
+
+@attrs.frozen
+class _Written:
+    """A row as the user wrote it: what a policy is sampled from, its messages, and variables of the chat template."""
+
+    prompt: Any
+    messages: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def _written(raw: Sequence[Any], rows: Sequence[Any], data: DataConfig) -> Iterator[_Written | None]:
+    """Yield for each tokenised row what the user wrote of it; nothing if the rows cannot be matched."""
+    found = [part for row in raw for part in _parts(row, data)]
+    if len(found) == len(rows):
+        yield from found
+
+
+def _parts(row: Any, data: DataConfig) -> list[_Written | None]:
+    if is_conversation(row):
+        return _turns(row, 0, data, {})
+    if isinstance(row, list | tuple) and row and isinstance(row[0], str):
+        return [_Written(row[0])]
+    if not isinstance(row, Mapping):
+        return [None]
+    variables = {key: row[key] for key in ("tools", "chat_template_kwargs") if row.get(key) is not None}
+    if is_conversation(row.get("messages")):
+        return _turns(row["messages"], 0, data, variables)
+    prompt: Any = row.get(data.prompt_column)
+    output: Any = next((row[key] for key in OUTPUT_KEYS if row.get(key) is not None), None)
+    if is_conversation(prompt) and is_conversation(output) and "label" not in row:
+        return _turns([*prompt, *output], len(prompt), data, variables)
+    answers: list[Any] = [row[key] for key in (*ANSWERS, "completion") if is_conversation(row.get(key))]
+    messages = [*(prompt if is_conversation(prompt) else ()), *(message for each in answers for message in each)]
+    return [_Written(prompt, messages, variables)]
+
+
+def _turns(
+    messages: Sequence[Mapping[str, Any]], first: int, data: DataConfig, variables: Mapping[str, Any]
+) -> list[_Written | None]:
+    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant" and i >= first]
+    if data.turns == "each":
+        return [_Written(messages[:i] or None, messages[: i + 1], variables) for i in turns]
+    return [_Written(messages[: turns[0]] or None if turns else None, messages, variables)]
+
+
+def _show(
+    name: str, row: Any, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
+) -> ShownRow:
+    if isinstance(row, Prompt):
+        texts = _texts(tokenizer, row.tokens)
+        sequence = TokenRow("", texts, [False] * len(texts))
+        messages = row.messages or ()
+        values = {key: value for key, value in row.columns.items() if value is not None}
+        return ShownRow(
+            name, [sequence], values, _roles(messages), _dropped(messages, "".join(_whole(tokenizer, row.tokens)))
+        )
+    names = [] if isinstance(row, Sample) else [field.name for field in attrs.fields(type(row))]
+    parts = {key: value for key in names if isinstance(value := getattr(row, key), Sample)} or {"": row}
+    plain = {key: getattr(row, key) for key in names if key not in parts}
+    verdicts = plain.pop("labels", None)
+    sampled = None if written is None else _sampled_from(written, tokenizer, data)
+    sequences = [
+        _show_sequence(title if len(parts) > 1 else "", sample, verdicts, sampled, tokenizer)
+        for title, sample in parts.items()
+    ]
+    text = "".join(_whole(tokenizer, sample.tokens) for sample in parts.values())
+    messages = () if written is None else written.messages
+    values = {key: value for key, value in plain.items() if value not in (None, False) or key == "label"}
+    return ShownRow(name, sequences, values, _roles(messages), _dropped(messages, text))
+
+
+def _show_sequence(
+    title: str, sample: Sample, verdicts: Sequence[int] | None, sampled: Sequence[int] | None,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TokenRow:  # fmt: skip
+    start = sample.action_mask.index(True) if True in sample.action_mask else len(sample.tokens)
+    return TokenRow(
+        title, _texts(tokenizer, sample.tokens), list(sample.action_mask),
+        [None if label == UNLABELLED else label for label in verdicts or ()],
+        None if sampled is None else _texts(tokenizer, sampled),
+        is_same_prompt=sampled is None or list(sample.tokens[:start]) == list(sampled),
+        is_truncated=not (sample.ended and sample.has_whole_prompt),
+    )  # fmt: skip
+
+
+def _sampled_from(written: _Written, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> Sequence[int] | None:
+    if not written.prompt:
+        return None
+    row = {**written.variables, data.prompt_column: written.prompt}
+    try:
+        (prompt,) = build_prompts([row], tokenizer, _without_renaming(data), max_length=0)
+    except DataError:
+        return None
+    return prompt.tokens
+
+
+def _without_renaming(data: DataConfig) -> DataConfig:
+    """Return the options for rows whose columns are renamed already."""
+    return evolve(data, columns={}, as_messages=False)
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> list[str]:
+    return decode(tokenizer, [[token] for token in tokens], skip_special_tokens=False)
+
+
+def _whole(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    (text,) = decode(tokenizer, [tokens], skip_special_tokens=False) or [""]
+    return text
+
+
+def _roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(message["role"]) for message in messages]
+
+
+def _dropped(messages: Sequence[Mapping[str, Any]], text: str) -> list[str]:
+    """Return the texts of messages, with their names, that a rendering lacks, but for white space."""
+    there, found = "".join(text.split()), []
+    for i, message in enumerate(messages):
+        for key in ("content", "reasoning_content", "reasoning", "thinking"):
+            value = message.get(key)
+            if isinstance(value, str) and "".join(value.split()) not in there:
+                kind = "system prompt" if message["role"] in SYSTEM_ROLES else f"'{key}'"
+                found.append(f"message {i} ({message['role']}), {kind}: {value}")
+    return found
+
+
+def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> Lengths:
+    if rows and isinstance(rows[0], Prompt):
+        sizes, trained = [len(row.tokens) for row in rows], 0
+        truncated = sum(size == data.max_prompt_tokens for size in sizes)  # those that just fit included
+    else:
+        found = [sample for row in rows for sample in sequences_of(row)]
+        sizes, trained = [len(sample.tokens) for sample in found], sum(sum(sample.action_mask) for sample in found)
+        truncated = sum(not (sample.ended and sample.has_whole_prompt) for sample in found)
+    sizes = sizes or [0]
+    return Lengths(len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context)
