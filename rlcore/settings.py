@@ -143,6 +143,11 @@ class RunConfig:
         le=1e9,
         unit="seconds",
     )
+    check_functions: bool = option(
+        True,
+        "call each reward and metric function of your own with two rows and example answers before the model is "
+        "loaded, if it is a plain function without state; false checks signatures alone",
+    )
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
+from rlcore.rewards.trl_functions import is_of_trl, trl_arguments
 from rlcore.types import Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
@@ -145,16 +146,23 @@ class CallInputs:
             RewardError: the function requires an argument that does not exist.
         """
         arguments = {name: _copied(value) for name, value in self.arguments.items()}
-        parameters, first = _parameters(function.call), self.by_position[0]
+        parameters, first = parameters_of(function.call), self.by_position[0]
         if parameters is None:
             return [arguments[first]], {}
+        if is_of_trl(parameters, arguments):
+            arguments = trl_arguments(arguments)
         by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         args = [arguments[name] for name in self.by_position[: len(by_position)]]
         by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         missing = [p for p in by_name if p.default is p.empty and p.name not in arguments]
         missing += [p for p in by_position[len(self.by_position) :] if p.default is p.empty]
         # The first parameter may have any name that does not look like a misspelt argument.
-        own_name = bool(missing) and missing == by_name[:1] and not (by_position or _near(missing[0].name, arguments))
+        own_name = (
+            first in arguments
+            and bool(missing)
+            and missing == by_name[:1]
+            and not (by_position or _near(missing[0].name, arguments))
+        )
         if own_name and missing[0].kind is missing[0].POSITIONAL_OR_KEYWORD:
             args, by_name, missing = [arguments[first]], by_name[1:], []
         if missing:
@@ -200,7 +208,8 @@ def _copied(value: Any) -> Any:
     return list(value) if isinstance(value, list) else value.clone() if isinstance(value, Tensor) else value
 
 
-def _parameters(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
+def parameters_of(call: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """Return the parameters of a function; None if it has no signature."""
     try:
         return list(inspect.signature(call).parameters.values())
     except (ValueError, TypeError):  # some built-ins have no signature

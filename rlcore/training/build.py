@@ -33,6 +33,7 @@ from rlcore.ranks.environment import check_processes
 from rlcore.ranks.launched_sharding import accept_sharding
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
+from rlcore.training.check_functions import check_functions
 from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
 from rlcore.training.default_trainer import other_trainer
@@ -94,6 +95,7 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
     observers = Observers(idle=idle, own=inputs.observers)
     wrapping = Wrapping(fence=observers.fence, config=settings)
     chosen, optimizers = _check(settings, inputs, where, wrapping, problems)
+    ranks.on_main(lambda: check_functions(settings, inputs, chosen))
     plugins = chosen.plugins | optimizers.plugins | versions_of(observers.plugins | wrapping.plugins)
     trainer_type: Any = chosen.trainer.component.target()
     settings = _with_budget(settings, trainer_type.default_budget)

@@ -48,9 +48,9 @@ def check_evaluation(run: Run) -> None:
     if run.policy is not None:
         _check_sampling(run, run.policy, [sampling for _, sampling in samplings])
     _ = run.eval_prompts, run.eval_samples
-    _check_any(run)
     if run.config.checkpoint.keep_best:
         _check_metric(run, [suffix for suffix, _ in samplings])
+    _check_any(run)
 
 
 def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,6 +58,12 @@ def _checked(logger: Any, where: str) -> Any:
             f"{where} = {show(logger)}: is neither the name of a logger nor a logger: it has no method "
             f"{' and no '.join(missing)}"
         )
+    for method in LOGGER_METHODS:
+        name, _, arguments = method.partition("(")
+        try:
+            inspect.signature(getattr(logger, name)).bind(*arguments.split(","))
+        except TypeError as error:
+            raise InputsError(f"{where} = {show(logger)}: its {name} is not {method}: {error}") from None
     return logger
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rlcore.errors import InputsError
 from rlcore.logging import get_logger
 from rlcore.settings import TrainConfig
 from rlcore.training.run import Run
@@ -20,6 +22,9 @@ EVENTS = (
 """Events of `TrainerCallback` that occur in a run of rlcore."""
 LOG_NAMES = {"loss/total": "loss", "lr": "learning_rate", "grad/norm": "grad_norm", "progress/epoch": "epoch"}
 """Metric of rlcore → the name under which callbacks also find it."""
+NOTHING = dict.fromkeys(("optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"))
+"""Arguments of events for which a run of rlcore has no object."""
+FURTHER = {"on_log": ("logs",), "on_evaluate": ("metrics",)}
 IGNORED = {
     "should_save": "checkpoint.every", "should_evaluate": "eval.every", "should_log": None, "should_epoch_stop": None,
 }  # fmt: skip
@@ -35,10 +40,14 @@ class CallbackObserver:
 
     Args:
         callback: the callback; its events that have no match in rlcore are logged once.
+
+    Raises:
+        InputsError: a method of it does not take the arguments of its event.
     """
 
     def __init__(self, callback: TrainerCallback) -> None:
         self.callback = callback
+        self._check_signatures()
         self._control = TrainerControl()
         self._noted: set[str] = set()
 
@@ -89,10 +98,8 @@ class CallbackObserver:
         learner = run.scorer or run.policy
         model = None if learner is None else getattr(learner, "model", learner.module)
         tokenizer = None if learner is None else learner.tokenizer
-        returned = getattr(self.callback, event)(
-            self._args, self._state, self._control, model=model, processing_class=tokenizer, optimizer=None,
-            lr_scheduler=None, train_dataloader=None, eval_dataloader=None, **given,
-        )  # fmt: skip
+        given |= {"model": model, "processing_class": tokenizer}
+        returned = getattr(self.callback, event)(self._args, self._state, self._control, **NOTHING, **given)
         self._control = self._control if returned is None else returned
         if self._control.should_training_stop:
             run.request_stop(f"{type(self.callback).__name__}.{event} set should_training_stop")
@@ -103,6 +110,17 @@ class CallbackObserver:
                     "a callback's request has no effect", callback=type(self.callback).__name__, request=request,
                     use=option or "nothing: every step is logged, and there are no epochs to end",
                 )  # fmt: skip
+
+    def _check_signatures(self) -> None:
+        for event in EVENTS:
+            given = dict.fromkeys(("model", "processing_class", *NOTHING, *FURTHER.get(event, ())))
+            try:
+                inspect.signature(getattr(self.callback, event)).bind(None, None, None, **given)
+            except TypeError as error:
+                raise InputsError(
+                    f"observers: {type(self.callback).__name__}.{event} does not take the arguments of its event "
+                    f"({error}); define it as {event}(self, args, state, control, **kwargs)"
+                ) from None
 
     def _log_unmatched(self) -> None:
         unmatched = [

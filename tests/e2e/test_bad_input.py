@@ -194,7 +194,7 @@ def test_what_cannot_begin_is_said_and_leaves_no_run(
 def test_a_reward_that_cannot_be_used_names_the_batch(
     here: Path, capsys: pytest.CaptureFixture[str], function: str, parts: list[str]
 ) -> None:
-    assert main(["train", "ppo.yaml", f"data.reward_fn=bad_rewards:{function}"]) == 1
+    assert main(["train", "ppo.yaml", f"data.reward_fn=bad_rewards:{function}", "run.check_functions=false"]) == 1
     said = capsys.readouterr().err
     for part in [f"RewardError: reward function '{function}' (step 1, batch of 4)", *parts]:
         assert part in said
@@ -205,10 +205,11 @@ def test_a_reward_that_cannot_be_used_names_the_batch(
 def test_a_first_step_that_fails_restores_the_run_that_it_was_to_overwrite(here: Path) -> None:
     assert main(["train", "ppo.yaml"]) == 0
     before = {path: path.read_bytes() for path in (here / "runs/r").rglob("*") if path.is_file()}
-    failing = ["data.reward_fn=bad_rewards:raises", "eval.at_start=true", "data.eval_prompts=[a]"]
-    assert main(["train", "ppo.yaml", "run.overwrite=true", *failing]) == 1
+    failing = ["data.reward_fn=bad_rewards:raises", "run.check_functions=false"]
+    evaluated = ["eval.at_start=true", "data.eval_prompts=[a]"]
+    assert main(["train", "ppo.yaml", "run.overwrite=true", *failing, *evaluated]) == 1
     assert {path: path.read_bytes() for path in (here / "runs/r").rglob("*") if path.is_file()} == before
-    assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3", "data.reward_fn=bad_rewards:raises"]) == 1
+    assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3", *failing]) == 1
     assert main(["train", "ppo.yaml", "run.resume=auto", "run.steps=3"]) == 0
 
 
@@ -227,7 +228,7 @@ def test_a_failing_reward_keeps_what_was_learned(here: Path) -> None:
 
 def test_a_failing_metric_at_the_end_keeps_what_was_learned(here: Path) -> None:
     with pytest.raises(errors.RewardError, match=r"metric function 'broken' .evaluation after step 2, batch of 2"):
-        rlcore.train(config="ppo.yaml", metric_fn=broken)
+        rlcore.train(config="ppo.yaml", metric_fn=broken, run={"check_functions": False})
     assert [path.name for path in (here / "runs/r/checkpoints").iterdir()] == ["00000002"]
 
 

@@ -17,6 +17,7 @@ from rlcore import errors
 __all__ = ["plugins"]  # a fixture
 
 SHORT = {"run": {"steps": 2}, "trainer": {"epochs": 1}}
+UNCHECKED = {**SHORT, "run": {"steps": 2, "check_functions": False}}
 EVENTS = """
 heard = []
 
@@ -101,7 +102,7 @@ def test_the_events_of_a_ppo_run_come_in_the_documented_order(plugins: Plugins, 
 def test_the_end_of_a_run_that_fails_is_heard_with_what_ended_it(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-watch", EVENTS)
     with pytest.raises(errors.RewardError) as caught:
-        train("ppo_config", tmp_path, "run", {**SHORT, "reward_fn": lambda outputs: [None, "no"]})
+        train("ppo_config", tmp_path, "run", {**UNCHECKED, "reward_fn": lambda outputs: [None, "no"]})
     assert plugins["acme-watch"].heard == [("on_run_start", 0), ("on_run_end", caught.value)]
 
 

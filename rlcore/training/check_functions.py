@@ -1,0 +1,214 @@
+"""Check the calls of reward and metric functions before a model is loaded, with the first rows and example answers."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from rlcore.config.paths import existing_path
+from rlcore.data.chat import is_conversation
+from rlcore.data.data_sets import is_instance
+from rlcore.data.rows import rename_columns
+from rlcore.data.sources import file_names, load_source
+from rlcore.errors import RewardError
+from rlcore.rewards.call_inputs import CallInputs, UserFunction, parameters_of
+from rlcore.rewards.calls import Call
+from rlcore.rewards.forms import resolve
+from rlcore.rewards.values import read_metrics, read_rewards
+from rlcore.safe_text import shorten
+from rlcore.settings import DataConfig, TrainConfig
+from rlcore.training.inputs import Inputs
+from rlcore.training.run_components import Chosen
+from rlcore.types import Prompt
+
+ANSWERS = ("This is an example answer.", "This is another one: 42.")
+"""The outputs that functions receive."""
+LARGEST_FILE = 64 * 2**20
+"""Files of prompts that are larger are not read for the check, in bytes."""
+_PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    frozenset,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+)
+
+
+@attrs.frozen(eq=False)
+class _Rows:
+    """The first rows of a source of prompts; whether their texts are known before a chat template renders them."""
+
+    prompts: list[Prompt]
+    is_text: bool
+
+
+def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> None:
+    """Check the signature of each function against the columns, and call those that keep no state with two rows.
+
+    Checked are functions of the user's own, for prompts that are at hand: rows in memory and files. They are called if
+    `run.check_functions` is set and they can be called once more without a change to the run: functions that neither
+    change nor read an object that may keep state (a list, an instance), and that need no tokenizer.
+
+    Raises:
+        RewardError: a function requires an argument that does not exist, raised, or returned an invalid value.
+        DataError: a file of prompts cannot be read, or a function cannot be found.
+    """
+    if chosen.prompts.component.qualified != "rlcore:prompts" or chosen.architecture.component.dist != "rlcore":
+        return  # other columns, or outputs that are no text
+    timeout_s = settings.run.reward_timeout_s
+    rewards = [each for each in chosen.rewards if each.choice is None]
+    functions = [UserFunction("reward", each.name, each.load(), each.weight, timeout_s) for each in rewards]
+    metrics = []
+    if inputs.metric_fn is not None:
+        name, load = resolve(inputs.metric_fn, "metric_fn")
+        metrics = [UserFunction("metric", name, load(), timeout_s=timeout_s)]
+    for what in ("prompts", "eval_prompts"):
+        rows = _first_rows(getattr(inputs, what), settings.data, f"data.{what}") if functions or metrics else None
+        evaluates = what == "eval_prompts" or inputs.eval_prompts is None
+        for function in [*functions, *(metrics if evaluates else ())]:
+            if rows is not None:
+                _check(function, rows, what, is_called=settings.run.check_functions)
+
+
+def _check(function: UserFunction, rows: _Rows, what: str, *, is_called: bool) -> None:
+    outputs = list(ANSWERS[: len(rows.prompts)])
+    tokens = [[0] * len(output.split()) for output in outputs] if function.kind == "reward" else None
+    where = f"before the run, with {what}"
+    inputs = CallInputs.of(rows.prompts, outputs, None, where, output_tokens=tokens)
+    inputs.arguments_of(function)
+    unknown = ["tokenizer", *(() if rows.is_text else ("samples", "prompts"))]
+    if not (is_called and keeps_no_state(function.call)) or _names(function.call, unknown):
+        return
+    try:
+        (result,) = Call.of([function], inputs).wait()
+        if function.kind == "reward":
+            read_rewards(result, function, inputs, inputs.num_actions)
+        else:
+            read_metrics(result, function, inputs)
+    except RewardError as error:
+        args, named = inputs.arguments_of(function)
+        shown = [shorten(each, 80) for each in args] + [f"{key}={shorten(each, 80)}" for key, each in named.items()]
+        raise RewardError(
+            f"{error}\n  called as {function.name}({', '.join(shown)})\n  The outputs are placeholders; the columns "
+            "are those of the first rows. This call comes before the model is loaded, since such an output would end "
+            "the run later; run.check_functions=false leaves it out"
+        ) from error.__cause__
+
+
+def _first_rows(source: Any, data: DataConfig, what: str) -> _Rows | None:
+    """Return the first two rows of a source as prompts with all its columns; None if reading it takes long or once."""
+    if is_instance(source, "pandas", "DataFrame"):
+        rows, names = list(source.head(2).to_dict("records")), [str(name) for name in source.columns]
+    elif is_instance(source, "datasets", "Dataset"):
+        rows, names = [dict(source[i]) for i in range(min(2, len(source)))], list(source.column_names)
+    else:
+        files = [str(source)] if isinstance(source, (str, Path)) else file_names(source, what)
+        if files is not None and not all(map(_is_small, files)):
+            return None
+        if files is None and not isinstance(source, (list, tuple)):
+            return None
+        whole = load_source(source, what)
+        rows = whole[:2]
+        names = list(dict.fromkeys(key for row in whole if isinstance(row, Mapping) for key in row))
+    renamed = {theirs: ours for ours, theirs in data.columns.items()}
+    columns = [renamed.get(name, name) for name in names]
+    found = [_prompt(row, data.prompt_column, columns) for row in rename_columns(rows, data.columns, what, needed=())]
+    return _Rows([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
+
+
+def _is_small(name: str) -> bool:
+    path = existing_path(name)
+    return path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE
+
+
+def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
+    fields = row if isinstance(row, Mapping) else {}
+    content = fields.get(column) if isinstance(row, Mapping) else row
+    values = {name: fields.get(name) for name in columns if name != column}
+    if isinstance(content, str):
+        return Prompt(content, (0,), values), True
+    messages = [dict(message) for message in content] if is_conversation(content) else None
+    text = "\n".join(str(message.get("content")) for message in messages or ())
+    return Prompt(text, (0,), values, messages), False
+
+
+def keeps_no_state(function: Any) -> bool:
+    """Return whether a call changes nothing that a later call depends on, as far as the function's code shows.
+
+    It is true for a plain function that assigns to nothing outside, and that refers only to constants, modules, classes
+    and other such functions. Objects with methods, lists and iterators may keep state, and count as doing so.
+    """
+    return _is_plain(function, set())
+
+
+def _is_plain(value: Any, seen: set[int]) -> bool:
+    if isinstance(value, _PLAIN) or id(value) in seen:
+        return True
+    seen.add(id(value))
+    if isinstance(value, tuple):
+        return all(_is_plain(part, seen) for part in value)
+    if isinstance(value, functools.partial):
+        return all(_is_plain(part, seen) for part in (value.func, *value.args, *value.keywords.values()))
+    if not isinstance(value, types.FunctionType):
+        return type(value).__module__ in ("re", "pathlib", "typing")
+    return _assigns_nothing(value) and all(_is_plain(each, seen) for each in _referenced(value))
+
+
+def _assigns_nothing(function: types.FunctionType) -> bool:
+    outside = set(function.__code__.co_freevars)
+    return not any(
+        step.opname in ("STORE_GLOBAL", "STORE_ATTR", "DELETE_GLOBAL")
+        or (step.opname == "STORE_DEREF" and step.argval in outside)
+        for code in _codes(function.__code__)
+        for step in dis.get_instructions(code)
+    )
+
+
+def _referenced(function: types.FunctionType) -> Iterator[Any]:
+    """Yield the values from outside that a function refers to: globals, those of enclosing functions, defaults."""
+    for code in _codes(function.__code__):
+        yield from (function.__globals__[name] for name in code.co_names if name in function.__globals__)
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            yield cell.cell_contents
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _names(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    """Return whether a function takes one of the arguments, by name, by position, or from its `**` parameter."""
+    parameters = parameters_of(function) or []
+    if any(each.name in arguments for each in parameters):
+        return True
+    known = {"outputs", "messages", "completions", "output_tokens"}
+    first = parameters[0] if parameters else None
+    if (
+        "samples" in arguments
+        and first is not None
+        and (first.kind is first.POSITIONAL_ONLY or (first.default is first.empty and first.name not in known))
+    ):
+        return first.kind is not first.VAR_KEYWORD
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    return code is not None and any(name in each.co_consts for each in _codes(code) for name in arguments)
