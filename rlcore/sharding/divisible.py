@@ -13,8 +13,10 @@ from rlcore.models.quantization import is_quantized
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 
-WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization", "torch.optim._muon")
+WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
 """Modules of optimizers that read whole tensors."""
+OF_TORCH = ("Adafactor", "LBFGS", "Muon")
+"""Optimizers in `torch.optim` that do."""
 
 
 def divisible(policy: Learner, strategy: str) -> ModelLearner[Any]:
@@ -49,9 +51,10 @@ def check_optimizer(optimizer: Optimizer, strategy: str) -> None:
         strategy: value of `run.shard`.
 
     Raises:
-        ConfigError: it reads whole tensors, as one with factorised or 8-bit moments does.
+        ConfigError: it reads whole tensors, as Muon and one with factorised or 8-bit moments do.
     """
-    if type(optimizer).__module__.startswith(WHOLE_TENSORS):
+    whole = tuple(getattr(torch.optim, name) for name in OF_TORCH if hasattr(torch.optim, name))
+    if isinstance(optimizer, whole) or type(optimizer).__module__.startswith(WHOLE_TENSORS):
         raise ConfigError(
             f"run.shard = '{strategy}': {type(optimizer).__name__} needs whole weights and gradients, of which each "
             "process has a part: choose an optimizer of torch, such as adamw, or run.shard=none"

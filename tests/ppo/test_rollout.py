@@ -277,3 +277,25 @@ def test_scores_pass_penalty_bounds_and_scale_in_this_order(make_trainer: Make, 
         expected = seen[-1] / torch.cat(seen).std()
         assert torch.allclose(batch["rewards"].sum(1), expected, atol=1e-5)
         assert metrics["reward/mean"] == pytest.approx(float(batch["scores"].mean()))
+
+
+def test_a_rank_whose_rewards_are_scores_takes_part_where_another_has_rewards_of_tokens(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel
+) -> None:
+    """The rounds of all ranks are joined, so all of them have the same columns; the rewards stay what they are."""
+    alone, _ = roll(make_ppo(make_trainer, copy.deepcopy(tiny_gpt2)))
+    trainer, asked = make_ppo(make_trainer, tiny_gpt2), []
+    ranks = trainer.run.ranks
+    ranks.any = lambda flag: asked.append(flag) or True
+    batch, scored = trainer.run.rollout(trainer.run.prompts)
+    dense = trainer._scored(batch, scored)["dense"]
+    assert asked == [False]
+    for i in range(len(batch)):
+        (places,) = torch.nonzero(batch.action_mask[i], as_tuple=True)
+        expected = torch.zeros(batch.tokens.shape[1]).index_fill(0, places[-1], float(scored.scores[i]))
+        assert torch.equal(dense[i], expected)
+    trainer = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2))
+    trainer.run.ranks.any = lambda _: True
+    joined, _ = roll(trainer)
+    assert "dense" not in alone
+    torch.testing.assert_close(joined["rewards"], alone["rewards"])

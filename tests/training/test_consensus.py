@@ -10,6 +10,7 @@ from rlcore.config import structure
 from rlcore.errors import RanksError
 from rlcore.settings import TrainConfig
 from rlcore.testing.small import make_llama
+from rlcore.training import consensus
 from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
 
 
@@ -65,6 +66,29 @@ def test_options_differ_only_where_they_name_local_folders(option: dict[str, Any
             agree_on_configuration(ranks, here)  # type: ignore[arg-type]
     else:
         agree_on_configuration(ranks, here)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("section", "is_refused"),
+    [
+        ({"model": {"tokenizer": {"path": "/scratch/1/model"}}}, False),
+        ({"data": {"reward_fn": {"length": {"path": "/scratch/1/rewards.py"}}}}, False),
+        ({"model": {"tokenizer_of": "x"}}, True),
+        ({"data": {"reward_weights": [2.0]}}, True),
+        ({"trainer": {"model": {"path": "/scratch/1"}}}, True),
+    ],
+)
+def test_options_below_a_local_section_may_differ_and_names_that_only_begin_like_one_may_not(
+    section: dict[str, Any], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sections of plugins and of data have any options, so plain records stand for the configurations here."""
+    monkeypatch.setattr(consensus, "to_record", lambda record: record)
+    ranks = Gathered(agree_on_configuration, {"run": {"steps": 3}}, {"run": {"steps": 3}, **section})
+    if is_refused:
+        with pytest.raises(RanksError, match="another configuration than rank 0"):
+            agree_on_configuration(ranks, {"run": {"steps": 3}})  # type: ignore[arg-type]
+    else:
+        agree_on_configuration(ranks, {"run": {"steps": 3}})  # type: ignore[arg-type]
 
 
 def test_values_bound_to_a_reward_may_differ_but_its_presence_may_not() -> None:

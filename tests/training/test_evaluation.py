@@ -288,6 +288,24 @@ def test_the_rows_of_all_ranks_come_in_the_order_of_the_prompts(make_trainer: Ma
     assert [row["prompt"] for row in rows] == ["a", "bc", "d", "ef", "g"]
 
 
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_completions_of_an_evaluation_are_those_of_a_single_process(make_trainer: Make, world: int) -> None:
+    """The seed of a completion belongs to its place among those of all ranks; some of seven ranks have none."""
+    eval_ = {"batch_size": 2, "samples": 2, "gen": {"max_new_tokens": 5, "temperature": 1.0}}
+    inputs = {"eval_prompts": ["a", "bc", "a"]}
+    alone = [row["output"] for row in evaluate(sft_run(make_trainer, inputs=inputs, eval=eval_))[1]]
+    assert len(set(alone)) == 6  # also of one prompt that occurs four times
+    run, rows = sft_run(make_trainer, inputs=inputs, eval=eval_), list[Any]()
+    for rank in range(world):
+        one = copy.copy(run.ranks)
+        one.rank, one.world = rank, world
+        one.gather_to_main = lambda own: rows.extend(own) or []  # type: ignore[method-assign]
+        one.on_main = lambda _: {}  # type: ignore[method-assign]
+        run.ranks = one
+        evaluate(run)
+    assert [row["output"] for _, row in sorted(rows, key=lambda pair: pair[0])] == alone
+
+
 def test_none_of_a_metric_function_is_left_out_of_its_mean(make_trainer: Make) -> None:
     run = sft_run(make_trainer, inputs={"metric_fn": lambda outputs: {"some": [None, 3.0], "no": [None, None]}})
     metrics, rows = evaluate(run)
