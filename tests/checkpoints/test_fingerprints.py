@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,25 @@ import attrs
 import pytest
 import torch
 from huggingface_hub import constants
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rlcore.checkpoints.fingerprints import (
+    BLOCK_BYTES,
+    ELEMENTS,
     describe_function,
     describe_model,
+    fingerprint_parameters,
     fingerprint_rows,
     fingerprint_table,
     fingerprint_tokenizer,
+    fingerprint_weights,
 )
 from rlcore.data.sample_rewards import SampleReward
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.testing.small import make_gpt2, make_tokenizer
-from rlcore.types import Prompt, Sample
+from rlcore.types import LabelledSample, Pair, Prompt, Sample, SteppedSample
 
 PROMPTS = [Prompt("ab", (1, 2), {"label": 1}), Prompt("c", (3,), {"label": None})]
 SAMPLES = [Sample((1, 2, 3), (False, True, True)), Sample((4, 5), (False, True))]
@@ -62,6 +68,93 @@ def test_the_end_of_a_text_and_the_beginning_of_its_tokens_are_not_confused() ->
 )  # fmt: skip
 def test_any_change_of_samples_changes_their_fingerprint(rows: list[Any]) -> None:
     assert fingerprint_rows(rows) != fingerprint_rows(SAMPLES)
+
+
+ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "pair": (
+        Pair(*SAMPLES, margin=1.0, ref_logprobs=(-1.0, -2.0)),
+        {
+            "chosen": SAMPLES[1], "rejected": SAMPLES[0], "margin": 2.0, "is_tie": True, "ref_logprobs": (-1.0, -2.5),
+        },
+    ),
+    "labelled": (LabelledSample(SAMPLES[0], label=True), {"sample": SAMPLES[1], "label": False}),
+    "stepped": (SteppedSample(SAMPLES[0], (-100, 0, 1)), {"sample": SAMPLES[1], "labels": (-100, 1, 1)}),
+    "reward": (SampleReward((0.0, 1.0), dense=False), {"tokens": (0.0, 1.5), "dense": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_every_field_of_every_kind_of_row_counts(kind: str) -> None:
+    row, changes = ROWS[kind]
+    assert changes.keys() == {field.name for field in attrs.fields(type(row))}
+    found = [fingerprint_rows([row]), *(fingerprint_rows([attrs.evolve(row, **{k: v})]) for k, v in changes.items())]
+    assert len(set(found)) == 1 + len(changes)
+    assert fingerprint_rows([row, row]) not in found
+
+
+def test_every_part_of_the_files_of_weights_counts(tmp_path: Path) -> None:
+    """Blocks of files are read at both ends and between; what is no weights does not count."""
+    size = 3 * BLOCK_BYTES
+    files = {"a.safetensors": bytes(size), "b.safetensors": bytes(10), "config.json": b"{}"}
+
+    def found(changes: dict[str, bytes | None]) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for name, content in {**files, **changes}.items():
+            if content is not None:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+        return fingerprint_weights(folder)
+
+    def flipped(place: int) -> dict[str, bytes | None]:
+        return {"a.safetensors": bytes(place) + b"x" + bytes(size - place - 1)}
+
+    changes: list[dict[str, bytes | None]] = [
+        {}, flipped(0), flipped(size // 2), flipped(size - 1), {"a.safetensors": bytes(size + 1)},
+        {"b.safetensors": None}, {"b.safetensors": None, "c.safetensors": bytes(10)}, {"d.bin": b"x"},
+        {"a.safetensors": files["b.safetensors"], "b.safetensors": files["a.safetensors"]},
+    ]  # fmt: skip
+    assert len({found(each) for each in changes}) == len(changes)
+    assert found({"config.json": b"[]", "notes.txt": b"", "inner/x.safetensors": b"x"}) == found({})
+    parts = {"a.safetensors": None, "b.safetensors": None}
+    models = [{"unet/a.safetensors": b"x"}, {"unet/a.safetensors": b"y"}, {"vae/a.safetensors": b"x"}]
+    assert len({found({**parts, **each}) for each in models}) == 3
+
+
+def test_every_part_of_a_model_in_memory_counts() -> None:
+    def found(name: str = "a", rows: int = 2, **changes: Any) -> str:
+        model = torch.nn.Module()
+        values = torch.arange(2.0 * ELEMENTS).view(rows, -1)
+        values.view(-1)[changes.get("place", 0)] += changes.get("by", 0.0)
+        model.register_parameter(name, torch.nn.Parameter(values.to(changes.get("dtype", torch.float32))))
+        return fingerprint_parameters(model)
+
+    changes: list[dict[str, Any]] = [
+        {}, {"name": "b"}, {"rows": 4}, {"by": 1.0}, {"by": 1.0, "place": 2 * ELEMENTS - 2}, {"dtype": torch.float64},
+    ]  # fmt: skip
+    assert len({found(**each) for each in changes}) == len(changes)
+
+
+def test_every_step_of_a_tokenizer_counts() -> None:
+    def found(change: Callable[[Any], Any]) -> str:
+        tokenizer = make_tokenizer()
+        change(tokenizer)
+        return fingerprint_tokenizer(tokenizer)
+
+    def put(name: str, step: Any) -> Callable[[Any], None]:
+        return lambda tokenizer: setattr(tokenizer.backend_tokenizer, name, step)
+
+    changes: list[Callable[[Any], Any]] = [
+        lambda _: None,
+        put("model", models.WordLevel({"a": 0}, unk_token="a")),
+        put("normalizer", normalizers.Lowercase()),
+        put("pre_tokenizer", pre_tokenizers.Digits()),
+        put("post_processor", processors.TemplateProcessing(single="$A $A")),
+        put("decoder", decoders.ByteLevel()),
+        lambda tokenizer: setattr(tokenizer, "eos_token", "a"),
+        lambda tokenizer: setattr(tokenizer, "chat_template", "{{ messages }}"),
+        lambda tokenizer: tokenizer.add_tokens(["abc"]),
+    ]
+    assert len({found(each) for each in changes}) == len(changes)
 
 
 def test_columns_may_hold_anything_and_the_order_of_a_set_does_not_count() -> None:

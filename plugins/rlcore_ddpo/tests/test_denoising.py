@@ -86,3 +86,10 @@ def test_the_text_encoder_runs_once_for_each_prompt() -> None:
         denoiser.sample(TEXTS, noise_of([(0,), (1,)], (3, 4, 4, 4)))
         denoiser.conditions([TEXTS[1]])
     assert len(calls) == 3  # with the negative prompt
+
+
+def test_every_part_of_an_images_key_gives_it_other_noise() -> None:
+    keys = [(3, 1, 2, "a"), (4, 1, 2, "a"), (3, 2, 2, "a"), (3, 1, 3, "a"), (3, 1, 2, "b"), (3, 12, "a"), (31, 2, "a")]
+    noise = noise_of(keys, (2,))
+    assert len({tuple(row) for row in noise.tolist()}) == len(keys)
+    assert torch.equal(noise_of(keys[:1], (2,))[0], noise[0])

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 from people import score_item
 
@@ -20,6 +21,19 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_question_is_another_one_if_anything_of_it_is_that_people_judge() -> None:
+    asked = Item("rank", "p", ("a", "b"), scale=(1.0, 5.0, 1.0))
+    others = [
+        attrs.evolve(asked, **change)
+        for change in (
+            {"mode": "score"}, {"prompt": "q"}, {"outputs": ("b", "a")}, {"outputs": ("a",)},
+            {"scale": (1.0, 4.0, 1.0)}, {"scale": ()},
+        )
+    ]  # fmt: skip
+    assert len({each.key for each in [asked, *others]}) == 1 + len(others)
+    assert attrs.evolve(asked, step=9, messages=[]).key == asked.key
 
 
 def test_two_people_never_get_the_same_question_and_each_judgement_is_kept_once(tmp_path: Path) -> None:
