@@ -9,7 +9,7 @@ from typing import Any
 
 from rlcore.checkpoints.checkpoint import list_checkpoints
 from rlcore.checkpoints.run_folder import AUTO, NEVER
-from rlcore.errors import CheckpointError, DataError, InputsError, UnknownComponent
+from rlcore.errors import CheckpointError, ConfigError, DataError, InputsError, UnknownComponent
 from rlcore.models.manifest import read_manifest
 from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.registry import all_registries
@@ -42,32 +42,39 @@ def compare_plugins(manifest: Mapping[str, Any], plugins: Sequence[Plugin] | Non
 
 
 def _unavailable(manifest: Mapping[str, Any], plugins: Sequence[Plugin]) -> list[str]:
+    """Return a line for all plugins of a checkpoint that are not installed, and one for each that is not loaded."""
+    written = sorted(manifest.get("plugins", {}).items())
+    states = {dist: [plugin for plugin in plugins if plugin.dist == dist] for dist, _ in written}
+    missing = [(dist, version) for dist, version in written if not states[dist]]
     lines = []
-    for dist, version in sorted(manifest.get("plugins", {}).items()):
-        installed = [plugin for plugin in plugins if plugin.dist == dist]
-        not_loaded = [plugin for plugin in installed if not plugin.is_loaded]
-        line = f"the checkpoint was written with {dist} {version}"
-        if not installed:
-            lines.append(f"{line}, which is not installed: pip install {dist}=={version}")
-        elif not_loaded:
-            lines.append(f"{line}, which is {not_loaded[0].state} now: {not_loaded[0].reason}")
+    if missing:
+        names = " and ".join(f"{dist} {version}" for dist, version in missing)
+        pins = " ".join(f"{dist}=={version}" for dist, version in missing)
+        verb = "is" if len(missing) == 1 else "are"
+        lines.append(f"the checkpoint was written with {names}, which {verb} not installed: pip install {pins}")
+    lines += [
+        f"the checkpoint was written with {dist} {version}, which is {plugin.state} now: {plugin.reason}"
+        for dist, version in written
+        for plugin in [plugin for plugin in states[dist] if not plugin.is_loaded][:1]
+    ]
     return lines
 
 
 @contextmanager
 def explain_missing_plugins(run: RunConfig) -> Iterator[None]:
-    """Append to an error about a name or input which plugins of the resumed checkpoint are missing.
+    """Begin an error about names, options or inputs with the plugins of the resumed checkpoint that are missing.
 
     Raises:
-        UnknownComponent, InputsError, DataError: the error of the block, with one line for each missing plugin.
+        UnknownComponent, InputsError, DataError, ConfigError: the error of the block, after one line for all plugins
+            that are not installed, and one for each that is not loaded.
     """
     try:
         yield
-    except (UnknownComponent, InputsError, DataError) as error:
+    except (UnknownComponent, InputsError, DataError, ConfigError) as error:
         lines = _unavailable(_peek(run), all_registries().discovery.plugins)
         if not lines:
             raise
-        raise type(error)("\n".join([str(error), *(f"  {line}" for line in lines)])) from error
+        raise type(error)("\n".join([*lines, str(error)])) from error
 
 
 def _peek(run: RunConfig) -> dict[str, Any]:

@@ -19,6 +19,18 @@ TRAINER = """
 def register_trainers(register):
     register("tuned", "rlcore_sft.trainer:SFTTrainer", config="rlcore_sft.config:SFTConfig")
 """
+LOGGER = """
+class Quiet:
+    def __init__(self, config, run): pass
+    def metrics(self, step, metrics): pass
+    def completions(self, step, rows): pass
+    def close(self, error): pass
+
+
+@hookimpl
+def register_loggers(register):
+    register("{name}", Quiet)
+"""
 RESUMED = {"run": {"steps": 4, "resume": "auto"}, "trainer": {"epochs": 1}}
 
 
@@ -94,10 +106,30 @@ def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp
     again = {"trainer": {"name": "tuned"}, "run": {"steps": 4, "resume": "auto"}}
     with pytest.raises(errors.UnknownTrainer) as caught:
         train("sft_config", tmp_path, "run", again)
-    first, *_, last = str(caught.value).splitlines()
+    advice, first, *_ = str(caught.value).splitlines()
     assert first.startswith("no trainer is called 'tuned'.")
-    advice = "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
-    assert last.strip() == advice
+    assert advice == "the checkpoint was written with acme-algo 0.3, which is not installed: pip install acme-algo==0.3"
+
+
+def test_resuming_without_several_plugins_names_all_in_one_command_before_any_guess(
+    plugins: Plugins, tmp_path: Path
+) -> None:
+    plugins.install("acme-algo", TRAINER)
+    plugins.install("acme-log", LOGGER.format(name="acme-bin"), version="1.2")
+    changes = {"trainer": {"name": "tuned"}, "loggers": ["acme-bin"]}
+    train("sft_config", tmp_path, "run", {**changes, "run": {"steps": 2}})
+    for dist in ("acme-algo", "acme-log"):
+        plugins.remove(dist)
+    plugins.install("acme-near", LOGGER.format(name="acme-bon"))
+    with pytest.raises(errors.ConfigError) as caught:
+        train("sft_config", tmp_path, "run", {**changes, "run": {"steps": 4, "resume": "auto"}})
+    advice, *rest = str(caught.value).splitlines()
+    assert advice == (
+        "the checkpoint was written with acme-algo 0.3 and acme-log 1.2, which are not installed: "
+        "pip install acme-algo==0.3 acme-log==1.2"
+    )
+    assert any("no trainer is called 'tuned'" in line for line in rest)
+    assert any("acme-bon" in line for line in rest)
 
 
 TUNED = """
