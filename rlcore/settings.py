@@ -121,6 +121,10 @@ class RunConfig:
         "`never`; `auto`: from the newest complete checkpoint of the run, if there is one; or the path of a checkpoint",
     )
     overwrite: bool = option(False, "delete the contents of an existing run folder instead of refusing to start")
+    raise_on_interrupt: bool = option(
+        False, "when Ctrl-C or SIGTERM has ended the run and it is saved, `rlcore.train` raises KeyboardInterrupt, so "
+        "that a script of several runs ends; the command `rlcore train` does not",
+    )  # fmt: skip
     accept_changes: tuple[str, ...] = option(
         (),
         "names of what may differ from the checkpoint that the run resumes from, such as `data.prompts` or `trainer`, "

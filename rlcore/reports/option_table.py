@@ -16,7 +16,10 @@ from rlcore.reports.run_record import RunRecord
 from rlcore.safe_text import visible
 from rlcore.settings import TrainConfig
 
-UNIMPORTANT = ("run.name", "run.root", "run.resume", "run.overwrite", "run.accept_changes", "run.report")
+UNIMPORTANT = (
+    "run.name", "run.root", "run.resume", "run.overwrite", "run.accept_changes", "run.report",
+    "run.raise_on_interrupt",
+)  # fmt: skip
 """Options that differ between runs and change nothing that a run learns."""
 _COMPONENTS = {"trainer": ("trainers", "name"), "model": ("architectures", "architecture")}
 _MAX_CHARS = 300

@@ -51,6 +51,11 @@ class Result:
     policy: Policy
     run: Run = attrs.field(repr=False)
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM ended the run early; `run.resume=auto` continues it."""
+        return self.run.was_interrupted
+
     def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
         """Continue prompts with the trained policy.
 
@@ -181,6 +186,8 @@ def train(
 
     Raises:
         RLCoreError: an argument cannot be used; the message names the argument and the reason.
+        KeyboardInterrupt: Ctrl-C or SIGTERM has ended the run, or came in its last step; the run is saved, and
+            `run.raise_on_interrupt` is set.
     """
     sections = {"data": data, "gen": gen, "eval": eval, "checkpoint": checkpoint, "run": run, "plugins": plugins}
     _refuse_deep({"config": config, "trainer": trainer, "model": model, **sections})
@@ -200,7 +207,10 @@ def train(
         "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
     }  # fmt: skip
     objects = {"observers": observers_by_name(observers), "loggers": own_loggers}
-    return _train(base, where, given=given, tokenizer=tokenizer, **objects)
+    result = _train(base, where, given=given, tokenizer=tokenizer, **objects)
+    if result.run.config.run.raise_on_interrupt and result.run.signalled():
+        raise KeyboardInterrupt(f"{result.run_dir} is saved at step {result.run.step}")
+    return result
 
 
 def train_from_config(values: Mapping[str, Any], where: str) -> Result:
@@ -232,7 +242,7 @@ def _train(
             parts.trainer.policy().module.eval()
     policy: Any = parts.trainer.policy()
     result = Result(metrics=metrics, run_dir=parts.run.dir, policy=policy, run=parts.run)
-    if settings.run.push_to_hub is not None and not parts.run.was_interrupted:
+    if settings.run.push_to_hub is not None and not result.was_interrupted:
         url = result.push_to_hub(settings.run.push_to_hub, private=settings.run.hub_private)
         log.info("pushed to the hub", commit=url)
     return result

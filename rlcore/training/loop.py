@@ -67,7 +67,8 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
         run.metrics |= _peak_memory(run)
-        run.was_interrupted = not over and stop.requested
+        received = run.ranks.any(stop.requested)
+        run.was_interrupted, run.signalled = received and not over, lambda: received
         if not over and stopped:
             log.info(
                 "stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir),
