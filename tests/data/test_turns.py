@@ -176,6 +176,15 @@ def test_each_turn_is_trained_with_its_thinking(byte_tokenizer, name, thought):
         assert "".join(whole.split()).endswith("".join(f"<think>why ?</think>{ANSWERS[i]}{end}".split()))
 
 
+def test_white_space_before_a_thought_is_the_prompts(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    tokenizer.chat_template = CHATML.replace("assistant\n{% endif", "assistant\n<think>{% endif")
+    messages = [user("why ?"), assistant(" \n<think>the cat</think>")]
+    assert chosen(tokenizer, messages) == ["the cat</think><|im_end|>"]
+    ((tokens, mask),) = tokenise(tokenizer, messages)
+    assert tokens[: mask.index(True)] == sampled_from(tokenizer, messages[:1])
+
+
 @pytest.mark.parametrize(("name", "turns"), [("deepseek r1 distill", 1), ("nemotron nano 2", 1), ("qwen 3", 2)])
 def test_thinking_that_the_template_drops_is_shown(byte_tokenizer, name, turns):
     tokenizer, messages = tokenizer_for(byte_tokenizer, FAMILIES[name]), dialogue(turns, THOUGHT)
@@ -346,12 +355,12 @@ def test_a_verdict_is_of_one_turn(byte_tokenizer):
 
 
 def test_bos_is_left_out_of_prompts_and_of_samples(byte_tokenizer):
-    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["llama 3"])
-    for add_bos in (None, True, False):
-        data = DataConfig(add_bos=add_bos)
+    for name, add_bos in ((name, add_bos) for name in ("llama 3", "chatml") for add_bos in (None, True, False)):
+        tokenizer, data = tokenizer_for(byte_tokenizer, FAMILIES[name]), DataConfig(add_bos=add_bos)
         (sample,) = build_samples([dialogue(1)], tokenizer, data, max_length=0)
         (prompt,) = build_prompts([dialogue(1)[:1]], tokenizer, data, max_length=0)
-        assert sample.tokens.count(tokenizer.bos_token_id) == (add_bos is not False)
+        has_bos = name == "llama 3" if add_bos is None else add_bos
+        assert sample.tokens.count(tokenizer.bos_token_id) == has_bos
         assert sample.tokens[: sample.action_mask.index(True)] == prompt.tokens
 
 
