@@ -77,6 +77,20 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
 
 
+def soundness(mask: Tensor, *values: Tensor) -> Tensor:
+    """Return 1 if every entry of `values` that `mask` selects is finite, else NaN: float32[], on their device.
+
+    A loss times this keeps its gradient, or has one of NaN, with which `Updater.step` makes no step on any process. A
+    number that is not finite can otherwise vanish: sigmoid(inf) is 1, and a clipped ratio of 0 has no gradient.
+
+    Args:
+        mask: bool[...].
+        values: of the same shape, such as losses and metrics of tokens.
+    """
+    finite = torch.stack([each.detach().float() for each in values]).isfinite() | ~mask
+    return torch.where(finite.all(), 1.0, torch.nan)
+
+
 def whiten(values: Tensor, mask: Tensor, *, min_std: float = 1e-4) -> Tensor:
     """Shift and scale the selected entries to mean 0 and population standard deviation 1; zero elsewhere.
 

@@ -209,3 +209,13 @@ def test_a_batch_of_no_tokens_has_nothing_to_say() -> None:
     logits, tokens = torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)
     for flat in (ops.token_logprobs(logits, tokens), ops.entropy(logits), ops.full_kl(logits, logits)):
         assert flat.shape == (0,)
+
+
+def test_numbers_are_sound_if_those_that_count_are_finite() -> None:
+    mask = torch.tensor([[True, False], [True, True]])
+    fine = torch.tensor([[1.0, math.nan], [-3e38, 0.0]])
+    assert ops.soundness(mask, fine, -fine).item() == 1.0
+    for bad in (math.nan, math.inf, -math.inf):
+        assert math.isnan(
+            ops.soundness(mask, fine, fine.index_put((torch.tensor(1), torch.tensor(1)), torch.tensor(bad)))
+        )

@@ -132,7 +132,8 @@ class DDPOTrainer:
             for number in range(size):
                 with self.updater.exchanging(is_last and number == size - 1):
                     losses, metrics = self.loss(part, part["chosen"][:, number], conditions)
-                    self.updater.backward(ops.masked_sum(losses, counted) / (len(minibatch) * size))
+                    sound = ops.soundness(counted, *metrics.values())
+                    self.updater.backward(ops.masked_sum(losses, counted) / (len(minibatch) * size) * sound)
                 meter.add(counted, metrics)
         self.updater.step(meter)
 

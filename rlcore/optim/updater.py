@@ -114,7 +114,8 @@ class Updater:
         Args:
             batch: the same on all ranks.
             loss: returns the losses of a part, one for each chosen token (float[B, T]; other entries may be anything),
-                each sequence (float[B]) or each group (float[B / group]), and metrics of the same shape.
+                each sequence (float[B]) or each group (float[B / group]), and metrics of the same shape. If one of
+                these numbers is not finite where it counts, the gradient becomes NaN, and `step` is skipped.
             meter: adds up the metrics.
             size: sequences of a part at the most; 0 sets no bound.
             tokens: tokens of a part at the most, padding included; 0 sets no bound.
@@ -134,7 +135,8 @@ class Updater:
                     total = _counted(batch, unit).sum()
                 # The reduction: a sum over chosen tokens (or sequences, or groups), divided by their number in the
                 # whole batch on all ranks; never a mean of micro-batch means.
-                self.backward(ops.masked_sum(losses, counted) / total)
+                sound = ops.soundness(counted, losses, *metrics.values())
+                self.backward(ops.masked_sum(losses, counted) / total * sound)
             if meter is not None and metrics:
                 meter.add(counted, {name: each.detach() for name, each in metrics.items()})
         return total
@@ -159,7 +161,7 @@ class Updater:
     def step(self, meter: Meter | None = None) -> Tensor | None:
         """Clip, step, advance the schedule and clear the gradients; return the norm before clipping, if it clips.
 
-        In `meter`, the norm is noted as `grad/norm`, and as `grad/skipped` whether the step was skipped, 1 or 0.
+        The norm is noted in `meter` too, as `grad/norm`.
         """
         self._rate = self._steps_done(), self.clock.learning_rate()
         norm = self.sharding.step(self.config.max_grad_norm)
@@ -170,8 +172,6 @@ class Updater:
             self._note_skipped(norm)
         else:
             self.clock.advance()
-        if meter is not None:
-            meter.note("grad/skipped", torch.tensor(float(self.sharding.was_skipped)))
         return norm
 
     def _note_skipped(self, norm: Tensor | None) -> None:
@@ -180,7 +180,7 @@ class Updater:
         if not self._has_warned and self.ranks.accelerator.scaler is None:
             self._has_warned = True
             get_logger("optim").warning(
-                "an optimizer step is skipped: the gradient is not finite; grad/skipped is the fraction of such steps",
+                "an optimizer step is skipped: the gradient is not finite; the metric grad/skipped counts such steps",
                 norm=None if norm is None else float(norm),
             )
 

@@ -86,7 +86,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     Raises:
         Diverged: a loss is not finite; earlier checkpoints are unchanged.
     """
-    begun = time.perf_counter()
+    begun, skipped = time.perf_counter(), run.num_skipped
     run.ranks.note(f"step {run.step + 1}")
     saver.restore_random_state()
     with background("trainer"), counting() as tokens, _training_step(run):
@@ -97,6 +97,8 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     check_metrics(_name(run), metrics, run.step + 1)
     run.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
+    if run.updaters:
+        metrics["grad/skipped"] = float(run.num_skipped - skipped)
     metrics |= _peak_memory(run) | _tokens_per_second(tokens, metrics["time/step_s"], run.ranks)
     run.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
@@ -115,7 +117,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
 
 def _remedy(metrics: Metrics) -> str:
     """Return what to do about a loss that is not finite."""
-    large = [name for name in metrics if name.startswith("reward/") and not abs(metrics[name]) < LARGE]
+    large = [name for name in metrics if name.startswith("reward/") and abs(metrics[name]) >= LARGE]
     if large:
         return (
             f"{large[0]} = {metrics[large[0]]:g} is so large that its square exceeds the range of float32: scale the "

@@ -58,6 +58,7 @@ class Run(RunSampling):
     metrics: Metrics = attrs.field(factory=dict)
     headline: Sequence[str] = ()
     evaluations: list[Evaluation] = attrs.field(factory=list)
+    updaters: list[Updater] = attrs.field(factory=list)
     closing: ExitStack = attrs.field(factory=ExitStack)
     warned: set[str] = attrs.field(factory=set)
     stop_reason: str = ""
@@ -141,12 +142,19 @@ class Run(RunSampling):
             updates_per_step: optimizer steps between two yields, if none is skipped or left out; the length of the
                 schedule, and how far it advances from one yield to the next.
         """
-        return Updater(
+        updater = Updater(
             policy, config, self.ranks, optimization=self.optimizers.get(config),
             total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
             updates_per_step=updates_per_step, steps_done=lambda: self.step,
             sharding=choose_sharding(self.config.run, self.ranks),
         )  # fmt: skip
+        self.updaters.append(updater)
+        return updater
+
+    @property
+    def num_skipped(self) -> int:
+        """Return the number of optimizer steps that the updaters of this run have skipped, or that were left out."""
+        return sum(updater.num_skipped for updater in self.updaters)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -136,3 +137,25 @@ def test_a_step_without_a_bound_has_no_norm() -> None:
     updater.accumulate(ragged(), loss_of("token", weight), meter)
     assert updater.step(meter) is None
     assert "grad/norm" not in meter.means()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["loss", "metric"])
+def test_a_number_of_one_token_that_is_not_finite_makes_no_step(place: str, bad: float) -> None:
+    """Only where it counts: padding may be anything. A metric shows what vanished in the loss, such as sigmoid(inf)."""
+    for counts in (True, False):
+        weight, updater = make()
+        before, batch = weight.weight.detach().clone(), ragged()
+        broken = torch.zeros(batch.tokens.shape)
+        broken[tuple((batch.action_mask if counts else ~batch.action_mask).nonzero()[0])] = bad
+
+        def loss(part: Trajectories, weight: nn.Embedding = weight) -> tuple[Tensor, dict[str, Tensor]]:
+            losses = numbers(weight, part)
+            if place == "loss":
+                return losses + part["broken"], {}
+            return losses, {"policy/approx_kl": part["broken"]}
+
+        updater.accumulate(batch.with_columns(broken=broken), loss)
+        updater.step()
+        assert (updater.num_skipped, updater.num_updates) == ((1, 0) if counts else (0, 1))
+        assert torch.equal(weight.weight, before) == counts

@@ -54,8 +54,16 @@ WRONG = [
     Wrong("evaluation_changes_nothing", "evaluates-for-good", "must not leave the module in another mode"),
     Wrong("evaluation_changes_nothing", "evaluates-on-the-next", "must not leave the module in another mode"),
     Wrong("checkpoints_change_nothing", "saves-and-moves", "must not change the trainer's state"),
+    Wrong(
+        "a_bad_number_stops_the_run_or_is_counted", "saturates", "expected inf in one place (logprobs) to end the run"
+    ),
+    Wrong("a_bad_number_stops_the_run_or_is_counted", "steps-anyhow", "expected nan in one place (gradient)"),
+    Wrong("a_bad_number_on_one_rank_stops_the_run_or_is_counted", "steps-anyhow", "in the gradient of one of two"),
 ]
-IN_PROCESSES = {"resume_is_exact", "two_processes_equal_one", "divided_weights_equal_whole_ones"}
+IN_PROCESSES = {
+    "resume_is_exact", "two_processes_equal_one", "divided_weights_equal_whole_ones",
+    "a_bad_number_on_one_rank_stops_the_run_or_is_counted",
+}  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("wrong_site")
 

@@ -75,7 +75,6 @@ def test_a_round_without_spread_has_the_metrics_of_other_rounds_and_the_rate_of_
     of_the_pass = {
         "is/logprob_gap",
         "grad/norm",
-        "grad/skipped",
         "policy/approx_kl_trained",
         "policy/ratio_mean_trained",
     }

@@ -29,6 +29,10 @@ from rlcore.testing.laws.trainer_invariance import (  # noqa: F401  laws of trai
     same_seed_same_numbers,
     two_processes_equal_one,
 )
+from rlcore.testing.laws.trainer_numbers import (  # noqa: F401  the same
+    a_bad_number_on_one_rank_stops_the_run_or_is_counted,
+    a_bad_number_stops_the_run_or_is_counted,
+)
 from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect  # noqa: F401  the same
 from rlcore.testing.rig.compare_runs import check_equal, difference, steps
 from rlcore.testing.rig.runs import FinishedRun, Tiny, reads_tokens, run, run_in_new_process

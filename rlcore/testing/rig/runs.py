@@ -20,6 +20,7 @@ from rlcore.optim.optimization import Optimizers, parameters_of
 from rlcore.plugins.registry import registries
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import LawBroken, Subject
+from rlcore.testing.rig.bad_numbers import Spoiler
 from rlcore.testing.rig.isolate import call_in_new_process, call_on_two_ranks
 from rlcore.testing.rig.policies import checked
 from rlcore.testing.rig.rollouts import Scripted, stacking_wider
@@ -76,6 +77,7 @@ class Tiny:
         stop_in: step in which Ctrl-C is pressed; 0 for none.
         sections: further sections of the configuration.
         config: sections of the configuration that the plugin's author asks for; `sections` take precedence.
+        bad: a number that is put in one place: `place`, its `value` as text, and `rank` (see `bad_numbers.Spoiler`).
     """
 
     trainer: str
@@ -91,6 +93,7 @@ class Tiny:
     stop_in: int = 0
     sections: Mapping[str, Any] = attrs.field(factory=dict)
     config: Mapping[str, Any] = attrs.field(factory=dict)
+    bad: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
@@ -168,6 +171,10 @@ def run(tiny: Tiny) -> FinishedRun:
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
     watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
+    inputs = inputs_of(tiny)
+    if tiny.bad:
+        watch.spoiler = Spoiler(**{**tiny.bad, "value": float(tiny.bad["value"])})
+        inputs = watch.spoiler.rewards(inputs)
     model = _model_of(tiny)
     for part in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(part, nn.Dropout) and tiny.model in DROPPING:
@@ -187,7 +194,7 @@ def run(tiny: Tiny) -> FinishedRun:
             result = train(
                 trainer={"name": tiny.trainer, **tiny.options},
                 tokenizer=make_tokenizer(pad_is_eos=tiny.pad_is_eos),
-                **inputs_of(tiny),
+                **inputs,
                 **sections,
             )
         except KeyboardInterrupt as error:

@@ -37,6 +37,7 @@ class Watch:
         frozen: names of the parameters that required no gradient when the policy was built.
         rates: after each step, the learning rate that each schedule of `run.updater` has next.
         pressed: whether Ctrl-C has been pressed.
+        spoiler: puts a bad number into the outputs of policies, or None (`rlcore.testing.rig.bad_numbers.Spoiler`).
     """
 
     def __init__(self, start: Path, sampler: Scripted | None, stop_in: int) -> None:
@@ -49,6 +50,7 @@ class Watch:
         self._built: list[tuple[nn.Module, set[str]]] = []
         self._schedules: list[LRScheduler] = []
         self.pressed = False
+        self.spoiler: Any = None
         self._steps = -1  # updates before the first step belong to no step
 
     @hookimpl
@@ -69,6 +71,8 @@ class Watch:
     def _inspect(self, policy: Policy) -> Policy:
         names = {name for name, weight in policy.module.named_parameters() if not weight.requires_grad}
         self._built.append((policy.module, names))
+        if self.spoiler is not None:
+            self.spoiler.spoil(policy)
         return policy
 
     def _keep_schedules(self, build: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
@@ -88,6 +92,8 @@ class Watch:
         policy = self.trainer.policy()
         self.before = {name: weight.detach().clone() for name, weight in policy.module.named_parameters()}
         self.frozen = next((names for module, names in self._built if module is policy.module), set())
+        if self.spoiler is not None and self.spoiler.rank == run.ranks.rank:
+            self.spoiler.watch(policy.module)
         if run.ranks.is_main:
             policy.save_pretrained(self.start)
 

@@ -178,6 +178,28 @@ class NotANumber(Right):
         return super().losses(part) + (self._policy.score(part).logprobs.detach() - 1).log()
 
 
+class Saturates(Imitates):
+    """An infinite log-prob makes its loss 0."""
+
+    def losses(self, part):
+        return -torch.sigmoid(part["advantages"][:, None] * self._policy.score(part).logprobs)
+
+
+class StepsAnyhow(Right):
+    """Its own optimizer steps with any gradient, and zeros in place of one that is not finite."""
+
+    def learn(self, batch):
+        losses = self.losses(batch)
+        self.reduced(losses, batch, batch.num_actions.sum()).backward()
+        for weight in self._policy.module.parameters():
+            if weight.grad is not None:
+                if self.run.ranks.world > 1:
+                    torch.distributed.all_reduce(weight.grad)
+                weight.data.sub_(weight.grad.nan_to_num(0.0, 0.0, 0.0), alpha=0.1)
+                weight.grad = None
+        return {"loss/policy": losses[batch.action_mask].nan_to_num(0.0).mean().item()}
+
+
 class YieldsTensors(Right):
     def learn(self, batch):
         return {name: torch.tensor(value) for name, value in super().learn(batch).items()}
