@@ -26,6 +26,8 @@ from warm_python import WarmPython
 
 FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)
 CAUGHT, LATE, SURVIVED, UNTESTED = "caught", "time limit", "survived", "no test"
+OPTIONS = "tests/docs/test_generated.py"
+"""The pages that are generated from the code hold defaults and meanings of options."""
 COMMON = 20
 """A name that so many test files contain, such as `steps`, does not tell which of them are about it."""
 
@@ -87,15 +89,20 @@ def related_tests(root: Path, name: str, scope: Sequence[str], most: int) -> lis
     module = name.removeprefix("plugins/").removesuffix(".py").replace("/", ".")
     shelf = [part.removeprefix("rlcore_") for part in path.parts[:-1] if part != "rlcore"]
     folder = Path(*path.parts[:2], "tests") if path.parts[0] == "plugins" else Path("tests", *shelf)
+    while not (root / folder).is_dir():
+        folder = folder.parent
+    parts = [part for part in path.stem.split("_") if len(part) > 2]
     tests = _tests(root)
     told = {each for each in scope if sum(each in words for _, words in tests.values()) < COMMON}
     scores = {}
     for test, (text, words) in tests.items():
         near = folder != Path("tests") and test.is_relative_to(folder)
-        score = 4 * (module in text) + 4 * bool(told & words) + 3 * near + 2 * (path.stem in test.stem)
+        score = 4 * (module in text) + 4 * bool(told & words) + 3 * near + 2 * any(part in test.stem for part in parts)
         if score > 1:
             scores[str(test)] = score + (path.stem in words)
-    return sorted(scores, key=lambda test: (-scores[test], test))[:most]
+    nearest = sorted(scores, key=lambda test: (-scores[test], test))[:most]
+    has_options = "= option(" in (root / name).read_text(encoding="utf-8") and Path(OPTIONS) in tests
+    return [*nearest, OPTIONS] if has_options and OPTIONS not in nearest else nearest
 
 
 class Copy:

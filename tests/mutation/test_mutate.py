@@ -6,6 +6,7 @@ import ast
 import subprocess
 from pathlib import Path
 
+import mutate
 import pytest
 from mutate import CAUGHT, SURVIVED, Copy, arguments, main, related_tests, sample
 from mutations import mutations
@@ -105,6 +106,14 @@ def test_tests_that_name_the_function_or_its_module_run_and_others_do_not(tree: 
     (tree / "tests" / "test_other.py").write_text("def test_other(): pass\n")
     assert related_tests(tree, "toy/prices.py", ("cost",), 6) == ["tests/test_prices.py", "tests/test_cost.py"]
     assert related_tests(tree, "toy/prices.py", ("cost",), 1) == ["tests/test_prices.py"]
+    (tree / "tests" / "inner").mkdir()
+    (tree / "tests" / "inner" / "test_more.py").write_text("def test_more(): pass\n")
+    (tree / "rlcore" / "inner" / "deep").mkdir(parents=True)
+    (tree / "rlcore" / "inner" / "deep" / "place.py").write_text("")
+    (tree / "toy" / "price_tags.py").write_text("")
+    mutate._tests.cache_clear()
+    assert related_tests(tree, "toy/price_tags.py", (), 6) == ["tests/test_prices.py"]
+    assert related_tests(tree, "rlcore/inner/deep/place.py", (), 6) == ["tests/inner/test_more.py"]
 
 
 def test_a_change_that_a_test_notices_is_caught_and_another_survives(
