@@ -338,6 +338,9 @@ def test_a_role_that_the_template_names_is_no_mistake(byte_tokenizer):
     tokenizer.chat_template = "{% if messages[0].role == 'observation' %}{% endif %}" + CHATML
     assert chosen(tokenizer, messages) == ["because<|im_end|>"]
     assert chosen(tokenizer, [{"role": "critic", "content": "no"}, *messages]) == ["because<|im_end|>"]
+    tokenizer.chat_template = FAMILIES["gemma"].template  # which writes 'model' for the assistant
+    with pytest.raises(DataError, match="message 2: 'role' is 'model'; did you mean 'assistant'"):
+        tokenise(tokenizer, [*dialogue(1), {"role": "model", "content": "no"}])
 
 
 def test_a_verdict_is_of_one_turn(byte_tokenizer):
