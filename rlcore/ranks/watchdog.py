@@ -147,6 +147,7 @@ class Watchdog:
 
     def _watch(self, store: Store) -> None:
         try:
+            store.set(f"report/{self.rank}", f"{next(self._numbers)} {self._report()}")
             while not self._over.wait(self._period_s):
                 store.set(f"report/{self.rank}", f"{next(self._numbers)} {self._report()}")
                 if store.check(["report/0"]):
