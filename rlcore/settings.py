@@ -176,6 +176,7 @@ class RunConfig:
         "processes that `rlcore train` starts on this machine, each with a GPU of its own if there are GPUs; "
         "a program that calls rlcore.train is started with torchrun instead",
         ge=1,
+        le=1024,
     )
     timeout_s: float = option(
         600.0,

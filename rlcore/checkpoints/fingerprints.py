@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config.plain import to_json, to_plain
 from rlcore.data.sample_rewards import SampleReward
+from rlcore.errors import DataError
 from rlcore.models.hub import commit_of
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample
@@ -54,7 +55,10 @@ def fingerprint_rows(rows: Sequence[Any]) -> str:
 
     Of prompts the text, the tokens and the columns count, of rows of other forms, such as pairs, every field.
     """
-    return f"{len(rows)} rows, sha256 {digest(part for row in rows for part in _row(row))}"
+    try:
+        return f"{len(rows)} rows, sha256 {digest(part for row in rows for part in _row(row))}"
+    except RecursionError:
+        raise DataError("a column of the data is nested too deep, or contains itself") from None
 
 
 def _row(row: Any) -> Iterator[bytes]:

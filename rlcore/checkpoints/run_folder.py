@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ import attrs
 from rlcore.checkpoints.durability import sync
 from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
 from rlcore.checkpoints.run_lock import LOCK, OWNER
-from rlcore.config.plain import to_plain
+from rlcore.config.plain import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
 from rlcore.models.manifest import MISSING, unreadable
@@ -234,7 +233,7 @@ def _lines_until(file: Path, step: int | None) -> Iterator[bytes]:
 def _step_of(line: bytes) -> int:
     """Return the step of a line; -1 if it has none."""
     try:
-        step = json.loads(line)["step"]
+        step = from_json(line)["step"]
     except (ValueError, KeyError, TypeError):
         return -1
     return step if isinstance(step, int) else -1

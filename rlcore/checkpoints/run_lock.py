@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rlcore.config.plain import from_json
 from rlcore.errors import RunInUse
 from rlcore.logging import get_logger
 
@@ -93,7 +94,7 @@ def is_locked(folder: Path) -> bool:
 
 def _read_owner(file: Path) -> str:
     try:
-        owner = json.loads(file.read_text(encoding="utf-8"))
+        owner = from_json(file.read_text(encoding="utf-8"))
         return f"process {owner['pid']} on host {owner['host']}, since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -126,7 +126,7 @@ def load_state(path: Path, *, by_rows: bool = False) -> Any:
                 f"{path}: has schema {document['schema']}, and this rlcore reads {SCHEMA}: use the rlcore that wrote it"
             )
         return _decode(document["tree"], whole, rows if by_rows else whole)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise CheckpointError(f"{path}: its tree is damaged: {type(error).__name__}: {error}") from error
 
 

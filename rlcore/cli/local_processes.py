@@ -26,11 +26,19 @@ PATIENCE_S = 10**5
 """How long the processes may take to finish their step after Ctrl-C; a second one stops them at once."""
 
 
-def processes_to_start(values: Mapping[str, Any]) -> int:
-    """Return `run.processes` of a configuration; 1 if it is invalid, or a launcher has started this process."""
+def processes_to_start(values: Mapping[str, Any], where: str) -> int:
+    """Return `run.processes` of a configuration; 1 if a launcher has started this process.
+
+    Raises:
+        ConfigError: several processes are asked for, and an option of the core is invalid, which each would report.
+    """
     run = values.get("run")
-    processes = run.get("processes") if isinstance(run, Mapping) else None
-    return processes if isinstance(processes, int) and "WORLD_SIZE" not in os.environ else 1
+    if not isinstance(run, Mapping) or run.get("processes") in (None, 1) or "WORLD_SIZE" in os.environ:
+        return 1
+    from rlcore.config import structure
+    from rlcore.settings import TrainConfig
+
+    return structure(TrainConfig, values, where=where).run.processes
 
 
 def record_error(text: str, code: int) -> bool:

@@ -48,9 +48,9 @@ def _train(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> in
         run = values.get("run")
         if run is None or (isinstance(run, Mapping) and not run.get("profile")):
             values = merge(values, {"run": {"profile": True}})
-    if (processes := processes_to_start(values)) > 1:
-        return start(processes, arguments.words)
     where = f"{arguments.file} + command line" if overrides or arguments.profile else str(arguments.file)
+    if (processes := processes_to_start(values, where)) > 1:
+        return start(processes, arguments.words)
     from rlcore.components import describe_error
     from rlcore.errors import PluginError
     from rlcore.training.api import train_from_config

@@ -109,9 +109,10 @@ def _train(component: Component[Any], arguments: argparse.Namespace) -> int:
     ]
     if missing:
         raise InputsError(f"trainer '{component.name}' needs {' and '.join(missing)} (rlcore {component.name} --help)")
-    if (processes := processes_to_start(values)) > 1:
+    where = f"rlcore {component.name}"
+    if (processes := processes_to_start(values, where)) > 1:
         return start(processes, arguments.words)
     from rlcore.training.api import train_from_config
 
-    train_from_config(merge({"trainer": {"name": component.qualified}}, values), f"rlcore {component.name}")
+    train_from_config(merge({"trainer": {"name": component.qualified}}, values), where)
     return 0

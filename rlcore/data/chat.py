@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlcore.components import describe_error
+from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 
@@ -129,7 +129,7 @@ def template_variables(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     tools = row.get("tools") or variables.pop("tools", None)
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
+            tools = from_json(tools)
         except ValueError as error:
             raise DataError(f"{where}: 'tools' is {shorten(tools)}, which is no JSON ({error})") from error
     if not isinstance(tools, list | tuple | None):

@@ -142,6 +142,12 @@ def _completions_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"<div>{escape(title)}</div>" + _table([*names, *map(short_name, numbers)], cells)
 
 
+def result_html(metrics: Mapping[str, float], step: int, folder: str) -> str:
+    """Return the table that stands for the result of a run: its last metrics, its steps and its folder."""
+    numbers = [[name, _number(value)] for name, value in metrics.items()]
+    return _table(["last metrics", "value"], [*numbers, ["steps", str(step)], ["folder", folder]])
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else show_number(value).strip()
 

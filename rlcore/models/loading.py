@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from transformers import (
 from rlcore.config import ConfigOnly, evolve
 from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
+from rlcore.logging import get_logger
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
@@ -34,6 +37,11 @@ from rlcore.safe_text import shorten
 if TYPE_CHECKING:
     from rlcore.models.model_options import LanguageModelConfig, TransformerConfig
 
+log = get_logger("models")
+
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+_OF_BIN = (TypeError, AttributeError, EOFError, IndexError, pickle.UnpicklingError)
+"""Errors of files that `torch.save` wrote, and that contain something else than tensors by name."""
 ModelSpec = str | os.PathLike[str] | PretrainedConfig | PreTrainedModel
 
 
@@ -176,7 +184,9 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
             verify_model(folder)
     try:
         with quiet_transformers():
-            return kind.from_pretrained(
+            if kind is not AutoConfig:
+                options["output_loading_info"] = True
+            loaded = kind.from_pretrained(
                 str(folder or name),
                 revision=config.revision or "main",
                 trust_remote_code=config.trust_remote_code,
@@ -184,8 +194,38 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
             )
     except OSError as error:  # a missing file or the network: the traceback adds nothing to the message
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from None
-    except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from error
+    except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError, *_OF_BIN) as error:
+        raise ModelError(f"{what} = {name!r}: cannot be loaded: {_reason(error, folder)}") from error
+    return loaded if kind is AutoConfig else _complete(*loaded, f"{what} = {name!r}")
+
+
+def _reason(error: Exception, folder: Path | None) -> str:
+    """Return why a model cannot be loaded; of a file that `torch.save` wrote, what it must contain."""
+    files = [] if folder is None or any(folder.glob("*.safetensors")) else sorted(folder.glob("*.bin"))
+    if not files:
+        return first_line(error)
+    found = "" if isinstance(error, (pickle.UnpicklingError, KeyError)) else f" ({type(error).__name__}: {error})"
+    return (
+        f"{files[0].name} is not a mapping from names to tensors that torch.save wrote{found}; other objects are not "
+        "read from pickles, because these may run code. Save the model with save_pretrained"
+    )
+
+
+def _complete(model: Any, info: Mapping[str, Any], what: str) -> Any:
+    """Return a loaded model, with a warning if some of its weights were in no file.
+
+    Raises:
+        ModelError: none of its weights was in a file.
+    """
+    missing = set(info["missing_keys"])
+    names = {name for name, _ in model.named_parameters()}
+    if names and names <= missing:
+        raise ModelError(
+            f"{what}: its files contain none of the weights of a {type(model).__name__}, such as {min(names)}"
+        )
+    if missing and not type(model).__name__.endswith(CLASSIFIERS):  # whose heads are new
+        log.warning("weights are in no file of the model and begin random", model=what, weights=sorted(missing)[:5])
+    return model
 
 
 def load_critic(name: str, config: LanguageModelConfig, kind: Kind = DECODER_ONLY) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from rlcore.config.plain import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
 from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
+from rlcore.loggers.headline import headline_metrics
 from rlcore.logging import check_environment, get_logger
 from rlcore.models.learner import streaming
 from rlcore.models.manifest import remove_weights, write_manifest
@@ -55,6 +56,13 @@ class Result:
     def was_interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM ended the run early; `run.resume=auto` continues it."""
         return self.run.was_interrupted
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks: the main metrics, the steps and the run's folder."""
+        from rlcore.loggers.notebook import result_html
+
+        names = headline_metrics(self.metrics, self.run.headline)
+        return result_html({name: self.metrics[name] for name in names}, self.run.step, str(self.run_dir))
 
     def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
         """Continue prompts with the trained policy.

@@ -18,7 +18,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
 from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
-from rlcore.errors import ConfigError
+from rlcore.errors import ConfigError, InputsError
 from rlcore.loggers import Loggers
 from rlcore.models.peft.inject import unwrap
 from rlcore.optim.optimization import Optimizers
@@ -231,7 +231,10 @@ def _resolve(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> TrainConf
     }
     for name in DATA_INPUTS:
         given = getattr(inputs, name)
-        shown[name] = describe_input(given, whole=given is getattr(settings.data, name))
+        try:
+            shown[name] = describe_input(given, whole=given is getattr(settings.data, name))
+        except RecursionError:
+            raise InputsError(f"data.{name}: a row is nested too deep, or contains itself") from None
     tokenizer = {} if inputs.tokenizer is None else {"tokenizer": describe_input(inputs.tokenizer)}
     model = {"path": describe_input(inputs.model), **tokenizer, "architecture": chosen.architecture.component.name}
     name = settings.trainer.get("name") or chosen.trainer.component.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import platform
 import re
 import sys
@@ -18,6 +17,7 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import Component
 from rlcore.config import dump_yaml
 from rlcore.config.paths import existing_path
+from rlcore.config.plain import from_json
 from rlcore.errors import RLCoreError
 from rlcore.loggers import display_row
 from rlcore.loggers.headline import place_in
@@ -157,6 +157,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [from_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):  # the folder may have been moved since the run
         return []

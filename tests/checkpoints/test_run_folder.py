@@ -160,8 +160,10 @@ def test_after_a_rewind_the_files_read_like_an_uninterrupted_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "line", ['{"step": 1', "nonsense\n", "3\n", '{"loss": 2}\n', '{"step": "1"}\n', '{"step": 1}', "\n", "\udcff\n"]
-)
+    "line", ['{"step": 1', "nonsense\n", "3\n", '{"loss": 2}\n', '{"step": "1"}\n', '{"step": 1}', "\n", "\udcff\n",
+             '{"step": 2, "a": ' + "[" * 10**5 + "]" * 10**5 + "}\n"],
+    ids=range(9),
+)  # fmt: skip
 def test_lines_that_say_no_step_go_in_a_rewind(tmp_path: Path, line: str) -> None:
     run = RunDir(tmp_path)
     run.metrics.write_bytes(b'{"step": 1}\n' + line.encode(errors="surrogateescape"))

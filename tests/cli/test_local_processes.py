@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cli.local_processes import _errors, _report
+from rlcore.cli import main
+from rlcore.cli.local_processes import _errors, _report, processes_to_start
 
 
 @pytest.mark.parametrize(("failed", "status", "said"), [
@@ -35,3 +36,42 @@ def test_the_earliest_error_is_printed_and_its_code_is_the_status(
         (folder / "error.json").write_text(text)
     assert _report(_errors(tmp_path), {2: -signal.SIGKILL, 0: 1}) == 11
     assert capsys.readouterr().err == "rlcore: rank 2 was ended by SIGKILL, as for lack of memory\nof rank 1\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["run.processes=9223372036854775808"],
+            "run.processes = 9223372036854775808: must be a whole number of at most",
+        ),
+        (["run.processes=1025"], "run.processes = 1025: must lie in [1, 1024]"),
+        (["run.processes=0"], "run.processes = 0: must lie in [1, 1024]"),
+        (
+            ["run.processes=2", "run.steps=9223372036854775808"],
+            "run.steps = 9223372036854775808: must be a whole number",
+        ),
+        (["run.processes=2", "eval.samples=-1"], "eval.samples = -1: must be at least 1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_before_a_process_starts(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    message: str,
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    started: list[int] = []
+    monkeypatch.setattr("rlcore.cli.train.start", lambda processes, _: started.append(processes) or 0)
+    (tmp_path / "sft.yaml").write_text("trainer: {name: sft}\nmodel: {path: nowhere}\ndata: {samples: [ab]}\n")
+    assert main(["train", str(tmp_path / "sft.yaml"), *overrides]) == 1
+    assert message in capsys.readouterr().err
+    assert not started
+    assert main(["train", str(tmp_path / "sft.yaml"), "run.processes=2"]) == 0
+    assert started == [2]
+
+
+def test_a_process_of_a_launcher_starts_no_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert processes_to_start({"run": {"processes": 2}}, "x.yaml") == 1

@@ -6,13 +6,15 @@ import datasets
 import pandas as pd
 import pytest
 
+import rlcore
 from rlcore.data.labelled_answers import build_unpaired
 from rlcore.data.preferences import build_preferences
 from rlcore.data.prompts import build_prompts
 from rlcore.data.samples import build_samples
 from rlcore.data.sources import load_source
-from rlcore.errors import DataError
+from rlcore.errors import DataError, RLCoreError
 from rlcore.settings import DataConfig
+from rlcore.testing.small import make_gpt2, make_tokenizer
 
 USER, ANSWER = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "because"}
 OTHER = {"role": "assistant", "content": "the cat"}
@@ -202,3 +204,23 @@ def test_a_message_without_content_is_named_in_words(chat_tokenizer, message):
             make([whole, row], chat_tokenizer, DataConfig(), max_length=0, what="samples")
     with pytest.raises(DataError, match=r"message 1 \(assistant\): 'content' is None, so there is nothing to learn"):
         build(build_samples, [[USER, {**ANSWER, "content": None, "tool_calls": []}]], chat_tokenizer)
+
+
+@pytest.mark.parametrize("num_rows", [2, 150])  # config.yaml shows short lists, and not long ones
+@pytest.mark.parametrize("where", ["column", "content", "prompt", "tools"])
+def test_a_row_that_contains_itself_is_named_in_words(tmp_path, where, num_rows):
+    loop: list = []
+    loop.append(loop)
+    rows = {
+        "column": {"prompt": "a", "extra": loop},
+        "content": {"prompt": [{"role": "user", "content": loop}]},
+        "prompt": {"prompt": loop},
+        "tools": {"prompt": [USER], "tools": loop},
+    }
+    given = [{"prompt": "a"}] * (num_rows - 1) + [rows[where]]
+    with pytest.raises(RLCoreError, match=r"deep, or contains itself|a prompt is a string|chat template|tokenizer"):
+        rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "ppo", "rollouts": 4, "batch_size": 4},
+            prompts=given, reward_fn=lambda outputs: [0.0] * len(outputs), loggers=[], gen={"max_new_tokens": 2},
+            run={"steps": 1, "root": str(tmp_path)},
+        )  # fmt: skip

@@ -13,8 +13,10 @@ import nbformat
 import pytest
 from console_screens import SomeRun
 
+import rlcore
 from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.loggers.notebook import NotebookLogger, is_notebook, make_console_logger
+from rlcore.testing.small import make_gpt2, make_tokenizer
 
 TRAINING = """
 import rlcore
@@ -108,3 +110,16 @@ def test_a_run_in_a_notebook_has_one_output_and_a_plot(tmp_path: Path) -> None:
     assert "finished" in table.data["text/html"]
     assert "image/png" in plot.data
     assert notebook.cells[1].outputs[0].text == "True\n"
+
+
+def test_the_result_of_a_run_is_a_small_table_in_a_notebook(tmp_path: Path) -> None:
+    result = rlcore.train(
+        make_gpt2(), tokenizer=make_tokenizer(), samples=["abc", "bcd"], trainer={"name": "sft", "batch_size": 1},
+        loggers=[], run={"steps": 2, "name": "<b>", "root": str(tmp_path)},
+    )  # fmt: skip
+    rows = re.findall(r"<tr>(.*?)</tr>", result._repr_html_())
+    table = dict(re.findall(r"<td>(.*?)</td>", row) for row in rows[1:])
+    assert next(iter(table)) == "loss/total"
+    assert float(table["loss/total"]) == pytest.approx(result.metrics["loss/total"], abs=1e-3)
+    assert (table["steps"], table["folder"]) == ("2", f"{tmp_path}/&lt;b&gt;")
+    assert len(rows) <= 9

@@ -24,6 +24,7 @@ from rlcore.models.loading import context_length, eos_token_ids, load_model
 from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.models.tokenizers import load_tokenizer
+from rlcore.testing.small import make_gpt2, make_tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": 30,
@@ -94,6 +95,47 @@ def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch
     assert len(str(caught.value)) < 300
     assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1  # no other output
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ([1, 2], r"cannot be loaded: pytorch_model\.bin is not a mapping from names to tensors .*\(TypeError"),
+        (3, r"pytorch_model\.bin is not a mapping from names to tensors"),
+        (Path("x"), r"pytorch_model\.bin is not a mapping .*these may run code\. Save the model with save_pretrained$"),
+        ({"transformer.wte.weight": [1.0]}, r"pytorch_model\.bin is not a mapping from names to tensors"),
+        (b"", r"pytorch_model\.bin is not a mapping"),
+        (b"hello", r"pytorch_model\.bin is not a mapping"),
+        (b"\x80\x04}\x94.", r"pytorch_model\.bin is not a mapping"),
+        ({"other": torch.zeros(2)}, r"its files contain none of the weights of a GPT2LMHeadModel, such as transformer"),
+    ],
+)
+def test_a_bin_file_of_another_kind_is_named_in_words(tmp_path: Path, contents: Any, message: str) -> None:
+    make_gpt2().config.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    if isinstance(contents, bytes):
+        (tmp_path / "pytorch_model.bin").write_bytes(contents)
+    else:
+        torch.save(contents, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(tmp_path, CausalLMConfig())
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_no_file_has_are_named_in_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_gpt2()
+    make_tokenizer().save_pretrained(tmp_path)
+    model.config.save_pretrained(tmp_path)
+    weights = {name: value.clone() for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    load_model(tmp_path, CausalLMConfig())
+    assert "begin random" not in capsys.readouterr().err
+    del weights["transformer.h.0.mlp.c_fc.bias"]
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    load_model(tmp_path, CausalLMConfig())
+    shown = capsys.readouterr().err
+    assert "weights are in no file of the model and begin random" in shown
+    assert "transformer.h.0.mlp.c_fc.bias" in shown
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
