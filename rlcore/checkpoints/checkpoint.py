@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore.checkpoints.durability import OLD, put_back, put_in_place
+from rlcore.checkpoints.durability import OLD, put_back, put_in_place, remove_folder
 from rlcore.checkpoints.state import io_failure
 from rlcore.errors import CheckpointError, DamagedCheckpoint, io_remedy
 from rlcore.logging import get_logger
@@ -202,16 +202,16 @@ class Checkpoints:
         temporary = self.folder / f".tmp-{path.name}-{os.getpid()}-gone"
         path.rename(temporary)
         self._verified.pop(path, None)
-        shutil.rmtree(temporary)
+        remove_folder(temporary)
 
     def remove_unfinished(self) -> None:
         """Delete what a dead process had not finished writing, deleting or replacing."""
         names = _subfolders(self.folder)
         for name in (name for name in names if name.startswith(".tmp-")):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+            remove_folder(self.folder / name, ignore_errors=True)
         for name in (name for name in names if name.startswith(OLD)):
             if self._verify(self.folder / name.removeprefix(OLD)) is not None:
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+                remove_folder(self.folder / name, ignore_errors=True)
 
     def _restore_replaced(self) -> None:
         for old in (name for name in _subfolders(self.folder) if name.startswith(OLD)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 OLD = ".old-"
@@ -22,7 +23,7 @@ def put_in_place(temporary: Path, place: Path) -> None:
     sync(place.parent.parent)
     if place.exists():
         if old.exists():
-            shutil.rmtree(old)
+            remove_folder(old)
         place.rename(old)
     try:
         temporary.rename(place)
@@ -32,7 +33,20 @@ def put_in_place(temporary: Path, place: Path) -> None:
             place.rename(temporary)
         put_back(place)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old, ignore_errors=True)
+
+
+def remove_folder(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Delete a folder; of a link to a folder, only the link.
+
+    Raises:
+        OSError: it cannot be deleted, unless `ignore_errors` is set.
+    """
+    if folder.is_symlink():
+        with suppress(OSError) if ignore_errors else nullcontext():
+            folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=ignore_errors)
 
 
 def put_back(place: Path) -> None:

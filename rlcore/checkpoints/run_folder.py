@@ -30,8 +30,10 @@ from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
+from rlcore.logging import get_logger
 from rlcore.models.manifest import MISSING, unreadable
 
+log = get_logger("resume")
 MARK = "# rlcore run"
 NEVER, AUTO = "never", "auto"
 
@@ -98,7 +100,9 @@ class RunDir:
         _replace(self.config, [("\n".join(lines) + "\n" + body).encode()])
 
     def rewind(self, step: int | None) -> None:
-        """Remove metrics, completions and rollouts of later steps, and an incomplete last line.
+        """Remove metrics, completions and rollouts of later steps, an incomplete last line, and damaged lines.
+
+        A warning counts damaged lines, those that are complete and have no step.
 
         Args:
             step: number of finished steps at the resumed checkpoint; None removes all lines.
@@ -224,10 +228,15 @@ def _check_name(name: str) -> None:
 def _lines_until(file: Path, step: int | None) -> Iterator[bytes]:
     if step is None:
         return
+    num_damaged = 0
     with file.open("rb") as lines:
         for line in lines:
-            if line.endswith(b"\n") and 0 <= _step_of(line) <= step:
+            found = _step_of(line)
+            if line.endswith(b"\n") and 0 <= found <= step:
                 yield line
+            num_damaged += line.endswith(b"\n") and found < 0
+    if num_damaged:
+        log.warning("damaged lines are removed", file=str(file), lines=num_damaged)
 
 
 def _step_of(line: bytes) -> int:

@@ -44,6 +44,33 @@ def test_the_newest_and_the_best_are_kept(
     assert steps(folder) == kept
 
 
+def test_of_a_linked_checkpoint_the_link_is_pruned_and_its_target_stays(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for step in (1, 2):
+        write(Checkpoints(folder), step)
+        shutil.move(folder / f"{step:08d}", elsewhere / f"{step}")
+        (folder / f"{step:08d}").symlink_to(elsewhere / f"{step}")
+    before = sorted(path.relative_to(elsewhere) for path in elsewhere.rglob("*"))
+    write(Checkpoints(folder, keep_last=1), 2)  # replaces a link
+    write(Checkpoints(folder, keep_last=1), 3)
+    assert steps(folder) == [3]
+    assert [path.name for path in folder.iterdir()] == ["00000003"]
+    assert sorted(path.relative_to(elsewhere) for path in elsewhere.rglob("*")) == before
+    assert capsys.readouterr().err == ""
+
+
+def test_a_link_that_a_dead_process_was_pruning_goes_and_its_target_stays(folder: Path, tmp_path: Path) -> None:
+    write(Checkpoints(folder), 1)
+    shutil.copytree(folder / "00000001", tmp_path / "elsewhere")
+    for name in (".tmp-00000002-1-gone", ".old-00000001"):
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+    Checkpoints(folder).remove_unfinished()
+    assert [path.name for path in folder.iterdir()] == ["00000001"]
+    assert (tmp_path / "elsewhere" / "manifest.json").is_file()
+
+
 def test_keeping_none_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="keep_last = 0"):
         Checkpoints(folder, keep_last=0)

@@ -160,15 +160,42 @@ def test_after_a_rewind_the_files_read_like_an_uninterrupted_run(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "line", ['{"step": 1', "nonsense\n", "3\n", '{"loss": 2}\n', '{"step": "1"}\n', '{"step": 1}', "\n", "\udcff\n",
-             '{"step": 2, "a": ' + "[" * 10**5 + "]" * 10**5 + "}\n"],
-    ids=range(9),
-)  # fmt: skip
-def test_lines_that_say_no_step_go_in_a_rewind(tmp_path: Path, line: str) -> None:
+    "line",
+    [
+        "nonsense\n",
+        "3\n",
+        '{"loss": 2}\n',
+        '{"step": "1"}\n',
+        "\n",
+        "\udcff\n",
+        '{"step": 2, "a": ' + "[" * 10**5 + "]" * 10**5 + "}\n",
+        '{"step": -1}\n',
+    ],
+    ids=lambda line: line[:12],
+)
+def test_damaged_lines_go_in_a_rewind_and_are_counted_in_one_warning(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, good = RunDir(tmp_path), '{"step": 1}\n'
+    damaged = line.encode(errors="surrogateescape")
+    run.metrics.write_bytes(damaged + good.encode() + 2 * damaged + good.encode())
+    run.rewind(5)
+    assert run.metrics.read_text() == 2 * good
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "damaged lines are removed" in warning
+    assert "lines=3" in warning
+    assert "metrics.jsonl" in warning
+
+
+@pytest.mark.parametrize("end", ["", '{"step": 1', '{"step": 1}', '{"step": 6}\n'])
+def test_later_lines_and_the_incomplete_line_of_a_killed_process_go_without_a_warning(
+    tmp_path: Path, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = RunDir(tmp_path)
-    run.metrics.write_bytes(b'{"step": 1}\n' + line.encode(errors="surrogateescape"))
+    run.metrics.write_text('{"step": 1}\n' + end)
     run.rewind(5)
     assert run.metrics.read_text() == '{"step": 1}\n'
+    assert capsys.readouterr().err == ""
 
 
 def test_a_rewind_to_the_start_empties_the_files(tmp_path: Path) -> None:
