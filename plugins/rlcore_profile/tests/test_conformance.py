@@ -5,6 +5,6 @@ import pytest
 from rlcore.testing import Case, conformance
 
 
-@pytest.mark.parametrize("law", conformance("rlcore-profile"))
+@pytest.mark.parametrize("law", conformance("rlcore-profile", config={"run": {"profile": True}}))
 def test_law(law: Case) -> None:
     law()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -10,15 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pluggy
 from packaging.requirements import Requirement
 
 from rlcore.components import normalise
-from rlcore.hookspecs import PROJECT
 from rlcore.plugins.discovery import State
 from rlcore.plugins.metadata import CORE, installed_dist
 from rlcore.testing.law import DIST, LawBroken, Subject, is_not_the_core, law, require
+from rlcore.testing.laws.wrappers import wrappers_keep_the_interface  # noqa: F401  a law of dists
 from rlcore.testing.rig import probes
+from rlcore.testing.rig.entry_points import hooks_of, resolve
 from rlcore.testing.rig.isolate import call_in_new_process
 from rlcore.testing.rig.worker import worker
 
@@ -47,7 +46,7 @@ def it_loads(subject: Subject) -> None:
 @law(DIST)
 def it_implements_a_hook(subject: Subject) -> None:
     """The dist implements at least one hook."""
-    hooks = [name for plugin in subject.plugins for name in _hooks(plugin.module)]
+    hooks = [name for plugin in subject.plugins for name in hooks_of(plugin.module)]
     require(
         bool(hooks), f"{subject.dist} implements no hook: decorate one with @rlcore.hookimpl in the plugin's module"
     )
@@ -60,7 +59,7 @@ def the_entry_point_can_be_imported(subject: Subject) -> None:
         match = EntryPoint.pattern.match(plugin.module)
         require(match is not None, f"entry point '{plugin.name}' is {plugin.module!r}; write a module's name")
         try:
-            _resolve(plugin.module)
+            resolve(plugin.module)
         except (ImportError, AttributeError) as error:
             advice = "correct [project.entry-points.rlcore] in pyproject.toml, and install the dist again"
             raise LawBroken(f"entry point '{plugin.name}' is '{plugin.module}': {error}; {advice}") from error
@@ -189,24 +188,10 @@ def _imported(subject: Subject) -> Any:
     return call_in_new_process("rlcore.testing.rig.probes:watch_import", arguments, what=f"importing {subject.dist}")
 
 
-def _hooks(reference: str) -> list[str]:
-    plugin = _resolve(reference)
-    known = pluggy.PluginManager(PROJECT)
-    return [name for name in dir(plugin) if known.parse_hookimpl_opts(plugin, name) is not None]
-
-
 def _dist(subject: Subject) -> Any:
     found = installed_dist(subject.dist)
     if found is None:
         raise LawBroken(f"{subject.dist} is no longer installed")
-    return found
-
-
-def _resolve(reference: str) -> Any:
-    module, _, attribute = reference.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in filter(None, attribute.split(".")):
-        found = getattr(found, part)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,18 @@ INPUTS: dict[str, Any] = {
     "eval_prompts": list(PROMPTS), "eval_samples": [list(sample) for sample in SAMPLES[:3]],
 }  # fmt: skip
 """Name of an input of `rlcore.train` → plain value for trainers that need it."""
+
+
+def _with_fixed_head(*, scale: float = 1.0) -> PreTrainedModel:
+    """Return a Llama whose head, which is scaled, does not train."""
+    model = make_llama()
+    model.lm_head.weight.requires_grad_(False).mul_(scale)
+    return model
+
+
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2": make_gpt2, "llama": make_llama, "t5": make_t5, "dropping_t5": make_t5, "bart": make_bart,
+    "fixed_head": _with_fixed_head, "half_logits": partial(_with_fixed_head, scale=0.5),
 }  # fmt: skip
 NUM_EVAL_ROWS = 3
 DROPPING = ("gpt2", "dropping_t5")
@@ -75,6 +86,7 @@ class Tiny:
         rows: number of prompts, or of rows to train on; 0 for all that the kit or the pipeline has.
         pad_is_eos: use EOS as the padding token.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
+        nudged: `first` or `last`, to change the reference's log-prob of that token of each output.
         sections: further sections of the configuration.
         config: sections of the configuration that the plugin's author asks for; `sections` take precedence.
         bad: a number that is put in one place: `place`, its `value` as text, and `rank` (see `bad_numbers.Spoiler`).
@@ -91,6 +103,7 @@ class Tiny:
     rows: int = 0
     pad_is_eos: bool = False
     stop_in: int = 0
+    nudged: str = ""
     sections: Mapping[str, Any] = attrs.field(factory=dict)
     config: Mapping[str, Any] = attrs.field(factory=dict)
     bad: Mapping[str, Any] = attrs.field(factory=dict)
@@ -127,6 +140,12 @@ def reads_tokens(subject: Subject) -> bool:
         subject.it, "architecture", subject.config()
     )
     return named is None or kind_built(registries().architectures.get(named).target()) in {LANGUAGE_MODEL, SCORER}
+
+
+def trains_the_kits_decoder(subject: Subject) -> bool:
+    """Return whether its runs are with a decoder-only model of the kit: no architecture is named."""
+    named = subject.sections.get("model", {}).get("architecture")
+    return not (named or own_choice(subject.it, "architecture", subject.config()))
 
 
 def steady_options(subject: Subject) -> dict[str, Any]:
@@ -170,7 +189,7 @@ def run(tiny: Tiny) -> FinishedRun:
         LawBroken: Ctrl-C did not wait for the end of the step.
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
-    watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in)
+    watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in, tiny.nudged)
     inputs = inputs_of(tiny)
     if tiny.bad:
         watch.spoiler = Spoiler(**{**tiny.bad, "value": float(tiny.bad["value"])})

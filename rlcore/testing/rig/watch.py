@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -20,7 +21,7 @@ from rlcore.protocols import Policy, Trainer
 from rlcore.testing.law import LawBroken
 from rlcore.testing.rig.rollouts import Scripted
 from rlcore.training.run import Run
-from rlcore.types import Trajectories
+from rlcore.types import PolicyOutputs, Trajectories
 
 
 class Watch:
@@ -30,6 +31,7 @@ class Watch:
         start: folder in which the policy is saved before the first step.
         sampler: replacement for the run's sampler; None keeps it.
         stop_in: step in which Ctrl-C is pressed; 0 for none.
+        nudged: `first` or `last`, to change the reference's log-prob of that token of each output.
 
     Attributes:
         calls: name and argument (other than the run) of each observer hook that was called.
@@ -38,10 +40,12 @@ class Watch:
         rates: after each step, the learning rate that each schedule of `run.updater` has next.
         pressed: whether Ctrl-C has been pressed.
         spoiler: puts a bad number into the outputs of policies, or None (`rlcore.testing.rig.bad_numbers.Spoiler`).
+        uses_reference: whether log-probs of the reference, and not its logits, have been computed.
     """
 
-    def __init__(self, start: Path, sampler: Scripted | None, stop_in: int) -> None:
-        self.start, self.sampler, self.stop_in = start, sampler, stop_in
+    def __init__(self, start: Path, sampler: Scripted | None, stop_in: int, nudged: str = "") -> None:
+        self.start, self.sampler, self.stop_in, self.nudged = start, sampler, stop_in, nudged
+        self.uses_reference = False
         self.calls: list[tuple[str, Any]] = []
         self.before: dict[str, torch.Tensor] = {}
         self.frozen: set[str] = set()
@@ -73,7 +77,21 @@ class Watch:
         self._built.append((policy.module, names))
         if self.spoiler is not None:
             self.spoiler.spoil(policy)
+        if self.sampler is not None and hasattr(policy, "reference_score"):
+            policy.reference_score = self._nudging(policy.reference_score)  # type: ignore[method-assign]
         return policy
+
+    def _nudging(self, score: Callable[..., PolicyOutputs]) -> Callable[..., PolicyOutputs]:
+        def nudge(batch: Trajectories, **options: Any) -> PolicyOutputs:
+            outputs, chosen = score(batch, **options), batch.action_mask
+            self.uses_reference |= not options.get("logits", False)
+            count = chosen.cumsum(1)
+            place = {"": 0, "first": 1, "last": count[:, -1:]}[self.nudged]
+            return attrs.evolve(
+                outputs, logprobs=outputs.logprobs - (chosen & (count == place)) * (1 + batch.tokens % 3)
+            )
+
+        return nudge
 
     def _keep_schedules(self, build: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
         def keep(*arguments: Any, **options: Any) -> LRScheduler:

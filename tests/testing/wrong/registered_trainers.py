@@ -8,7 +8,7 @@ LeavesALayer Thaws Unseeded ForgetsTheOptimizer YieldsMidRound KeepsCountElsewhe
 TellsNobody TellsTooMuch ComparesWithPad AveragesColumns StacksItself AveragesMeans LooksAtItsShare Uphill Unlearns
 CountsHalfItsUpdates Prefers LowersNothing EvaluatesForGood EvaluatesOnTheNext SavesAndMoves StandsOnTriples NamesATuple
 Shrinks Rests WrapsItsPolicy Ranks RanksFillers AveragesFillers Misorders RestoresItsOptions
-Saturates StepsAnyhow
+Saturates StepsAnyhow Untempered KeepsNear ShiftsKlRight ShiftsKlLeft
 """
 
 COMPONENTS = [

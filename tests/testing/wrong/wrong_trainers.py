@@ -32,11 +32,12 @@ class Right:
     """REINFORCE against the round's mean."""
 
     needs = ("reward_fn", "prompts")
+    has_reference = False
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
 
     def __init__(self, config, run):
         self.config, self.run, self.rounds = config, run, 0
-        self._policy = run.build_policy()
+        self._policy = run.build_policy(reference=self.has_reference)
         self._policy.module.train()
         self.order = Order(len(run.prompts) if run.inputs.prompts else len(run.samples), run.config.run.seed)
         self.plan()
@@ -75,7 +76,7 @@ class Right:
         return meter.means()
 
     def losses(self, part):
-        return -part["advantages"][:, None] * self._policy.score(part).logprobs
+        return -part["advantages"][:, None] * self._policy.score(part, temperature=self.run.temperature).logprobs
 
     def reduced(self, losses, part, total):
         return (losses * part.action_mask).sum() / total
@@ -154,6 +155,38 @@ class AveragesFillers(Ranks):
         self.updater.accumulate(batch, self.loss, meter, size=size, group=self.size, count=count)
         self.updater.step()
         return meter.means()
+
+
+class Untempered(Right):
+    def losses(self, part):
+        return -part["advantages"][:, None] * self._policy.score(part).logprobs
+
+
+class KeepsNear(Right):
+    """The same, with the KL to the reference as a penalty of each token."""
+
+    has_reference, shift = True, 0
+
+    @torch.no_grad()
+    def gather(self):
+        batch, temperature = super().gather(), self.run.temperature
+        ours, its = (
+            score(batch, temperature=temperature).logprobs
+            for score in (self._policy.score, self._policy.reference_score)
+        )
+        return batch.with_columns(kl=(ours - its).roll(self.shift, 1))
+
+    def losses(self, part):
+        logprobs = self._policy.score(part, temperature=self.run.temperature).logprobs
+        return -(part["advantages"][:, None] - 0.1 * part["kl"]) * logprobs
+
+
+class ShiftsKlRight(KeepsNear):
+    shift = 1
+
+
+class ShiftsKlLeft(KeepsNear):
+    shift = -1
 
 
 class MisspeltNeed(Right):
