@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -185,7 +184,7 @@ class PPOTrainer:
         return metrics | {"lr": self.updater.lr, "time/update_s": time.perf_counter() - begun}
 
     def _learn(self, minibatch: Trajectories, *, check_ratio: bool) -> Meter:
-        """Make one optimizer step, or skip it if the mean ratio or KL is out of bounds; return its metrics."""
+        """Make one optimizer step, or skip it if the mean ratio is out of bounds; return its metrics."""
         config, meter, errors = self.config, Meter(self.run.ranks), list[Tensor]()
 
         def loss(part: Trajectories) -> tuple[Tensor, dict[str, Tensor]]:
@@ -197,9 +196,8 @@ class PPOTrainer:
         self.updater.accumulate(minibatch, loss, meter, size=config.micro_batch_size, tokens=config.micro_batch_tokens)
         if check_ratio:
             self._check(torch.stack(errors).max())
-        means = meter.means()
-        if means["policy/ratio_mean"] <= config.max_ratio and math.isfinite(means["policy/approx_kl"]):
-            self.updater.step(meter)
+        if meter.means()["policy/ratio_mean"] <= config.max_ratio:
+            self.updater.step(meter)  # skipped where a metric, such as the KL, is not finite (`accumulate`)
         else:  # NaN is out of bounds
             self.updater.skip()
         return meter
