@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlcore.cli import main
-from rlcore.cli.local_processes import _errors, _report, processes_to_start
+from rlcore.cli.local_processes import ERROR_FILE, STARTED, _errors, _report, processes_to_start
+from rlcore.errors import ConfigError
 
 
 @pytest.mark.parametrize(("failed", "status", "said"), [
@@ -75,3 +76,23 @@ def test_an_option_out_of_range_is_refused_before_a_process_starts(
 def test_a_process_of_a_launcher_starts_no_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert processes_to_start({"run": {"processes": 2}}, "x.yaml") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left"), ImportError("no acme", name="acme"), ConfigError("wrong"), KeyboardInterrupt()],
+)
+def test_the_code_that_a_process_records_is_its_exit_status(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    (tmp_path / "run.yaml").write_text("trainer: ppo")
+    monkeypatch.setattr("rlcore.training.api.train_from_config", fail)
+    monkeypatch.setenv(STARTED, "1")
+    monkeypatch.setenv(ERROR_FILE, str(tmp_path / "error.json"))
+    status = main(["train", str(tmp_path / "run.yaml")])
+    assert status == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    (recorded,) = _errors(tmp_path)
+    assert recorded["code"] == status

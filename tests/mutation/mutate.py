@@ -172,7 +172,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--base", help="commit from which changed lines are counted")
     parser.add_argument("--most", type=int, default=50, help="how many changes are drawn")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
-    parser.add_argument("--files", type=int, default=6, help="how many test files run for a change")
+    parser.add_argument("--files", type=int, default=10, help="how many test files run for a change")
     parser.add_argument("--limit-s", type=float, default=600.0, help="time for the tests of one change")
     parser.add_argument("--least", type=float, default=0.0, help="share that has to be noticed")
     return parser
