@@ -139,5 +139,5 @@ def test_the_command_prints_what_survived_and_the_share(
     status = main(tree, arguments().parse_args(["--most", "1", "--seed", "3", "--least", "1"]), tmp_path, warm_python)
     printed, share = capsys.readouterr().out.splitlines()
     assert printed.startswith("survived: toy/prices.py:")
-    assert share == "0 of 1 noticed; 1 survived, 0 without a test"
+    assert share == "0 of 1 noticed; 1 survived, 0 reached the time limit, 0 without a test"
     assert status == 1
