@@ -62,6 +62,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.cli.screen.make_console",
         "rlcore.components.LANGUAGE_MODEL",
         "rlcore.components.SCORER",
+        "rlcore.config.structure.structure_valid",
+        "rlcore.config.synonyms",
         "rlcore.data.streams.open_stream",
         "rlcore.models.kind.ENCODER_DECODER",
         "rlcore.models.kind.declared",

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the command `preview`."""
+    """Register the commands `preview` and `convert`."""
     register(
         "preview",
         "rlcore_tools.preview_command:command",
         summary="show the rows of a configuration as tokens: what is trained, sampled, dropped and truncated",
+    )
+    register(
+        "convert",
+        "rlcore_tools.conversion.convert_command:command",
+        summary="turn a configuration of trlX or arguments of TRL into a configuration file",
     )
 
 

@@ -88,11 +88,6 @@ COMMANDS = (
     ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
     (
-        "convert",
-        "rlcore.cli.conversion.convert_command:command",
-        "turn a configuration of trlX or arguments of TRL into a configuration file",
-    ),
-    (
         "new-plugin",
         "rlcore.cli.new_plugin.new_plugin_command:command",
         "create a working package as a starting point for your own plugin",
