@@ -28,6 +28,7 @@ SNAPSHOT = HERE / "public_api.txt"
 ACCEPT = "python tests/test_public_api.py"
 MODULES = [
     "rlcore",
+    "rlcore.checkpoints",
     "rlcore.components",
     "rlcore.config",
     "rlcore.data.chat",

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
-from rlcore.models.manifest import verify_model
+from rlcore.checkpoints import verify_model
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.diffusers_classes import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlcore.checkpoints.durability import sync
+from rlcore.checkpoints import sync
 from rlcore.logging import get_logger
 from rlcore.types import sequences_of
 

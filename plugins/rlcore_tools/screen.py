@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlcore.cli.screen import make_console
 from rlcore.safe_text import shorten, visible
-from rlcore_tools.shown_rows import Shown, ShownRow, TokenRow
+from rlcore_tools.shown_rows import Shown, PreviewRow, TokenRow
 
 SCHEMA = 1
 TRAINED, BEGIN, END, BETWEEN = "bold green", "⟦", "⟧", "·"
@@ -58,7 +58,7 @@ def render(source: Shown) -> list[Text]:
     return [*lines, Text("")]
 
 
-def _row(row: ShownRow) -> list[Text]:
+def _row(row: PreviewRow) -> list[Text]:
     lines = [Text(row.name + (f" ({', '.join(row.roles)})" if row.roles else ""), style="bold")]
     for sequence in row.sequences:
         num = f"{sum(sequence.trained)} of {len(sequence.texts)} tokens trained" if any(sequence.trained) else ""

@@ -46,7 +46,7 @@ class TokenRow:
 
 
 @attrs.frozen
-class ShownRow:
+class PreviewRow:
     """A row of a source: its sequences, its plain values, the roles of its messages, and what was dropped of them."""
 
     name: str
@@ -57,8 +57,8 @@ class ShownRow:
 
 
 @attrs.frozen
-class Lengths:
-    """Lengths of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
+class LengthSummary:
+    """LengthSummary of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
 
     rows: int
     shortest: int
@@ -75,8 +75,8 @@ class Shown:
     """The first rows of a source, and the lengths of all."""
 
     name: str
-    rows: list[ShownRow]
-    lengths: Lengths
+    rows: list[PreviewRow]
+    lengths: LengthSummary
 
 
 def show_rows(
@@ -157,13 +157,13 @@ def _turns(
 
 def _show(
     name: str, row: Any, written: _Written | None, tokenizer: PreTrainedTokenizerBase, data: DataConfig
-) -> ShownRow:
+) -> PreviewRow:
     if isinstance(row, Prompt):
         texts = _texts(tokenizer, row.tokens)
         sequence = TokenRow("", texts, [False] * len(texts))
         messages = row.messages or ()
         values = {key: value for key, value in row.columns.items() if value is not None}
-        return ShownRow(
+        return PreviewRow(
             name, [sequence], values, _roles(messages), _dropped(messages, "".join(_whole(tokenizer, row.tokens)))
         )
     names = [] if isinstance(row, Sample) else [field.name for field in attrs.fields(type(row))]
@@ -178,7 +178,7 @@ def _show(
     text = "".join(_whole(tokenizer, sample.tokens) for sample in parts.values())
     messages = () if written is None else written.messages
     values = {key: value for key, value in plain.items() if value not in (None, False) or key == "label"}
-    return ShownRow(name, sequences, values, _roles(messages), _dropped(messages, text))
+    return PreviewRow(name, sequences, values, _roles(messages), _dropped(messages, text))
 
 
 def _show_sequence(
@@ -236,7 +236,7 @@ def _dropped(messages: Sequence[Mapping[str, Any]], text: str) -> list[str]:
     return found
 
 
-def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> Lengths:
+def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> LengthSummary:
     if rows and isinstance(rows[0], Prompt):
         sizes, trained = [len(row.tokens) for row in rows], 0
         truncated = sum(size == data.max_prompt_tokens for size in sizes)  # those that just fit included
@@ -245,4 +245,4 @@ def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> Lengths:
         sizes, trained = [len(sample.tokens) for sample in found], sum(sum(sample.action_mask) for sample in found)
         truncated = sum(not (sample.ended and sample.has_whole_prompt) for sample in found)
     sizes = sizes or [0]
-    return Lengths(len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context)
+    return LengthSummary(len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context)

@@ -1,1 +1,17 @@
 """The folder of a run: claim it, and write, verify, prune and restore its checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlcore._lazy import lazy
+
+if TYPE_CHECKING:
+    from rlcore.checkpoints.durability import sync
+    from rlcore.models.manifest import verify_model
+
+__all__ = ["sync", "verify_model"]
+
+_HOMES = {"rlcore.checkpoints.durability": ("sync",), "rlcore.models.manifest": ("verify_model",)}
+
+__getattr__, __dir__ = lazy(__name__, __all__, _HOMES)
