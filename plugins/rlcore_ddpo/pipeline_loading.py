@@ -12,10 +12,10 @@ import torch
 from peft import LoraConfig
 from transformers import PreTrainedTokenizerBase
 
+from rlcore.checkpoints import verify_model
 from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
-from rlcore.checkpoints import verify_model
 from rlcore_ddpo.config import KIND, StableDiffusionConfig
 from rlcore_ddpo.config_pipeline import pipeline_of_configs
 from rlcore_ddpo.diffusers_classes import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel

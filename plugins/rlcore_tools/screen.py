@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlcore.cli.screen import make_console
 from rlcore.safe_text import shorten, visible
-from rlcore_tools.shown_rows import Shown, PreviewRow, TokenRow
+from rlcore_tools.shown_rows import PreviewRow, Shown, TokenRow
 
 SCHEMA = 1
 TRAINED, BEGIN, END, BETWEEN = "bold green", "⟦", "⟧", "·"

@@ -58,7 +58,7 @@ class PreviewRow:
 
 @attrs.frozen
 class LengthSummary:
-    """LengthSummary of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
+    """Lengths of all sequences of a source in tokens; `trained` counts tokens in the loss, `truncated` sequences."""
 
     rows: int
     shortest: int
@@ -245,4 +245,6 @@ def _lengths(rows: Sequence[Any], data: DataConfig, context: int) -> LengthSumma
         sizes, trained = [len(sample.tokens) for sample in found], sum(sum(sample.action_mask) for sample in found)
         truncated = sum(not (sample.ended and sample.has_whole_prompt) for sample in found)
     sizes = sizes or [0]
-    return LengthSummary(len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context)
+    return LengthSummary(
+        len(rows), min(sizes), statistics.median(sizes), max(sizes), trained, sum(sizes), truncated, context
+    )
