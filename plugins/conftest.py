@@ -1,11 +1,22 @@
-"""Fixtures of tests/ that tests of packages share: processes that are forked, and a browser."""
+"""Fixtures that tests of packages share: processes that are forked, a browser, and a server that never answers."""
 
 from __future__ import annotations
 
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "warm"))
 
 from browser import browser  # noqa: F401
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """Yield the address of a server on this machine that accepts connections, and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # the system accepts what the backlog holds
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"

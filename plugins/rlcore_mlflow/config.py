@@ -19,3 +19,6 @@ class MlflowConfig:
     run_name: str | None = option(None, "name of the run at MLflow; if omitted, the name of its folder")
     tags: Mapping[str, str] = option({}, "tags of the run")
     completions: int = option(64, "rows of the table of completions of each evaluation; 0 sends none", ge=0)
+    timeout_s: float = option(
+        20.0, "time to wait for an answer of the server; without one, the logger gives up", gt=0, le=1e9, unit="seconds"
+    )

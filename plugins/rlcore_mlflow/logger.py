@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mlflow import MlflowClient
@@ -16,6 +17,7 @@ from rlcore.config import dump_yaml
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
+from rlcore.rewards.deadline import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_mlflow.config import MlflowConfig
 
@@ -40,7 +42,7 @@ class MlflowLogger:
         id_file = run.dir / "mlflow" / f"run_id-{_REFUSED.sub('_', experiment).replace('/', '_')}"
         goes_on = run.step > 0 and id_file.exists()
         try:
-            self._client = MlflowClient(tracking_uri=config.tracking_uri)
+            self._client: Any = _Limited(MlflowClient(tracking_uri=config.tracking_uri), config.timeout_s)
             if goes_on:
                 self._id = id_file.read_text(encoding="utf-8").strip()
                 self._client.update_run(self._id, status="RUNNING")
@@ -93,6 +95,29 @@ class MlflowLogger:
         params = [Param(name, value) for name, value in _leaves(options) if name not in known]
         for start in range(0, len(params), 100):  # MLflow accepts no more at once
             self._client.log_batch(self._id, params=params[start : start + 100])
+
+
+class _Limited:
+    """A client whose calls raise a TimeoutError if the server does not answer; later calls then raise it at once.
+
+    Args:
+        client: the client of MLflow, which repeats requests for several minutes.
+        timeout_s: seconds that a call may take.
+    """
+
+    def __init__(self, client: MlflowClient, timeout_s: float) -> None:
+        self._client, self._timeout_s, self._is_silent = client, timeout_s, False
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return functools.partial(self._call, getattr(self._client, name))
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._is_silent:
+            try:
+                return call_within(self._timeout_s, functools.partial(method, *args, **kwargs))
+            except CallTooLong:
+                self._is_silent = True
+        raise TimeoutError(f"the server did not answer within timeout_s = {self._timeout_s:g} seconds")
 
 
 def _leaves(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -20,3 +20,6 @@ class TrackioConfig:
     )
     private: bool | None = option(None, "whether a Space that is created is private; if omitted, the hub's default")
     completions: int = option(64, "rows of the table of completions of each evaluation; 0 sends none", ge=0)
+    timeout_s: float = option(
+        20.0, "time to wait for an answer of the server; without one, the logger gives up", gt=0, le=1e9, unit="seconds"
+    )

@@ -16,6 +16,7 @@ from trackio.sqlite_storage import SQLiteStorage
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
+from rlcore.rewards.deadline import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_trackio.config import TrackioConfig
 
@@ -44,7 +45,8 @@ class TrackioLogger:
                 taken = SQLiteStorage.get_runs(project) if is_local else []
                 name = _free(config.run_name or run.dir.name, taken)
             # An empty context, because trackio finishes the run of the context in which it starts another.
-            self._run: Any = _quietly(
+            self._timeout_s = config.timeout_s
+            self._run: Any = self._within(
                 lambda: contextvars.Context().run(
                     trackio.init, project=project, name=name, group=config.group, space_id=config.space_id,
                     private=config.private, config=to_record(run.config), resume="allow" if goes_on else "never",
@@ -73,7 +75,13 @@ class TrackioLogger:
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002  trackio has no state of a failed run
         """Send remaining data and finish the run."""
-        _quietly(self._run.finish)
+        self._within(self._run.finish)
+
+    def _within(self, call: Callable[[], Any]) -> Any:
+        try:
+            return _quietly(lambda: call_within(self._timeout_s, call))
+        except CallTooLong:
+            raise TimeoutError(f"the server did not answer within timeout_s = {self._timeout_s:g} seconds") from None
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         new = {name: value for name, value in values.items() if (step, name) not in self._logged}

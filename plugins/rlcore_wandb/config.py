@@ -21,5 +21,9 @@ class WandbConfig:
     tags: tuple[str, ...] = option((), "labels of the run")
     completions: int = option(64, "rows of the table of completions of each evaluation; 0 sends none", ge=0)
     start_timeout_s: float = option(
-        90.0, "time to wait for wandb; if it is not ready by then, the run does not start", gt=0, unit="seconds"
+        20.0,
+        "time to wait for wandb's server; without an answer by then, the run does not start",
+        gt=0,
+        le=1e9,
+        unit="seconds",
     )

@@ -11,11 +11,15 @@ import wandb
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
+from rlcore.rewards.deadline import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_wandb.config import WandbConfig
 
 STEP = "step"
 """The metric on the horizontal axis of charts. wandb's own step cannot decrease, but a resumed run may repeat steps."""
+
+OFFLINE_S = 90.0
+"""How long wandb's own process may take to start, which a server has no part in."""
 
 
 class WandbLogger:
@@ -40,8 +44,12 @@ class WandbLogger:
         run_id = id_file.read_text(encoding="utf-8").strip() if goes_on else None
         if run_id is not None and run_id in self._living:  # still open in this process; wandb accepts an id only once
             self._living.pop(run_id).finish(exit_code=1)
-        try:
-            self._run = wandb.init(
+
+        is_online = (config.mode or os.environ.get("WANDB_MODE") or "online") == "online"
+        limit_s = config.start_timeout_s if is_online else max(config.start_timeout_s, OFFLINE_S)
+
+        def start() -> wandb.Run:
+            return wandb.init(
                 project=project,
                 entity=config.entity,
                 name=config.run_name or run.dir.name,
@@ -54,11 +62,16 @@ class WandbLogger:
                 config=to_record(run.config),
                 reinit="create_new",
                 # No symbolic link to the latest wandb run, so that a run's folder can be copied.
-                settings=wandb.Settings(console="off", symlink=False, init_timeout=config.start_timeout_s),
+                settings=wandb.Settings(console="off", symlink=False, init_timeout=limit_s),
             )
-        except (wandb.Error, ValueError, OSError) as error:
+
+        try:
+            self._run = call_within(limit_s, start) if is_online else start()
+        except (wandb.Error, ValueError, OSError, CallTooLong) as error:
+            late = f"its server did not answer within start_timeout_s = {config.start_timeout_s:g} seconds"
+            reason = late if isinstance(error, CallTooLong) else error
             raise PluginError(
-                f"logger 'wandb' cannot start: {error}\n  log in with `wandb login` or WANDB_API_KEY; or set "
+                f"logger 'wandb' cannot start: {reason}\n  log in with `wandb login` or WANDB_API_KEY; or set "
                 "`mode: offline` for this logger, which stores the run on disk for `wandb sync`; or remove the logger"
             ) from error
         id_file.parent.mkdir(exist_ok=True)

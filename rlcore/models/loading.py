@@ -196,7 +196,10 @@ def from_pretrained(kind: Any, name: str, config: TransformerConfig, *, what: st
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {first_line(error)}") from None
     except (ValueError, KeyError, RuntimeError, ImportError, SafetensorError, *_OF_BIN) as error:
         raise ModelError(f"{what} = {name!r}: cannot be loaded: {_reason(error, folder)}") from error
-    return loaded if kind is AutoConfig else _complete(*loaded, f"{what} = {name!r}")
+    if kind is AutoConfig:
+        return loaded
+    model, info = loaded
+    return _complete(model, info, f"{what} = {name!r}")
 
 
 def _reason(error: Exception, folder: Path | None) -> str:

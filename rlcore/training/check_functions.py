@@ -136,7 +136,7 @@ def _is_small(name: str) -> bool:
 
 def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
     fields = row if isinstance(row, Mapping) else {}
-    content = fields.get(column) if isinstance(row, Mapping) else row
+    content: Any = fields.get(column) if isinstance(row, Mapping) else row
     values = {name: fields.get(name) for name in columns if name != column}
     if isinstance(content, str):
         return Prompt(content, (0,), values), True

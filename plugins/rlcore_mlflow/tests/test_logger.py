@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,33 @@ def test_a_run_whose_server_cannot_be_used_does_not_begin(tmp_path: Path) -> Non
         train(tmp_path, {"name": "mlflow", "tracking_uri": "nowhere://x"}, steps=1)
     assert "set `tracking_uri` of this logger" in str(raised.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # the late call ends with the server
+    message = r"logger 'mlflow' cannot start: the server did not answer within timeout_s = 0.2 seconds\n  set `track"
+    with pytest.raises(PluginError, match=message):
+        train(tmp_path, {"name": "mlflow", "tracking_uri": silent_server, "timeout_s": 0.2}, steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_server_that_stops_answering_is_waited_for_once(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = types.SimpleNamespace(dir=tmp_path, step=0, total_steps=None, config=TrainConfig())
+    logger = MlflowLogger(MlflowConfig(tracking_uri=database, experiment="silent"), run)
+    asked, never = [], threading.Event()
+    for name in ("log_batch", "set_terminated"):
+        monkeypatch.setattr(MlflowClient, name, lambda *_, name=name, **__: (asked.append(name), never.wait()))
+    logger._client._timeout_s = 0.2
+    for call in (lambda: logger.metrics(1, {"loss": 1.0}), lambda: logger.close(None)):
+        with pytest.raises(TimeoutError, match=r"the server did not answer within timeout_s = 0\.2 seconds"):
+            call()
+    assert asked == ["log_batch"]
+    never.set()
+
+
+def test_the_limit_is_20_seconds_unless_another_is_set() -> None:
+    assert MlflowConfig().timeout_s == 20

@@ -20,7 +20,7 @@ import trackio
 from trackio.sqlite_storage import SQLiteStorage
 
 import rlcore
-from rlcore.errors import RewardError
+from rlcore.errors import PluginError, RewardError
 from rlcore.settings import TrainConfig
 from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 from rlcore_trackio.config import TrackioConfig
@@ -138,3 +138,15 @@ def test_a_new_run_of_the_same_name_gets_another_and_a_run_of_the_program_s_own_
     own.log({"mine": 1})
     own.finish()
     assert stored(f"{project}-own", "own") == [(0, "mine", 1)]
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    tmp_path: Path, project: str, silent_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert TrackioConfig().timeout_s == 20
+    monkeypatch.setenv("TRACKIO_SERVER_URL", silent_server)
+    monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "x")
+    message = r"logger 'trackio' cannot start: the server did not answer within timeout_s = 0.2 seconds"
+    with pytest.raises(PluginError, match=message):
+        train(tmp_path, {"name": "trackio", "project": project, "timeout_s": 0.2}, steps=1)
+    assert not (tmp_path / "run").exists()

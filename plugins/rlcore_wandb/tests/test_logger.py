@@ -258,3 +258,20 @@ def test_a_run_of_the_program_s_own_is_left_alone_and_odd_values_are_kept(tmp_pa
     assert values == [["a", "x" * 50000, 1.5, None], ["b", None, None, "t"]]
     (own,) = folders(tmp_path)
     assert [row["mine"] for row in own.history] == [1]
+
+
+SILENT = """
+from rlcore.errors import PluginError
+assert WandbConfig().start_timeout_s == 20
+try:
+    WandbLogger(WandbConfig(start_timeout_s=0.5), run)
+except PluginError as error:
+    assert "cannot start: its server did not answer within start_timeout_s = 0.5 seconds" in str(error), error
+    sys.stdout.flush()
+    os._exit(0)  # without wandb's own end, which waits for the server
+raise AssertionError
+"""
+
+
+def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, silent_server: str) -> None:
+    log_in_a_process(tmp_path, SILENT, WANDB_BASE_URL=silent_server, WANDB_API_KEY="x" * 40, WANDB_MODE="online")
