@@ -20,7 +20,7 @@ quickstart: $(or $(wildcard $(INSTALLED)),$(VENV)/.used)
 
 # Two processes that equal one, packages in environments of their own, the tutorial: what takes longest is left out.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal_one"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" -k "not two_processes_equal"
 
 test-all: $(INSTALLED)
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \

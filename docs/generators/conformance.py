@@ -88,6 +88,60 @@ Components declare properties that the laws cannot detect as attributes of the r
 * `example_outputs`, of a reward of outputs that are no text: a function that returns twelve of them, by the name of the
   argument, such as `{"images": images}`.
 
+## A trainer's loss in plain torch
+
+The author of a trainer may state its loss a second time, in plain torch, as an oracle: `oracles={"acme-algo": loss}`,
+an argument of `conformance` and `check_plugin`. The kit then trains a small model in float64 for two steps, with
+micro-batches of several sizes, with padding on both sides and in two processes, and compares each run with the oracle:
+weights and stated metrics must agree to 1e-10. Such a law finds what others do not, such as labels that are shifted by
+one token, a mean of micro-batch means, a forgotten temperature, or a clip on the wrong side.
+
+An oracle is a generator function. For each optimizer step it yields the loss, and the metrics that the trainer logs. It
+should loop over rows without padding, and call neither the trainer's own functions nor `rlcore.ops`:
+
+```python
+import torch
+from rlcore.testing import conformance
+
+
+def loss(run):  # of a trainer that imitates demonstrations
+    for rows in run.steps:
+        logprobs = []
+        for row in rows:
+            logits = run.model(torch.tensor([row.tokens])).logits[0]
+            logprobs += [logits[t - 1].log_softmax(-1)[row.tokens[t]] for t, own in enumerate(row.action_mask) if own]
+        mean = -torch.stack(logprobs).mean()
+        yield mean, {"loss/total": mean}
+
+
+assert len(conformance("rlcore-sft", oracles={"sft": loss})) > 20
+```
+
+It receives a `rlcore.testing.Recorded`:
+
+| attribute | what it has |
+|---|---|
+| `options` | every option of the trainer, defaults included |
+| `gen` | the options of sampling; the temperature is 0.7 |
+| `samples`, `rewards` | the rows of the data as the pipeline returns them, and the total reward of each |
+| `rounds` | for each call of `on_rollout`, the responses: `tokens`, `action_mask`, `ended`, `score` |
+| `steps` | for each optimizer step, the rows of `samples` or `rounds` that `updater.accumulate` received |
+| `ends` | for each step of the run, the number of optimizer steps made by its end |
+| `model` | a plain model of `transformers` in float64; each yielded loss trains it by one step of gradient descent |
+| `reference` | the same model as it was before the first step |
+| `heads` | the policy's other weights by name, such as those of a value head, which train too |
+
+Rollouts are scripted, so that they do not depend on the policy: an oracle computes everything else again, such as
+log-probs, values, advantages and their whitening. Within a step of the run that has several optimizer steps, the
+metrics yielded last are compared. What a trainer changes outside of its gradient, such as target networks, the oracle
+changes in `heads` and `reference`. The trainer needs the option `optimizer` of `rlcore.settings.BatchOptions`; the kit
+sets plain gradient descent without clipping.
+
+`tests/testing/own_oracles.py` has the oracles of SFT, PPO and ILQL, and `tests/test_oracle.py` of the packages those of
+the other trainers.
+
+## Laws
+
 The names of the laws are public: they do not change within a minor version of rlcore. A minor version may add laws; a
 plugin that is tested with the rlcore version it requires is not checked against laws of later versions.
 """

@@ -17,6 +17,7 @@ one is broken. Both accept:
 * `options`, `{"algo": {"rollouts": 8}}`: options a component is built with in every law. Pass small sizes, and options
   that have no usable default. Where two components share a name, `{"trainer:algo": {"rollouts": 8}}`.
 * `config`, `{"gen": {"top_k": 5}}`: sections of the configuration of the runs in which trainers are checked.
+* `oracles`, `{"algo": my_loss}`: the losses of trainers in plain torch (`Oracle`), which they must equal.
 * `expected_failures`, `{"trainer-algo-two_processes_equal_one": "why"}`: laws that cannot hold, with the reason. They
   are strict: if such a law holds, its test fails.
 
@@ -28,14 +29,18 @@ from __future__ import annotations
 
 from rlcore.testing.cases import Case, Outcome, Report, check_plugin, conformance
 from rlcore.testing.law import ConformanceError, Law, LawBroken, Subject, law
+from rlcore.testing.recorded import Oracle, Recorded, Response
 
 __all__ = [
     "Case",
     "ConformanceError",
     "Law",
     "LawBroken",
+    "Oracle",
     "Outcome",
+    "Recorded",
     "Report",
+    "Response",
     "Subject",
     "check_plugin",
     "conformance",

@@ -18,6 +18,7 @@ from rlcore.plugins.discovery import Plugin, State
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
 from rlcore.testing.law import DIST, EVERY, ConformanceError, Law, LawBroken, Subject, laws_in
+from rlcore.testing.recorded import Oracle
 from rlcore.testing.rig.isolate import default_signals, isolated, time_limit
 
 MODULES = {
@@ -105,6 +106,7 @@ def cases(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
+    oracles: Mapping[str, Oracle] | None = None,
 ) -> list[Case]:
     """Return the cases of an installed dist: laws about the dist, about every component, and about each kind.
 
@@ -114,10 +116,11 @@ def cases(
             defaults.
         config: section of the configuration → options that differ in the runs of trainers; pipelines are called with
             the section `data`.
+        oracles: name of a trainer → its loss in plain torch.
 
     Raises:
-        ConformanceError: no such dist is installed, `options` names a component that the dist does not register or
-            that is one of several, or `config` has an unknown section.
+        ConformanceError: no such dist is installed, `options` or `oracles` names a component that the dist does not
+            register or that is one of several, or `config` has an unknown section.
     """
     known = all_registries().discovery.plugins
     plugins = tuple(plugin for plugin in known if plugin.dist == normalise(dist))
@@ -127,12 +130,13 @@ def cases(
             f"folder of the dist; {_near(normalise(dist), {plugin.dist for plugin in known})}"
         )
     _check_names("config", config or {}, list(fields(TrainConfig)))
-    subject = Subject(normalise(dist), plugins, sections=config or {})
+    subject = Subject(normalise(dist), plugins, sections=config or {}, oracles=oracles or {})
     found = [Case(law, subject) for law in _laws(DIST) if _fits(law, subject)]
     components = [component for plugin in plugins for component in plugin.components]
     addresses = _addresses(components)
     if not _unloaded(plugins):
         _check_names("options", options or {}, [name for names in addresses for name in names])
+        _check_names("oracles", oracles or {}, [each.name for each in components if each.kind == "trainers"])
     for component, names in zip(components, addresses, strict=True):
         given = next((options[name] for name in names if name in options), {}) if options else {}
         one = attrs.evolve(subject, component=component, options=given)
@@ -145,6 +149,7 @@ def conformance(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
+    oracles: Mapping[str, Oracle] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Return the cases of a plugin as parameters of a pytest test, with the ids of the cases.
@@ -155,12 +160,13 @@ def conformance(
             `kind:name`, such as `trainer:algo`.
         config: section of the configuration → options that differ in the runs of trainers, such as
             `{"gen": {"top_k": 5}}`; pipelines are called with the section `data`.
+        oracles: name of a trainer → its loss in plain torch (`rlcore.testing.Oracle`), which the trainer must equal.
         expected_failures: id of a case, or name of a law for all components → reason why the law cannot hold. If the
             law holds nevertheless, its test fails.
 
     Raises:
-        ConformanceError: no such dist is installed, a name in `options`, `config` or `expected_failures` is unknown, or
-            pytest is missing.
+        ConformanceError: no such dist is installed, a name in `options`, `config`, `oracles` or `expected_failures` is
+            unknown, or pytest is missing.
     """
     try:
         import pytest
@@ -168,7 +174,7 @@ def conformance(
         advice = "run pip install 'rlcore[testing]', or call check_plugin, which does not need pytest"
         raise ConformanceError(f"conformance() needs pytest, which is not installed: {advice}") from error
 
-    found = cases(dist, options=options, config=config)
+    found = cases(dist, options=options, config=config, oracles=oracles)
     reasons = _expected(found, expected_failures or {})
     return [
         pytest.param(
@@ -185,6 +191,7 @@ def check_plugin(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
+    oracles: Mapping[str, Oracle] | None = None,
     expected_failures: Mapping[str, str] | None = None,
 ) -> Report:
     """Check every law that applies to a plugin; the arguments are those of `conformance`.
@@ -192,7 +199,7 @@ def check_plugin(
     Raises:
         ConformanceError: a law is broken unexpectedly, or an expected failure did not occur; the message is the report.
     """
-    found = cases(dist, options=options, config=config)
+    found = cases(dist, options=options, config=config, oracles=oracles)
     reasons = _expected(found, expected_failures or {})
     report = Report(normalise(dist), tuple(_outcome(case, reasons.get(case.id)) for case in found))
     if not report.conforms:

@@ -13,6 +13,7 @@ from rlcore.config import structure
 from rlcore.errors import RLCoreError
 from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.metadata import CORE
+from rlcore.testing.recorded import Oracle
 
 DIST = "plugin"
 """Kind of the laws about a whole dist."""
@@ -38,6 +39,7 @@ class Subject:
         component: component under test; None for a law about the dist.
         options: options the component is built with, in the form users write; other options keep their defaults.
         sections: sections of the configuration of runs, such as `{"model": {"dtype": "bfloat16"}}`.
+        oracles: name of a trainer → its loss in plain torch.
     """
 
     dist: str
@@ -45,6 +47,7 @@ class Subject:
     component: Component[Any] | None = None
     options: Mapping[str, Any] = attrs.field(factory=dict)
     sections: Mapping[str, Any] = attrs.field(factory=dict)
+    oracles: Mapping[str, Oracle] = attrs.field(factory=dict)
 
     @property
     def it(self) -> Component[Any]:

@@ -118,6 +118,7 @@ def test_a_dist_that_is_not_installed_is_named_with_its_like() -> None:
     ("given", "message"),
     [
         ({"options": {"polit": {}}}, r"options names 'polit'; did you mean 'polite'\?"),
+        ({"oracles": {"polit": iter}}, r"oracles names 'polit'; known names: none"),
         ({"config": {"trainers": {}}}, r"config names 'trainers'; did you mean 'trainer'\?"),
         ({"expected_failures": {"it_load": "why"}}, r"expected_failures names 'it_load'; did you mean 'it_loads'\?"),
         ({"expected_failures": {ORDER + "s": "why"}}, f"did you mean '{ORDER}'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
+from laws_held import Wrong, assert_broken, assert_kept, law_called, law_name
 from sites import wrong
 
 from rlcore.testing import Law
@@ -68,6 +68,8 @@ IN_PROCESSES = {
     "resume_is_exact", "two_processes_equal_one", "divided_weights_equal_whole_ones",
     "a_bad_number_on_one_rank_stops_the_run_or_is_counted",
 }  # fmt: skip
+WITHOUT_ORACLES = [law for law in laws_in(trainers) if not law.name.endswith("oracle")]
+"""The others are seen to fail and to hold in test_oracle_laws.py."""
 
 pytestmark = pytest.mark.usefixtures("wrong_site")
 
@@ -78,15 +80,15 @@ def test_a_wrong_trainer_breaks_the_law(case: Wrong) -> None:
 
 
 def test_every_law_is_seen_to_fail() -> None:
-    assert_all_seen(trainers, WRONG)
+    assert {law.name for law in WITHOUT_ORACLES} == {case.law for case in WRONG}
 
 
-@pytest.mark.parametrize("law", laws_in(trainers), ids=law_name)
+@pytest.mark.parametrize("law", WITHOUT_ORACLES, ids=law_name)
 def test_a_right_trainer_of_rollouts_keeps_the_law(law: Law) -> None:
     assert_kept(law, wrong("trainers", "right"))
 
 
-@pytest.mark.parametrize("law", [law for law in laws_in(trainers) if law.name not in IN_PROCESSES], ids=law_name)
+@pytest.mark.parametrize("law", [law for law in WITHOUT_ORACLES if law.name not in IN_PROCESSES], ids=law_name)
 def test_a_right_trainer_of_demonstrations_keeps_the_law(law: Law) -> None:
     assert_kept(law, wrong("trainers", "imitates"), but=OF_SAMPLES)
 

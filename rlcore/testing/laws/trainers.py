@@ -34,6 +34,10 @@ from rlcore.testing.laws.trainer_numbers import (  # noqa: F401  the same
     a_bad_number_stops_the_run_or_is_counted,
 )
 from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect  # noqa: F401  the same
+from rlcore.testing.laws.trainer_oracle import (  # noqa: F401  the same
+    it_equals_its_oracle,
+    two_processes_equal_the_oracle,
+)
 from rlcore.testing.laws.trainer_scores import (  # noqa: F401  the same
     every_token_of_the_reference_counts,
     the_temperature_divides_the_logits,

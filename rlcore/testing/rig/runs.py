@@ -90,6 +90,7 @@ class Tiny:
         sections: further sections of the configuration.
         config: sections of the configuration that the plugin's author asks for; `sections` take precedence.
         bad: a number that is put in one place: `place`, its `value` as text, and `rank` (see `bad_numbers.Spoiler`).
+        given: values that replace those of INPUTS.
     """
 
     trainer: str
@@ -107,6 +108,7 @@ class Tiny:
     sections: Mapping[str, Any] = attrs.field(factory=dict)
     config: Mapping[str, Any] = attrs.field(factory=dict)
     bad: Mapping[str, Any] = attrs.field(factory=dict)
+    given: Mapping[str, Any] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, subject: Subject, root: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Tiny:
@@ -182,14 +184,14 @@ class FinishedRun:
     watch: Watch
 
 
-def run(tiny: Tiny) -> FinishedRun:
-    """Execute the run that `tiny` describes, in this process and with one thread.
+def run(tiny: Tiny, make_watch: Callable[..., Watch] = Watch) -> FinishedRun:
+    """Execute the run that `tiny` describes, in this process and with one thread, observed by a `Watch`.
 
     Raises:
         LawBroken: Ctrl-C did not wait for the end of the step.
     """
     scripted = Scripted(scored=tiny.rollouts != "scripted", padded=tiny.rollouts == "padded")
-    watch = Watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in, tiny.nudged)
+    watch = make_watch(tiny.start, None if tiny.rollouts == "sampled" else scripted, tiny.stop_in, tiny.nudged)
     inputs = inputs_of(tiny)
     if tiny.bad:
         watch.spoiler = Spoiler(**{**tiny.bad, "value": float(tiny.bad["value"])})
@@ -241,11 +243,15 @@ def run_described(description: Mapping[str, Any]) -> int:
     return run(Tiny(**description)).result.run.step
 
 
-def _own(tiny: Tiny, attribute: str) -> str | None:
+def options_of(tiny: Tiny) -> Any:
+    """Return the options of a run's trainer, defaults included; None if it has none."""
     component: Component[Any] = registries().trainers.get(tiny.trainer)
     cls = component.config_class()
-    options = None if cls is None else structure(cls, tiny.options, where=f"options of {component.qualified}")
-    return own_choice(component, attribute, options)
+    return None if cls is None else structure(cls, tiny.options, where=f"options of {component.qualified}")
+
+
+def _own(tiny: Tiny, attribute: str) -> str | None:
+    return own_choice(registries().trainers.get(tiny.trainer), attribute, options_of(tiny))
 
 
 def _architecture_of(tiny: Tiny) -> Any:
@@ -266,7 +272,7 @@ def inputs_of(tiny: Tiny) -> dict[str, Any]:
     A pipeline of another form, which the trainer's class or the section `data` names, has `example_rows`; an
     architecture of another kind of models has `example_inputs`.
     """
-    every = {**INPUTS, **getattr(_architecture_of(tiny), "example_inputs", {})}
+    every = {**INPUTS, **tiny.given, **getattr(_architecture_of(tiny), "example_inputs", {})}
     given = {name: every[name] for name in tiny.inputs}
     data = merge(tiny.config, tiny.sections).get("data", {})
     for option, name in PIPELINES.items():
