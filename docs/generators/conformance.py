@@ -137,8 +137,8 @@ metrics yielded last are compared. What a trainer changes outside of its gradien
 changes in `heads` and `reference`. The trainer needs the option `optimizer` of `rlcore.settings.BatchOptions`; the kit
 sets plain gradient descent without clipping.
 
-`tests/testing/own_oracles.py` has the oracles of SFT, PPO and ILQL, and `tests/test_oracle.py` of the packages those of
-the other trainers.
+`tests/testing/own_oracles.py` has the oracles of SFT, PPO and ILQL; those of the other trainers are in the tests of
+their packages, such as `plugins/rlcore_grpo/tests/test_oracle.py`.
 
 ## Laws
 
