@@ -140,7 +140,7 @@ def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool
     values = {name: fields.get(name) for name in columns if name != column}
     if isinstance(content, str):
         return Prompt(content, (0,), values), True
-    messages = [dict(message) for message in content] if is_conversation(content) else None
+    messages = [dict(message) for message in content or ()] if is_conversation(content) else None
     text = "\n".join(str(message.get("content")) for message in messages or ())
     return Prompt(text, (0,), values, messages), False
 
