@@ -66,7 +66,7 @@ class WandbLogger:
             )
 
         try:
-            self._run = call_within(limit_s, start) if is_online else start()
+            self._run: wandb.Run = call_within(limit_s, start) if is_online else start()
         except (wandb.Error, ValueError, OSError, CallTooLong) as error:
             late = f"its server did not answer within start_timeout_s = {config.start_timeout_s:g} seconds"
             reason = late if isinstance(error, CallTooLong) else error
