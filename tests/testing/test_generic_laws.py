@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
+from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
 from sites import METADATA, Site
 
 from rlcore.testing import Law, Subject
@@ -225,7 +225,7 @@ def test_a_disabled_dist_does_not_pass_for_one_that_loads(site: Site, monkeypatc
 
     plugins = tuple(plugin for plugin in discover().plugins if plugin.dist == "acme")
     with pytest.raises(AssertionError, match="is disabled: RLCORE_DISABLE_PLUGINS names it; unset"):
-        laws_in(dist)[0](Subject("acme", plugins))
+        law_called(dist, "it_loads")(Subject("acme", plugins))
 
 
 def test_the_working_folder_is_left_alone(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

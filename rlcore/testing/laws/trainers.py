@@ -49,6 +49,8 @@ from rlcore.types import Trajectories
 
 CHECKPOINT_AT_END = {"checkpoint": {"at_end": True}}
 RESUME = {"run": {"resume": "auto"}}
+OF_THE_CORE = ("time/step_s", "perf/", "grad/skipped")
+"""Beginnings of the metrics that the core adds to those of a trainer."""
 STATE_ADVICE = (
     "state_dict() must hold all state outside the policy that a resumed run needs at a yield: the optimizer, the order "
     "of the data, a store that is not empty, counters, generator states"
@@ -100,7 +102,7 @@ def losses_are_finite(subject: Subject) -> None:
     if headline and all(place_in(headline, name) == len(headline) for row in rows for name in row):
         raise LawBroken(f"expected a metric of `headline`, {', '.join(headline)}; steps() yielded {', '.join(rows[0])}")
     for step, row in enumerate(rows, start=1):
-        own = {name: value for name, value in row.items() if name != "time/step_s" and not name.startswith("perf/")}
+        own = {name: value for name, value in row.items() if not name.startswith(OF_THE_CORE)}
         if not own:
             raise LawBroken(f"expected metrics from step {step}; it yielded none: yield at least the loss")
         for name, value in own.items():
