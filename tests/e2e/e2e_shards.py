@@ -41,7 +41,11 @@ LORA = {"type": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]}
 
 
 def offline(name: str, **options: Any) -> dict[str, Any]:
-    return {"samples": PAIRS, "trainer": {"name": name, "batch_size": 5, "micro_batch_size": 2, **options}}
+    return {
+        "samples": PAIRS,
+        "eval_samples": PAIRS[:4],
+        "trainer": {"name": name, "batch_size": 5, "micro_batch_size": 2, **options},
+    }
 
 
 ILQL = {
