@@ -79,7 +79,9 @@ def test_the_phases_add_up_to_the_steps_as_another_clock_has_them(
         assert tokens["generate"] > 0
         assert tokens["update"] > 0
     spans = check_trace(tmp_path / "run")
-    assert len(spans["hooks"]) == len(spans["step 5"]) * 5
+    for step in range(1, 6):  # installed plugins may also observe the start of the run, outside the steps
+        [(begun, ended)] = spans[f"step {step}"]
+        assert sum(begun <= start and end <= ended for start, end in spans["hooks"]) == 1
 
 
 def test_rewards_asked_for_while_sampling_have_a_track_of_their_own(tmp_path: Path) -> None:
