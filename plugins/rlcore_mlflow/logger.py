@@ -17,7 +17,7 @@ from rlcore.config import dump_yaml
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
-from rlcore.rewards.deadline import CallTooLong, call_within
+from rlcore.rewards import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_mlflow.config import MlflowConfig
 

@@ -16,7 +16,7 @@ from trackio.sqlite_storage import SQLiteStorage
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
-from rlcore.rewards.deadline import CallTooLong, call_within
+from rlcore.rewards import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_trackio.config import TrackioConfig
 

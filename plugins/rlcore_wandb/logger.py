@@ -11,7 +11,7 @@ import wandb
 from rlcore.errors import PluginError
 from rlcore.loggers import display_row
 from rlcore.protocols import RunView
-from rlcore.rewards.deadline import CallTooLong, call_within
+from rlcore.rewards import CallTooLong, call_within
 from rlcore.settings import to_record
 from rlcore_wandb.config import WandbConfig
 

@@ -8,18 +8,22 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.rewards.combine import RewardBatch, Rewards
+    from rlcore.rewards.deadline import CallTooLong, call_within
     from rlcore.rewards.score import Scored
     from rlcore.rewards.trl_functions import trl_reward
 
 __all__ = [
+    "CallTooLong",
     "RewardBatch",
     "Rewards",
     "Scored",
+    "call_within",
     "trl_reward",
 ]
 
 _HOMES = {
     "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
+    "rlcore.rewards.deadline": ("CallTooLong", "call_within"),
     "rlcore.rewards.score": ("Scored",),
     "rlcore.rewards.trl_functions": ("trl_reward",),
 }

@@ -155,7 +155,7 @@ def test_all_options_without_effect_are_reported_at_once() -> None:
 def test_an_unknown_name_is_an_error_with_the_nearest_name() -> None:
     with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'adam_w'. Did you mean 'adamw'"):
         choose(name="adam_w")
-    with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'AdamW'. Did you mean 'adamw'"):
+    with pytest.raises(UnknownOptimizer, match=r"no optimizer is called 'AdamW'. Use optimizer 'adamw'"):
         choose(name="AdamW")
     with pytest.raises(UnknownScheduler, match=r"no scheduler is called 'cosin'. Did you mean 'cosine'"):
         choose(scheduler="cosin")
