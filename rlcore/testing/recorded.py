@@ -37,7 +37,7 @@ class Recorded:
     Attributes:
         options: every option of the trainer, defaults included.
         gen: the options of sampling, such as `temperature` and `max_new_tokens`.
-        samples: the rows of the training data in their order, as the pipeline returns them, such as `Sample`s; empty if
+        samples: the rows of the training data in their order, as the pipeline returns them, such as `Sample`; empty if
             the trainer needs none.
         rewards: the total reward of each of `samples`; empty if the trainer needs none.
         rounds: the responses of each call of `on_rollout`, in the order of its batch.

@@ -4,9 +4,12 @@ import copy
 
 import datasets
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from rlcore.data.prompts import build_prompts
 from rlcore.data.samples import build_samples, stack_groups
+from rlcore.data.tokens import encode_continuations
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
@@ -234,3 +237,10 @@ def test_groups_of_different_sizes_are_filled_up_with_rows_without_a_chosen_toke
     assert batch["scores"].tolist() == [0.5, 0.0, 0.0, 1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="column 'scores': must have one number for each sequence of each group"):
         stack_groups([(a,), (b, c)], scores=[(0.5,), (1.0,)])
+
+
+def test_a_word_that_continues_a_text_is_kept_by_a_tokenizer_that_declares_no_unknown_token() -> None:
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "it": 1, "sat": 2}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>")
+    assert encode_continuations(tokenizer, ["it sat"]) == [[1, 2]]

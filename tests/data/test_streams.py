@@ -148,7 +148,7 @@ def test_a_resumed_run_on_a_stream_equals_one_without_interruption_and_reads_no_
         ({"eval_samples": iterable()}, DataError, r"eval_samples: is a stream \(IterableDataset\), but all"),
         ({"samples": ["ab"], "data": {"streaming": True}}, DataError, r"data.streaming: samples is .*list.*no stream"),
         ({"samples": None, "prompts": ["ab"], "reward_fn": len, "trainer": {"name": "ppo"},
-          "data": {"streaming": True}},
+          "data": {"streaming": True}, "run": {"steps": 9, "check_functions": False}},
          DataError, r"data.streaming: there are no samples, and nothing else is streamed \(prompts"),
         ({"samples": iterable([])}, DataError, r"samples is empty"),
         ({"samples": iterable([*ROWS, *ROWS, {"prompt": 3}])}, DataError, r"samples\[20:\]\[0\]: has an unk"),

@@ -28,6 +28,7 @@ RANDOM = LLAMA | {"init_lora_weights": False}
 ILQL = {
     "samples": [["a", "bc"], ["d", "efgh"], ["b", "a"], ["c", "ccc"], ["e", "ab"]],
     "rewards": [1.0, -1.0, 0.5, 0.0, 2.0],
+    "eval_prompts": ["a", "bc"],
     "trainer": {"name": "ilql", "batch_size": 4, "sync_every": 2, "target_rate": 0.3, "optimizer": {"lr": 3e-3}},
 }
 
