@@ -148,7 +148,7 @@ def encode_continuations(
             led = encode(tokenizer, [sentinel + texts[i] for i in remaining])
         except DataError:  # no token for the sentinel, or for a word that begins with it
             continue
-        if not lead or tokenizer.unk_token_id in lead or tokenizer.decode(lead).strip(" ") != sentinel:
+        if not lead or tokenizer.unk_token_id in lead or str(tokenizer.decode(lead)).strip(" ") != sentinel:
             continue  # an unknown token, whether the tokenizer declares it or not, stands for the text behind it too
         merged = []
         for i, row in zip(remaining, led, strict=True):
