@@ -249,7 +249,10 @@ class PPOTrainer:
         """Restore the state that `state_dict` returned."""
         self.updater.load_state_dict(state["updater"])
         self.order.load_state_dict(state["order"])
-        self.kl.load_state_dict(state["kl"])
+        # Checkpoints of earlier versions hold the weight alone.
+        self.kl.load_state_dict(
+            state["kl"] if "kl" in state else {"value": state["kl_coef"], "initial": self.kl.initial}
+        )
         self.num_rounds = state["num_rounds"]
         self.scale.load_state_dict(state["scale"])
 

@@ -18,6 +18,7 @@ from rlcore.data.data_sets import is_instance
 from rlcore.data.rows import rename_columns
 from rlcore.data.sources import file_names, load_source
 from rlcore.errors import RewardError
+from rlcore.logging import get_logger
 from rlcore.rewards.call_inputs import CallInputs, UserFunction, parameters_of
 from rlcore.rewards.calls import Call
 from rlcore.rewards.forms import resolve
@@ -27,6 +28,8 @@ from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
 from rlcore.types import Prompt
+
+log = get_logger("check_functions")
 
 ANSWERS = ("This is an example answer.", "This is another one: 42.")
 """The outputs that functions receive."""
@@ -42,9 +45,13 @@ _PLAIN = (
     bytes,
     frozenset,
     type,
-    types.ModuleType,
     types.BuiltinFunctionType,
 )
+_PURE = (
+    "ast", "collections", "difflib", "functools", "itertools", "json", "math", "numpy", "operator", "re", "statistics",
+    "string", "torch", "typing",
+)  # fmt: skip
+"""Modules whose functions change nothing outside; others may write, send or signal."""
 
 
 @attrs.frozen(eq=False)
@@ -63,7 +70,8 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
     change nor read an object that may keep state (a list, an instance), and that need no tokenizer.
 
     Raises:
-        RewardError: a function requires an argument that does not exist, raised, or returned an invalid value.
+        RewardError: a function requires an argument that does not exist, or returned an invalid value. One that raises
+            is a warning: it may need a larger batch, or outputs of a form that the policy keeps.
         DataError: a file of prompts cannot be read, or a function cannot be found.
     """
     if chosen.prompts.component.qualified != "rlcore:prompts" or chosen.architecture.component.dist != "rlcore":
@@ -75,7 +83,8 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
     if inputs.metric_fn is not None:
         name, load = resolve(inputs.metric_fn, "metric_fn")
         metrics = [UserFunction("metric", name, load(), timeout_s=timeout_s)]
-    for what in ("prompts", "eval_prompts"):
+    evaluated = settings.eval.every or settings.eval.at_start or settings.eval.at_end
+    for what in ("prompts", "eval_prompts") if evaluated else ("prompts",):
         rows = _first_rows(getattr(inputs, what), settings.data, f"data.{what}") if functions or metrics else None
         evaluates = what == "eval_prompts" or inputs.eval_prompts is None
         for function in [*functions, *(metrics if evaluates else ())]:
@@ -101,11 +110,14 @@ def _check(function: UserFunction, rows: _Rows, what: str, *, is_called: bool) -
     except RewardError as error:
         args, named = inputs.arguments_of(function)
         shown = [shorten(each, 80) for each in args] + [f"{key}={shorten(each, 80)}" for key, each in named.items()]
-        raise RewardError(
+        text = (
             f"{error}\n  called as {function.name}({', '.join(shown)})\n  The outputs are placeholders; the columns "
             "are those of the first rows. This call comes before the model is loaded, since such an output would end "
             "the run later; run.check_functions=false leaves it out"
-        ) from error.__cause__
+        )
+        if error.__cause__ is None:
+            raise RewardError(text) from None
+        log.warning(text)  # the function may be right for a batch of another size, and for what the policy writes
 
 
 def _first_rows(source: Any, data: DataConfig, what: str) -> _Rows | None:
@@ -155,6 +167,8 @@ def keeps_no_state(function: Any) -> bool:
 
 
 def _is_plain(value: Any, seen: set[int]) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] in _PURE
     if isinstance(value, _PLAIN) or id(value) in seen:
         return True
     seen.add(id(value))
@@ -164,6 +178,8 @@ def _is_plain(value: Any, seen: set[int]) -> bool:
         return all(_is_plain(part, seen) for part in (value.func, *value.args, *value.keywords.values()))
     if not isinstance(value, types.FunctionType):
         return type(value).__module__ in ("re", "pathlib", "typing")
+    if {"open", "input", "exec", "eval"} & {*value.__code__.co_names}:
+        return False
     return _assigns_nothing(value) and all(_is_plain(each, seen) for each in _referenced(value))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +58,6 @@ UNPARSABLE = (
             {"reward_fn": lambda outputs, answer: [0.0] * len(answer), "eval_prompts": ["a"]},
             r"with eval_prompts, batch of 1\) has an unknown parameter 'answer'",
         ),
-        (
-            {"reward_fn": unparsable},
-            UNPARSABLE,
-        ),
         ({"reward_fn": lambda outputs: "much"}, r"(?s)returned 'much'.*placeholders"),
         ({"reward_fn": lambda outputs: [0.0]}, r"(?s)returned 1 .*2.*placeholders"),
         ({"metric_fn": lambda outputs: {"a": [1.0]}}, r"(?s)metric function .*placeholders"),
@@ -71,6 +69,31 @@ def test_a_function_that_cannot_be_called_ends_the_run_before_a_model_is_loaded(
     with pytest.raises(RewardError, match=message):
         train(tmp_path, **given)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_function_that_raises_for_placeholders_is_a_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ModelError):
+        train(tmp_path, reward_fn=unparsable)
+    assert re.search(UNPARSABLE, capfd.readouterr().err.replace("\\n", "\n"))
+
+
+def appending(outputs: list[str]) -> list[float]:
+    with open("judged.txt", "a") as file:  # noqa: PTH123
+        file.writelines(outputs)
+    return [0.0] * len(outputs)
+
+
+def environing(outputs: list[str]) -> list[float]:
+    os.environ["JUDGED"] = outputs[0]
+    return [0.0] * len(outputs)
+
+
+def test_functions_that_write_files_or_reach_the_system_are_not_called() -> None:
+    assert not keeps_no_state(appending)
+    assert not keeps_no_state(environing)
+    assert keeps_no_state(unparsable)
 
 
 def test_rows_of_files_are_columns_too(tmp_path: Path) -> None:

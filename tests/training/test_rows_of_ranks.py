@@ -30,7 +30,9 @@ def test_every_row_has_the_seed_of_a_single_process(make_trainer: Callable[..., 
 
 
 def make_run(make_trainer: Callable[..., Any]) -> Any:
-    return make_trainer("ppo", make_gpt2(), inputs={"prompts": ["a"], "reward_fn": len}).run
+    return make_trainer(
+        "ppo", make_gpt2(), inputs={"prompts": ["a"], "reward_fn": lambda outputs: [0.0] * len(outputs)}
+    ).run
 
 
 def test_dropout_differs_between_ranks_and_is_that_of_the_seed_on_the_first() -> None:
