@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 import os
+import sysconfig
 import threading
 import time
 import traceback
@@ -135,10 +136,19 @@ def _call(function: UserFunction, inputs: CallInputs) -> Any:
 def _fail(function: UserFunction, inputs: CallInputs, error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
         raise error
+    inputs.fail(function, f"raised {describe_error(error)}{_place(error)}", error)
+
+
+def _place(error: BaseException) -> str:
+    """Return where the user's code raised, as ` at FILE:LINE`, or where a library did that no file of theirs called."""
     frames = traceback.extract_tb(error.__traceback__)
-    is_users = bool(frames) and Path(frames[-1].filename).parent != Path(__file__).parent
-    at = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_users else ""
-    inputs.fail(function, f"raised {describe_error(error)}{at}", error)
+    own = str(Path(__file__).parent)
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    called = [frame for frame in frames if not frame.filename.startswith(own)]
+    users = [frame for frame in called if not frame.filename.startswith(libraries)]
+    for frame in reversed(users or called):
+        return f" at {frame.filename}:{frame.lineno}"
+    return ""
 
 
 def _fail_late(function: UserFunction, inputs: CallInputs) -> NoReturn:

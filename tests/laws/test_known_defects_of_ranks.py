@@ -44,7 +44,7 @@ def test_a_model_from_a_configuration_trains_and_comes_back_on_two_ranks(company
     assert [row["step"] for row in rows_of(company, learner)] == [1, 2, 3]  # the third in another run, resumed
     run = company / learner
     files = [path for path in run.rglob("*") if path.is_file() and path.name != ".lock"]
-    assert {path.suffix for path in files} == {".html", ".json", ".jsonl", ".yaml", ".safetensors", ".md"}
+    assert {path.suffix for path in files} == {".html", ".json", ".jsonl", ".yaml", ".safetensors", ".md", ".txt"}
     last = load_file(run / "checkpoints/00000003/model/model.safetensors")
     for folder in (run / "checkpoints/00000003/model", run / "model", company / f"{learner}-saved"):
         loaded = AutoModelForCausalLM.from_pretrained(folder).state_dict()

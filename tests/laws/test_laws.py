@@ -192,7 +192,7 @@ def test_padding_changes_no_gradient(
 def test_padding_changes_no_advantage(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = build(make_trainer, "ppo", tiny_gpt2)
     trainer.rollout()
-    batch = trainer.store.take()
+    batch = trainer.store.take().rename(old_logprobs="logprobs")
     shaped = ("rewards", "advantages", "returns")
     given = batch.with_only(*(name for name in batch.columns if name not in shaped))
     scale = copy.copy(trainer.scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import sys
 
@@ -124,6 +125,15 @@ def test_a_function_that_calls_sys_exit_is_an_error_that_names_it(reward_fn):
     ):
         ask(reward_fn)
     assert ask(by_label).totals == [1, 2, 0]
+
+
+def parse(samples):
+    return [float(json.loads(sample)) for sample in samples]
+
+
+def test_the_place_of_an_error_is_the_users_line_and_not_one_of_the_library_that_it_calls():
+    with pytest.raises(RewardError, match=r"function 'parse' .* raised JSONDecodeError: .* at .*bad_rewards.py:\d+"):
+        ask(parse)
 
 
 class Foreign(BaseException):
