@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, Pretrai
 from rlcore.config import ConfigOnly
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.models.dropout import is_stochastic
+from rlcore.dropout import is_stochastic
 from rlcore.models.freezing import is_encoder_decoder
 from rlcore.models.hub import base_of, first_line, quiet_transformers
 from rlcore.models.model_options import ALL_ON, SpeedConfig, TransformerConfig

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.errors import ModelError
-from rlcore.models.dropout import eval_mode, is_stochastic
+from rlcore.dropout import eval_mode, is_stochastic
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource

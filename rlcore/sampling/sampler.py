@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.models.dropout import eval_mode
+from rlcore.dropout import eval_mode
 from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
 from rlcore.protocols.decoders import joins
 from rlcore.sampling.active_rows import Running

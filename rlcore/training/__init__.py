@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlcore.data.order import Order
     from rlcore.data.preferences import flaw_of, stack_pairs, usable_pairs
     from rlcore.data.samples import stack_groups, stack_samples
-    from rlcore.models.dropout import disable_dropout, eval_mode
+    from rlcore.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
     from rlcore.optim.meter import Meter
     from rlcore.optim.updater import Loss, Updater
@@ -58,7 +58,7 @@ _HOMES = {
     "rlcore.data.order": ("Order",),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),
     "rlcore.data.samples": ("stack_groups", "stack_samples"),
-    "rlcore.models.dropout": ("disable_dropout", "eval_mode"),
+    "rlcore.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
     "rlcore.optim.meter": ("Meter",),
     "rlcore.optim.updater": ("Loss", "Updater"),

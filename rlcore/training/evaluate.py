@@ -11,7 +11,7 @@ import torch
 
 from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
-from rlcore.models.dropout import eval_mode
+from rlcore.dropout import eval_mode
 from rlcore.models.learner import gather_weights
 from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on

@@ -14,7 +14,7 @@ from rlcore.checkpoints.fingerprints import (
 )
 from rlcore.checkpoints.identity import flatten
 from rlcore.config import unstructure
-from rlcore.models.dropout import is_stochastic
+from rlcore.dropout import is_stochastic
 from rlcore.safe_text import redact
 from rlcore.sampling.sampler_inputs import takes_row_seeds
 from rlcore.settings import to_record

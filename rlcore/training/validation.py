@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcore.data.samples import stack_samples
-from rlcore.models.dropout import eval_mode
+from rlcore.dropout import eval_mode
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
-from rlcore.models.dropout import eval_mode
+from rlcore.dropout import eval_mode
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import first_line
 from rlcore.models.speed import TechniqueRefused

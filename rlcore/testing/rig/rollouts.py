@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlcore.data import samples
-from rlcore.models.dropout import eval_mode
+from rlcore.dropout import eval_mode
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import SamplingConfig

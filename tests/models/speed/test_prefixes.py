@@ -11,7 +11,7 @@ from test_packing import GPT, PACKS, SHAPE, assert_same, by_row, gradients
 from tiny import make_causal
 from torch import Tensor, nn
 
-from rlcore.models.dropout import disable_dropout
+from rlcore.dropout import disable_dropout
 from rlcore.models.forward import ActorCritic, predict
 from rlcore.models.heads import TrunkValue
 from rlcore.models.input_layout import CausalLayout
