@@ -27,6 +27,8 @@ OPTIONS = ("trainer", "model", "gen", "sampler")
 ABSENT = "not there"
 NOT_COMPARED = ("world_size",)
 """Names that an earlier version compared."""
+FIXED = "run.seed"
+"""What no resumed run can change, because random numbers and the order of rows go on from the checkpoint's."""
 NOT_EXACT = "dropout, or the sampler, draws other random numbers than without the change"
 
 log = get_logger("resume")
@@ -68,7 +70,7 @@ def check_identity(
 
     Raises:
         CheckpointError: the checkpoint was written by another trainer.
-        ConfigError: values differ that `accept` does not name.
+        ConfigError: values differ that `accept` does not name, or that cannot change.
     """
     then = identity if checkpoint is None else _recorded(checkpoint, identity)
     _warn_of_names(accept, [*identity, *then])
@@ -81,18 +83,26 @@ def check_identity(
     ]
     if checkpoint.manifest.get("plugins") != plugins:
         changes = _without_new_options(changes)
-    refused = [change for change in changes if not _is_covered(change.name, accept)]
+    refused = [change for change in changes if change.name == FIXED or not _is_covered(change.name, accept)]
     if refused:
         raise ConfigError(
             f"{checkpoint.path} was written by a run with other values: {'; '.join(map(str, refused))}. Resume with "
-            f"the original ones, continue with these by run.accept_changes=[{','.join(each.name for each in refused)}]"
-            f", or start a new run from {checkpoint.path / 'model'}"
+            f"the original ones, {_how_to_accept(refused)}or start a new run from {checkpoint.path / 'model'}"
         )
     for change in changes:
         log.warning("accepted a change", name=change.name, was=change.was, now=change.now)
     earlier = list(checkpoint.manifest.get(ACCEPTED, []))
     accepted = [{"step": checkpoint.step, **attrs.asdict(change)} for change in changes]
     return {FIELD: dict(identity), ACCEPTED: earlier + accepted}
+
+
+def _how_to_accept(refused: Sequence[_Change]) -> str:
+    """Return how a run continues with other values, and which one it cannot change, as parts of a sentence."""
+    names = [each.name for each in refused if each.name != FIXED]
+    these = "these" if len(names) == len(refused) else f"other {', '.join(names)}"
+    how = f"continue with {these} by run.accept_changes=[{','.join(names)}], " if names else ""
+    reason = f"({FIXED} cannot change: random numbers and the order of rows go on from the checkpoint's) "
+    return how if len(names) == len(refused) else f"{reason}{how}"
 
 
 def record_processes(checkpoint: Checkpoint | None, world: int, *, is_exact: bool) -> dict[str, Any]:

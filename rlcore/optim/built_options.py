@@ -30,12 +30,27 @@ class BuiltOptions:
     def __init__(self, built: Optimization, optimizer: Optimizer, num_matrices: int) -> None:
         self._built, self._optimizer, self._num_matrices = built, optimizer, num_matrices
         self._groups = [_options(group) for group in optimizer.param_groups]
+        self._counts = [len(group[PARAMETERS]) for group in optimizer.param_groups]
         self._begun = {name: _first(value) for kept in optimizer.state.values() for name, value in kept.items()}
 
     @property
     def record(self) -> dict[str, Any]:
         """Return plain values to compare with those of a resumed run."""
         return {"groups": unstructure(self._groups), "begun": self._begun}
+
+    def check_parameters(self, saved: dict[str, Any]) -> None:
+        """Check that a saved state of the optimizer is of as many parameters.
+
+        Raises:
+            CheckpointError: it is not.
+        """
+        counts = [len(group[PARAMETERS]) for group in saved["param_groups"]]
+        if counts != self._counts:
+            raise CheckpointError(
+                f"{self._built.where}: the optimizer of the checkpoint trains {sum(counts)} parameters, and this run "
+                f"{sum(self._counts)}, because other ones are frozen: resume with the original options of the section "
+                "model, such as unfrozen_layers, or start a new run from the checkpoint's model folder"
+            )
 
     def reset(self) -> None:
         """Set all options to those with which the optimizer was built."""

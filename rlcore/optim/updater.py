@@ -203,8 +203,9 @@ class Updater:
         """Restore the state that `state_dict` returned; options of optimizer and schedule stay those of `config`.
 
         Raises:
-            CheckpointError: the options need state that the saved optimizer has not kept.
+            CheckpointError: the options need state that the saved optimizer has not kept, or other parameters train.
         """
+        self._options.check_parameters(state["optimizer"])
         self._options.reset()
         is_other = self.clock.load_state_dict(state["schedule"])
         self.sharding.load_state_dict(

@@ -90,6 +90,23 @@ def test_another_trainer_cannot_be_accepted() -> None:
         resume({**THEN, "trainer.name": "sft"}, "trainer")
 
 
+@pytest.mark.parametrize("accept", [(), ("run",), ("run.seed", "data")])
+def test_another_seed_is_refused_because_it_would_have_no_effect(accept: tuple[str, ...]) -> None:
+    """Random generators and the order of rows go on from the checkpoint's."""
+    then = {**THEN, "run.seed": 0}
+    changed = {**then, "run.seed": 1, "gen.top_k": 5}
+    with pytest.raises(ConfigError) as caught:
+        resume(changed, *accept, identity=then)
+    assert str(caught.value) == (
+        "ckpt was written by a run with other values: gen.top_k was 'not there', is 5; run.seed was 0, is 1. Resume "
+        "with the original ones, (run.seed cannot change: random numbers and the order of rows go on from the "
+        "checkpoint's) continue with other gen.top_k by run.accept_changes=[gen.top_k], or start a new run from "
+        "ckpt/model"
+    )
+    with pytest.raises(ConfigError, match=r"run\.seed was 0, is 1\. Resume with the original ones, \(run\.seed cannot"):
+        resume({**then, "run.seed": 1}, *accept, identity=then)
+
+
 def test_options_that_another_version_added_or_removed_are_no_changes(capsys: pytest.CaptureFixture[str]) -> None:
     newer = {name: value for name, value in THEN.items() if name != "trainer.optimizer.eps"} | {"gen.new": 1}
     with pytest.raises(ConfigError, match=r"trainer\.optimizer\.eps was 1, is 'not there'"):

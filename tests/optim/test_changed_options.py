@@ -183,3 +183,13 @@ def test_an_initial_value_cannot_change_once_the_optimizer_has_begun() -> None:
     policy, state = saved(before)
     with pytest.raises(CheckpointError, match=r"initial values of .*sum.*start a new run from the checkpoint's model"):
         resumed(policy, state, attrs.evolve(before, options={"initial_accumulator_value": 1.0}))
+
+
+@pytest.mark.parametrize("frozen", ["matrix", "vector"])
+def test_a_run_in_which_other_parameters_are_frozen_is_refused_with_the_counts(frozen: str) -> None:
+    config = OptimizerConfig(lr=0.1)
+    policy, state = saved(config)
+    getattr(policy.module, frozen).requires_grad_(False)
+    for after in (config, attrs.evolve(config, lr=0.2)):
+        with pytest.raises(CheckpointError, match=r"trains 2 parameters, and this run 1, .*unfrozen_layers"):
+            resumed(policy, state, after)
