@@ -57,6 +57,32 @@ def test_a_moving_reference_resumes_exactly(tmp_path: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+def test_a_reference_begins_or_ceases_to_move_where_it_is_when_a_run_is_resumed(tmp_path: Path) -> None:
+    def train(name: str, steps: int, every: int) -> Any:
+        trainer = {
+            "name": "grpo", "rollouts": 8, "num_generations": 4, "kl_coef": 0.5, "sync_ref_every": every,
+            "optimizer": {"lr": 1e-2},
+        }  # fmt: skip
+        run = {
+            "root": str(tmp_path), "name": name, "steps": steps, "resume": "auto",
+            "accept_changes": ["trainer.sync_ref_every"],
+        }  # fmt: skip
+        return rlcore.train(
+            make_gpt2(), tokenizer=make_tokenizer(), trainer=trainer, prompts=list(PROMPTS), reward_fn=toy_reward,
+            gen={"max_new_tokens": 6}, eval={"at_end": False}, loggers=[], run=run,
+        ).policy  # fmt: skip
+
+    first = weights(make_gpt2())
+    moved = weights(train("ceases", 2, 1).reference)
+    assert any(not torch.equal(weight, first[name]) for name, weight in moved.items())
+    for steps in (3, 4):  # the checkpoint of the third step has the moved reference too
+        kept = weights(train("ceases", steps, 0).reference)
+        assert all(torch.equal(weight, moved[name]) for name, weight in kept.items())
+    assert all(torch.equal(weight, first[name]) for name, weight in weights(train("begins", 2, 0).reference).items())
+    begun = weights(train("begins", 3, 1).reference)
+    assert any(not torch.equal(weight, first[name]) for name, weight in begun.items())
+
+
 def test_a_reference_that_cannot_move_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sync_ref_every = 4: without trainer.kl_coef there is no reference"):
         make(tmp_path, sync_ref_every=4)
