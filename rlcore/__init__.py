@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlcore import _moved
 from rlcore._lazy import lazy
 from rlcore._version import __version__
 
@@ -38,3 +39,5 @@ _HOMES = {
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)
+
+_moved.install()

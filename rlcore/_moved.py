@@ -1,0 +1,63 @@
+"""Old names of modules that have moved to a package: importing one still works, with a `DeprecationWarning`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED: dict[str, str] = {
+    "rlcore.data.torch_defaults": "rlcore.data.user_code",
+    "rlcore.models.dropout": "rlcore.dropout",
+    "rlcore.models.parallel_files": "rlcore.sharding.parallel_files",
+    "rlcore.models.shards": "rlcore.sharding.shards",
+    "rlcore.models.tensor_file": "rlcore.sharding.tensor_file",
+}
+"""Old name of a module or package of the core → its new name; modules inside a package move with it."""
+
+
+def new_name(name: str) -> str | None:
+    """Return the present name of a module that has moved, None if it has not."""
+    parts = name.split(".")
+    for end in range(len(parts), 1, -1):
+        if (moved := MOVED.get(".".join(parts[:end]))) is not None:
+            return ".".join([moved, *parts[end:]])
+    return None
+
+
+class _Finder:
+    """Finds modules by their old names; the entry of `sys.modules` is the module with the new name."""
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Return a spec for the old name of a module, None for any other name."""
+        if not name.startswith("rlcore.") or new_name(name) is None:
+            return None
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # the two methods that importlib calls are here
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to importlib to create a module, which `exec_module` replaces."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import the module by its new name and put it in the place of `module`.
+
+        Raises:
+            ModuleNotFoundError: the package that it has moved to is not installed.
+        """
+        old, new = module.__name__, str(new_name(module.__name__))
+        try:
+            sys.modules[old] = importlib.import_module(new)
+        except ModuleNotFoundError as error:
+            package = new.partition(".")[0]
+            if error.name != package:
+                raise
+            message = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
+            raise ModuleNotFoundError(message, name=package) from None
+        warnings.warn(f"{old} has moved: import {new}", DeprecationWarning, stacklevel=2)
+
+
+def install() -> None:
+    """Let imports by old names succeed in this process."""
+    sys.meta_path.insert(0, _Finder())  # before the finder of files, which would load it twice
