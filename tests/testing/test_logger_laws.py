@@ -30,6 +30,12 @@ WRONG = [
     Wrong("close_releases_files_and_threads", "running", "it leaves the threads sender running; end them"),
     Wrong("a_resumed_run_keeps_earlier_logs", "overwriting", "log.jsonl is smaller or missing"),
     Wrong("a_resumed_run_keeps_earlier_logs", "overwritingbeside", "run-1.jsonl is smaller or missing"),
+    Wrong(
+        "a_resumed_run_keeps_earlier_logs",
+        "forgetting",
+        "metrics of step 1 are gone after a run whose logger was closed",
+    ),
+    Wrong("a_resumed_run_keeps_earlier_logs", "forgettingbeside", "metrics of step 1, step 2 are gone"),
     Wrong("a_resumed_run_keeps_earlier_logs", "refusing", "", error=FileExistsError),
 ]
 RIGHT = (

@@ -35,6 +35,8 @@ ROWS = (
 """Rows of an evaluation, as `rlcore.training.evaluate` makes them; None is a missing score."""
 CHAT: dict[str, Any] = {**ROWS[0], "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]}
 """The row of a conversation."""
+MARKS = ("0.7312451", "0.7312452")
+"""The loss in steps 1 and 2, whose digits are in no other number: text files that contain them must keep them."""
 RUN = "run-1"
 """Name of the run's folder, which is in a folder of its own."""
 GRACE_S = 5.0
@@ -201,10 +203,11 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             if closed:
                 first.close(None)
             places = [run.dir.parent, *_outside(subject, run)]
-            before = _sizes(places)
+            before, marks = _sizes(places), _marks(places)
             second = _build(subject, run)
             with _accepting("the second logger"):
-                second.metrics(3, dict(USUAL))
+                for step in (3, 4):
+                    second.metrics(step, dict(USUAL))
                 second.close(None)
             after = _sizes(places)
             lost = [path.name for path, size in before.items() if after.get(path, -1) < size]
@@ -212,6 +215,8 @@ def a_resumed_run_keeps_earlier_logs(subject: Subject) -> None:
             require(
                 not lost, f"{', '.join(lost)} is smaller or missing after a run whose logger was {how} resumes; append"
             )
+            gone = ", ".join(f"step {MARKS.index(mark) + 1}" for mark in marks if mark not in _marks(places))
+            require(not gone, f"metrics of {gone} are gone after a run whose logger was {how} resumes; append")
             if not closed:
                 with _accepting("closing the first logger late"):
                     first.close(None)
@@ -261,9 +266,9 @@ def _accepting(what: str) -> Iterator[None]:
 
 
 def _log_usually(logger: Any, run: RunStub) -> None:
-    for step in (1, 2):
+    for step, mark in enumerate(MARKS, start=1):
         run.step = step
-        logger.metrics(step, dict(USUAL))
+        logger.metrics(step, {**USUAL, "loss/policy": float(mark)})
     logger.metrics(2, {"eval/reward/mean": 0.5})
     logger.completions(2, [dict(row) for row in ROWS])
 
@@ -325,5 +330,14 @@ def _left(before: set[threading.Thread]) -> list[str]:
 
 
 def _sizes(places: Sequence[Path]) -> Mapping[Path, int]:
-    files = (path for place in places for path in (place, *sorted(place.rglob("*"))) if path.is_file())
-    return {path: path.stat().st_size for path in files}
+    return {path: path.stat().st_size for path in _files(places)}
+
+
+def _marks(places: Sequence[Path]) -> list[str]:
+    """Return the marks that files at or under `places` contain as text."""
+    texts = [path.read_bytes() for path in _files(places)]
+    return [mark for mark in MARKS if any(mark.encode() in text for text in texts)]
+
+
+def _files(places: Sequence[Path]) -> list[Path]:
+    return [path for place in places for path in (place, *sorted(place.rglob("*"))) if path.is_file()]

@@ -3,7 +3,7 @@
 NAMES = (
     "Right", "Curious", "Finite", "Table", "Scored", "Counting", "Popping", "Cutting", "Astray", "Clingy", "Untouched",
     "Open", "OpenAfterCrash", "Running", "Service", "Overwriting", "Refusing", "Declared", "Beside",
-    "OpenBeside", "OverwritingBeside",
+    "OpenBeside", "OverwritingBeside", "Forgetting", "ForgettingBeside",
 )  # fmt: skip
 COMPONENTS = [
     *(("loggers", name.lower(), f"wrong_loggers:{name}", None) for name in NAMES),

@@ -187,3 +187,22 @@ class Overwriting(Right):
 
 class Refusing(Right):
     mode = "x"
+
+
+class Forgetting(Right):
+    """Drop the rows of the first step when the run resumes."""
+
+    def __init__(self, config, run):
+        file = run.dir / "log.jsonl"
+        rows = file.read_text("utf-8").splitlines(keepends=True) if file.exists() else []
+        file.write_text("".join(row for row in rows if json.loads(row)["step"] != 1), "utf-8")
+        super().__init__(config, run)
+
+
+class ForgettingBeside(Declared):
+    def __init__(self, config, run):
+        (file,) = self.writes_outside(config, run)
+        if file.exists():
+            size = file.stat().st_size
+            file.write_text("#" * size + "\n", "utf-8")
+        super().__init__(config, run)
