@@ -47,7 +47,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.plugins.switches.configured",
         "rlcore.plugins.wrappers.Wrapping",
         "rlcore.protocols.decoders.joins",
-        "rlcore.sampling.sampler_inputs.takes_waiting",
+        "rlcore.sampling.sampler_checks.takes_waiting",
         "rlcore.rewards.chosen_rewards.ChosenReward",
         "rlcore.training.check_trainer.check_declared",
         "rlcore.training.eval_grid.eval_samplings",

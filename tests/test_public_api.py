@@ -40,6 +40,7 @@ MODULES = [
     "rlcore.data.sources",
     "rlcore.data.text",
     "rlcore.data.tokens",
+    "rlcore.data.user_code",
     "rlcore.errors",
     "rlcore.hookspecs",
     "rlcore.logging",

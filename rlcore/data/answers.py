@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Conversation, is_conversation, make_chat
+from rlcore.data.chat import Conversation, make_chat
+from rlcore.data.limits import truncated_prompt
 from rlcore.data.offsets import count_common
 from rlcore.data.rows import refuse_empty
 from rlcore.data.tokens import (
@@ -21,11 +22,10 @@ from rlcore.data.tokens import (
     opening_tokens,
     shorter,
 )
-from rlcore.data.truncation import truncated_prompt
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import Sample
+from rlcore.types import Sample, is_conversation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -14,6 +14,7 @@ from rlcore.components import describe_error
 from rlcore.config.plain import from_json
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
+from rlcore.types import is_conversation, without_none  # noqa: F401  one by its old place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,15 +33,6 @@ SPEAKERS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Roles of the speakers in conversations of ShareGPT."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def is_conversation(value: object) -> bool:
-    """Return whether `value` is a non-empty list of messages with a role."""
-    return (
-        isinstance(value, (list, tuple))
-        and bool(value)
-        and all(isinstance(message, Mapping) and "role" in message for message in value)
-    )
 
 
 @attrs.frozen(eq=False)
@@ -179,20 +171,6 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: 
             f"Its messages have the roles {[message['role'] for message in messages]}"
             + ("; the first is data.system_prompt" if chat.system_prompt else "")
         ) from error
-
-
-def without_none(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message without the keys that `datasets` fills with None where other rows have them.
-
-    The same holds for the parts of its content and for its tool calls, but not for their arguments.
-    """
-    kept = {key: value for key, value in message.items() if value is not None}
-    for key in ("content", "tool_calls"):
-        if isinstance(kept.get(key), (list, tuple)):
-            kept[key] = [without_none(part) if isinstance(part, Mapping) else part for part in kept[key]]
-    if isinstance(kept.get("function"), Mapping):
-        kept["function"] = without_none(kept["function"])
-    return kept
 
 
 def template_of(tokenizer: PreTrainedTokenizerBase, where: str) -> str:

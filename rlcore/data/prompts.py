@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import Chat, is_conversation, make_chat, render_prompt, template_variables
+from rlcore.data.chat import Chat, make_chat, render_prompt, template_variables
+from rlcore.data.limits import truncated_prompt
 from rlcore.data.rows import load_rows, refuse_empty
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
-from rlcore.data.truncation import truncated_prompt, warn_of_counts
+from rlcore.data.truncation import warn_of_counts
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import Prompt
+from rlcore.types import RESERVED_COLUMNS, Prompt, is_conversation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
-
-RESERVED_COLUMNS = ("samples", "prompts", "outputs", "output_tokens", "tokenizer")
-"""Argument names of reward and metric functions, which columns of prompts must not have."""
 
 
 def build_prompts(

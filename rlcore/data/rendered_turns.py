@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Chat, apply_template, render_conversation, template_of, without_none
+from rlcore.data.chat import Chat, apply_template, render_conversation, template_of
 from rlcore.data.offsets import count_common
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
+from rlcore.types import without_none
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import SPEAKERS, is_conversation
+from rlcore.data.chat import SPEAKERS
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
+from rlcore.types import is_conversation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

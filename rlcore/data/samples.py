@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import torch
 
-from rlcore.data.chat import Chat, is_conversation, make_chat, template_variables
+from rlcore.data.chat import Chat, make_chat, template_variables
+from rlcore.data.limits import truncated_prompt
 from rlcore.data.rows import load_rows, refuse_empty
 from rlcore.data.tokens import (
     encode,
@@ -18,12 +18,10 @@ from rlcore.data.tokens import (
     opening_tokens,
     truncated,
 )
-from rlcore.data.truncation import truncated_prompt
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
-from rlcore.profiling import timed
 from rlcore.safe_text import shorten
-from rlcore.types import Sample, Trajectories
+from rlcore.types import Sample, is_conversation, stack_groups, stack_samples  # noqa: F401  two by their old place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,42 +35,6 @@ FORMS = (
     "a sample is a string, a list [prompt, output, prompt, output, ...], a mapping {prompt, output}, or a list of "
     "{role, content} messages"
 )
-
-
-@timed("batches")
-def stack_samples(samples: Sequence[Sample]) -> Trajectories:
-    """Pad demonstrations into one batch, on the CPU, in their order."""
-    rows, chosen = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
-    return Trajectories.stack(rows, chosen, ended=[sample.ended for sample in samples])
-
-
-def stack_groups(groups: Sequence[Sequence[Sample]], **columns: Sequence[Sequence[float]]) -> tuple[Trajectories, int]:
-    """Pad groups of different sizes into one batch, on the CPU; return it and the number of rows of each group.
-
-    With `group=` that number, minibatches, micro-batches and ranks keep the rows of a group together. A smaller group
-    is filled up at its end with rows without a chosen token (`batch.num_actions` is 0), which a loss that compares the
-    rows of a group leaves out.
-
-    Args:
-        groups: the sequences of each group, at least one.
-        columns: a number for each sequence of each group, such as its score; the filler rows have 0.
-
-    Raises:
-        ValueError: a column has not one number for each sequence.
-    """
-    size = _rows_of_group(groups)
-    fillers = [[attrs.evolve(g[0], action_mask=(False,) * len(g[0].tokens))] * (size - len(g)) for g in groups]
-    batch = stack_samples([each for group, more in zip(groups, fillers, strict=True) for each in (*group, *more)])
-    made = {}
-    for name, values in columns.items():
-        if [len(row) for row in values] != [len(group) for group in groups]:
-            raise ValueError(f"column '{name}': must have one number for each sequence of each group")
-        made[name] = torch.tensor([number for row in values for number in (*row, *[0.0] * (size - len(row)))])
-    return batch.with_columns(**made), size
-
-
-def _rows_of_group(groups: Sequence[Sequence[Sample]]) -> int:
-    return max(map(len, groups))
 
 
 @attrs.frozen

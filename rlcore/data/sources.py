@@ -5,18 +5,15 @@ The source is never modified, and rows are returned unchanged.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
 from rlcore.data.data_sets import guard_datasets, is_instance, is_stream, parse_hub_name, refuse_stream
+from rlcore.data.user_code import list_names, load_reference
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 
@@ -50,7 +47,9 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
     if isinstance(source, Mapping):
         kind = type(source).__name__
         hint = f"; name a split, as in source[{next(iter(source))!r}]" if kind == "DatasetDict" else ""
-        raise DataError(f"{what}: got a {kind} with keys {_some(source)}, but rows are needed{hint or f': {FORMS}'}")
+        raise DataError(
+            f"{what}: got a {kind} with keys {list_names(source)}, but rows are needed{hint or f': {FORMS}'}"
+        )
     if is_instance(source, "datasets", "Dataset"):
         return list(source.with_format(None))
     if is_stream(source):
@@ -90,49 +89,6 @@ def file_names(source: Any, what: str) -> list[str] | None:
         f"{shorten(names[other], 80)} does not. A list has either names of files ({', '.join(_READERS)}) or texts; "
         "write a text that looks like a file's name as a row, such as {prompt: ...} or {text: ...}"
     )
-
-
-def load_reference(reference: str, what: str) -> Any:
-    """Import the object of a user's reference `module:attribute`, also from the working folder.
-
-    During the import, the working folder is the last entry of `sys.path`, so it shadows no installed module;
-    afterwards it is removed again.
-
-    Raises:
-        DataError: there is no such module or attribute, the import failed or changed the defaults of torch, or reading
-            the attribute raised.
-    """
-    from rlcore.data.torch_defaults import same_defaults  # here, because torch takes seconds to import
-
-    module_name, _, attribute = reference.partition(":")
-    here = str(Path.cwd())
-    sys.path.append(here)
-    importlib.invalidate_caches()
-    try:
-        with same_defaults() as changes:
-            target: Any = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a user's module may raise anything while it is imported
-        raise DataError(
-            f"{what} = {reference!r}: importing '{module_name}' failed, {describe_error(error)}. Searched: the "
-            f"installed modules and {here}"
-        ) from error
-    finally:
-        sys.path.remove(here)
-    if changes:
-        raise DataError(f"{what} = {reference!r}: importing '{module_name}' {changes[0]}")
-    for part in attribute.split("."):
-        try:
-            target = getattr(target, part)
-        except KeyboardInterrupt:
-            raise
-        except AttributeError:
-            file = inspect.getattr_static(target, "__file__", None) or module_name
-            raise DataError(f"{what} = {reference!r}: {file} has no '{part}'{_public(target)}") from None
-        except BaseException as error:  # as above: a module's `__getattr__` is the user's code
-            raise DataError(f"{what} = {reference!r}: reading '{part}' raised {describe_error(error)}") from error
-    return target
 
 
 def _load_named(name: str, what: str) -> list[Any]:
@@ -177,8 +133,8 @@ def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:
     if isinstance(loaded, Mapping):
         if (split or "train") not in loaded:
             raise DataError(
-                f"{what} = {name!r}: there is no split {split or 'train'!r}, only {_some(loaded)}; name one, as in "
-                f"{folder}:{next(iter(loaded), 'test')}"
+                f"{what} = {name!r}: there is no split {split or 'train'!r}, only {list_names(loaded)}; name one, as "
+                f"in {folder}:{next(iter(loaded), 'test')}"
             )
         loaded = loaded[split or "train"]
     return load_source(loaded, what)
@@ -259,14 +215,3 @@ def _parse(text: str, where: str) -> Any:
         return from_json(text)
     except ValueError as error:
         raise DataError(f"{where}: cannot be read as JSON: {error}. The text begins {text[:40]!r}") from error
-
-
-def _some(names: Iterable[Any]) -> str:
-    listed = [repr(name) for name in names]
-    return ", ".join(listed[:8]) + (", ..." if len(listed) > 8 else "") if listed else "none"
-
-
-def _public(target: object) -> str:
-    if not isinstance(target, ModuleType | type):
-        return ""
-    return ", only " + _some(name for name in vars(target) if not name.startswith("_"))

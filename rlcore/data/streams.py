@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from rlcore.components import describe_error
 from rlcore.config.paths import existing_path
 from rlcore.data.data_sets import guard_datasets, is_stream, parse_hub_name
-from rlcore.data.sources import file_names, load_reference
+from rlcore.data.sources import file_names
 from rlcore.data.truncation import count_truncated, warn_of_counts
+from rlcore.data.user_code import load_reference
 from rlcore.errors import CheckpointError, DataError
 from rlcore.safe_text import shorten
 

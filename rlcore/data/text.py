@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from rlcore.data.tokens import decode
+from rlcore.protocols import Tokenizer
 from rlcore.types import Prompt, Trajectories
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+
+def decode(tokenizer: Tokenizer, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+    """Decode token ids, without cleaning up spaces."""
+    if not rows:
+        return []
+    ids = [list(row) for row in rows]
+    return list(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
 
 
 def render_outputs(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     batch: Trajectories,
     prompts: Sequence[Prompt],
     stop_sequences: Sequence[str] = (),

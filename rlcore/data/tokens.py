@@ -9,14 +9,33 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from rlcore.components import describe_error
+from rlcore.data.limits import shorter, truncated
+from rlcore.data.text import decode
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "closing_tokens",
+    "decode",
+    "encode",
+    "encode_batch",
+    "encode_continuations",
+    "end_of_turn",
+    "eos_id",
+    "missing_opening",
+    "opening_tokens",
+    "prepends_space",
+    "rendered_opening",
+    "shorter",
+    "special_ids",
+    "truncated",
+]
 
 _PROBES = ("a", "0", ".", "the")
 _SENTINELS = ("\n", "|", ".", "a", "0")
@@ -160,30 +179,6 @@ def encode_continuations(
     return rows
 
 
-def decode(
-    tokenizer: PreTrainedTokenizerBase, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool
-) -> list[str]:
-    """Decode token ids, without cleaning up spaces."""
-    if not rows:
-        return []
-    ids = [list(row) for row in rows]
-    if _is_all_backend(tokenizer):  # less than half the time: no Python loop over ids
-        return list(tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens))
-    return list(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
-
-
-def _is_all_backend(tokenizer: PreTrainedTokenizerBase) -> TypeGuard[PreTrainedTokenizerFast]:
-    """Return whether a tokenizer's class does not override the backend's decoding."""
-    from transformers import PreTrainedTokenizerFast
-
-    kind = type(tokenizer)
-    return (
-        isinstance(tokenizer, PreTrainedTokenizerFast)
-        and kind.decode is PreTrainedTokenizerFast.decode
-        and kind._decode is PreTrainedTokenizerFast._decode  # noqa: SLF001  the method that such classes override
-    )
-
-
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids of special tokens and of tokens added to the vocabulary."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
@@ -202,32 +197,6 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], special:
     end = 1 + max((k for k, token in enumerate(ids) if token in special), default=len(ids) - 1)
     is_text = end < len(ids) and "".join(decode(tokenizer, [ids[end:]], skip_special_tokens=False)).strip()
     return len(ids) if is_text else end
-
-
-def shorter(limit: int, max_length: int) -> int:
-    """Return the smaller of two limits in tokens, each of which 0 leaves out; 0 if both do."""
-    return min(limit or max_length, max_length or limit)
-
-
-def truncated(tokens: list[int], *, limit: int, max_length: int, where: str) -> list[int]:
-    """Return the first `limit` tokens of a sample, or all if `limit` is 0.
-
-    Args:
-        tokens: the sample.
-        limit: `data.max_sample_tokens`.
-        max_length: length of the model's context in tokens; 0 if it is unbounded.
-        where: the row, for errors.
-
-    Raises:
-        DataError: more than `max_length` tokens are left.
-    """
-    kept = tokens[:limit] if limit else tokens
-    if max_length and len(kept) > max_length:
-        raise DataError(
-            f"{where}: has {len(kept)} tokens, more than the model's context of {max_length}; shorten it, or set "
-            f"data.max_sample_tokens to at most {max_length} to truncate samples on the right"
-        )
-    return kept
 
 
 def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], tuple[int, ...]]:

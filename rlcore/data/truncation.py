@@ -1,41 +1,19 @@
-"""Truncate prompts and training rows to the limits of the options, and check that they fit the model."""
+"""Count prompts and training rows that a pipeline truncated, and check that rows fit an encoder-decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.types import sequences_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from rlcore.settings import DataConfig
-
 
 REASONS = {
     "truncated_prompts": "prompts longer than data.max_prompt_tokens are truncated",
     "truncated": "rows longer than data.max_sample_tokens or the model's context are truncated at the end",
     "left_out": "rows from which nothing can be learned are left out",
 }
-
-
-def truncated_prompt(tokens: list[int], tokenizer: PreTrainedTokenizerBase, data: DataConfig, where: str) -> list[int]:
-    """Return at most `data.max_prompt_tokens` tokens of a prompt, from the side that the options keep, BOS included.
-
-    Raises:
-        DataError: the option leaves no room for a prompt.
-    """
-    limit = data.max_prompt_tokens
-    if not limit or len(tokens) <= limit:
-        return tokens
-    opening = tokens[:1] if tokens[0] == tokenizer.bos_token_id else []
-    if limit <= len(opening):
-        raise DataError(f"{where}: data.max_prompt_tokens = {limit} leaves room for BOS only; raise it")
-    size = limit - len(opening)
-    return opening + (tokens[-size:] if data.truncation_side == "left" else tokens[len(opening) :][:size])
 
 
 def count_truncated(rows: Sequence[Any]) -> dict[str, int]:

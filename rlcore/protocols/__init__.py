@@ -6,6 +6,7 @@ from rlcore.protocols.learners import Architecture, Learner, MovingReference, Po
 from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
 from rlcore.protocols.pipeline import PromptPipeline, SamplePipeline
 from rlcore.protocols.run_views import Command, Logger, RunView
+from rlcore.protocols.tokenizer import Tokenizer
 
 __all__ = [
     "Architecture",
@@ -25,5 +26,6 @@ __all__ = [
     "Sampler",
     "SchedulerBuilder",
     "SequenceScorer",
+    "Tokenizer",
     "Trainer",
 ]

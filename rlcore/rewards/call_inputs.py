@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 import attrs
 from torch import Tensor
 
-from rlcore.data.prompts import RESERVED_COLUMNS
 from rlcore.errors import DataError, RewardError
 from rlcore.rewards.trl_functions import is_of_trl, trl_arguments
-from rlcore.types import Prompt
+from rlcore.types import RESERVED_COLUMNS, Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
 _BY_POSITION = ("samples", "prompts", "outputs")

@@ -23,7 +23,7 @@ import attrs
 import torch
 
 from rlcore.components import describe_error
-from rlcore.data.torch_defaults import same_defaults
+from rlcore.data.user_code import same_defaults
 from rlcore.profiling import awaited, phase
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.deadline import CallTooLong, call_within, end_with_interpreter

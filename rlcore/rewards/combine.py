@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from rlcore.errors import RewardError
 from rlcore.profiling import timed
+from rlcore.protocols import Tokenizer
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.rewards.forms import resolve
 from rlcore.rewards.values import LARGEST_REWARD, read_metrics, read_rewards
 from rlcore.types import Prompt
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 
 @attrs.frozen(eq=False)
@@ -113,7 +111,7 @@ class Rewards:
         prompts: Sequence[Prompt],
         outputs: Sequence[str],
         *,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         output_tokens: Sequence[Sequence[int]],
         where: str = "",
     ) -> RewardBatch:
@@ -153,7 +151,7 @@ class Rewards:
         prompts: Sequence[Prompt],
         outputs: Sequence[str],
         *,
-        tokenizer: PreTrainedTokenizerBase | None,
+        tokenizer: Tokenizer | None,
         output_tokens: Sequence[Sequence[int]],
         where: str = "",
         rows: Sequence[int] | None = None,
@@ -211,7 +209,7 @@ def call_metric(
     metric_fn: Any,
     prompts: Sequence[Prompt],
     outputs: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Tokenizer | None,
     *,
     where: str = "",
     timeout_s: float | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from rlcore.data.sources import load_reference
+from rlcore.data.user_code import load_reference
 from rlcore.errors import DataError
 from rlcore.safe_text import is_secret, show
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import attrs
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from rlcore import ops
 from rlcore.data.text import render_outputs
 from rlcore.errors import DataError
 from rlcore.profiling import timed
+from rlcore.protocols import Tokenizer
 from rlcore.rewards.combine import RewardBatch, Rewards
 from rlcore.types import Prompt, Trajectories
 
@@ -61,7 +61,7 @@ class Scorer:
     """
 
     rewards: Rewards | None
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     stop_sequences: Sequence[str]
     outputs_begin_text: bool
     where: str

@@ -14,7 +14,7 @@ from rlcore.protocols import DecodeStep, Policy
 from rlcore.sampling.active_rows import Running
 from rlcore.sampling.draw import chosen_logprobs, draw, restrict, steer
 from rlcore.sampling.record import Record, SampledTokens
-from rlcore.sampling.sampler_inputs import check_vocabulary
+from rlcore.sampling.sampler_checks import check_vocabulary
 from rlcore.sampling.stop_sequences import StopSequences
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, tensor_on

@@ -19,7 +19,8 @@ from rlcore.sampling.draw import draw, draw_multinomial
 from rlcore.sampling.next_token import TokenChooser
 from rlcore.sampling.record import Record
 from rlcore.sampling.row_seeds import check_seeds, draw_seeds, row_uniforms
-from rlcore.sampling.sampler_inputs import as_prompts, check_options, decoding_order, takes_waiting, token_limits
+from rlcore.sampling.sampler_checks import check_options, takes_waiting
+from rlcore.sampling.sampler_inputs import as_prompts, decoding_order, token_limits
 from rlcore.sampling.sampler_options import ALL_ON, SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories, tensor_on, to_device

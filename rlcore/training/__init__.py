@@ -12,7 +12,6 @@ from rlcore._lazy import lazy
 if TYPE_CHECKING:
     from rlcore.data.order import Order
     from rlcore.data.preferences import flaw_of, stack_pairs, usable_pairs
-    from rlcore.data.samples import stack_groups, stack_samples
     from rlcore.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
     from rlcore.optim.meter import Meter
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from rlcore.training.stale_weights import check_logprob_gap, rollout_health
     from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
+    from rlcore.types import stack_groups, stack_samples
 
 __all__ = [
     "Loss",
@@ -57,7 +57,6 @@ __all__ = [
 _HOMES = {
     "rlcore.data.order": ("Order",),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),
-    "rlcore.data.samples": ("stack_groups", "stack_samples"),
     "rlcore.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
     "rlcore.optim.meter": ("Meter",),
@@ -70,6 +69,7 @@ _HOMES = {
     "rlcore.training.sampling_bias": ("warn_of_bias",),
     "rlcore.training.store": ("MemoryStore",),
     "rlcore.training.validation": ("validate",),
+    "rlcore.types": ("stack_groups", "stack_samples"),
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

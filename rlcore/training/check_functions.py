@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from rlcore.config.paths import existing_path
-from rlcore.data.chat import is_conversation
 from rlcore.data.data_sets import is_instance
 from rlcore.data.rows import rename_columns
 from rlcore.data.sources import file_names, load_source
@@ -27,7 +26,7 @@ from rlcore.safe_text import shorten
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
-from rlcore.types import Prompt
+from rlcore.types import Prompt, is_conversation
 
 log = get_logger("check_functions")
 

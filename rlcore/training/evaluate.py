@@ -17,7 +17,7 @@ from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
 from rlcore.sampling.row_seeds import derive_seeds
-from rlcore.sampling.sampler_inputs import check_options, check_vocabulary, takes_logit_mask
+from rlcore.sampling.sampler_checks import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.rollout_log import prompt_columns

@@ -24,7 +24,7 @@ from rlcore.profiling import phase, timed
 from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards
 from rlcore.rewards.score import Scored, Scorer, to_scored
-from rlcore.sampling.sampler_inputs import takes_on_batch
+from rlcore.sampling.sampler_checks import takes_on_batch
 from rlcore.settings import TrainConfig
 from rlcore.types import Prompt, Trajectories
 

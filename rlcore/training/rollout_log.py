@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlcore.config.plain import MAX_DEPTH
-from rlcore.data.chat import without_none
 from rlcore.loggers.conversations import turns_of
 from rlcore.loggers.jsonl import JsonLines
+from rlcore.types import without_none
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks

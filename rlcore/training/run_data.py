@@ -16,9 +16,10 @@ from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.order import Order
 from rlcore.data.rows import rename_columns
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
-from rlcore.data.sources import load_reference, load_source
+from rlcore.data.sources import load_source
 from rlcore.data.streams import SampleStream, open_stream
 from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
+from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
 from rlcore.rewards.combine import Rewards

@@ -16,7 +16,7 @@ from rlcore.checkpoints.identity import flatten
 from rlcore.config import unstructure
 from rlcore.dropout import is_stochastic
 from rlcore.safe_text import redact
-from rlcore.sampling.sampler_inputs import takes_row_seeds
+from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import to_record
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen

@@ -16,7 +16,7 @@ from rlcore.protocols import RolloutStore, Sampler
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler import is_builtin
-from rlcore.sampling.sampler_inputs import takes_row_seeds
+from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import SamplingConfig
 from rlcore.training.built_models import BuiltModels
 from rlcore.training.rollout import collect, overlaps

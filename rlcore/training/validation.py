@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rlcore.data.samples import stack_samples
 from rlcore.dropout import eval_mode
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
-from rlcore.types import Metrics, Sample, Trajectories
+from rlcore.types import Metrics, Sample, Trajectories, stack_samples
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Rows of data as pipelines return them: prompts, demonstrations, preferences and verdicts."""
+"""Rows of data as pipelines return them, prompts, demonstrations, preferences and verdicts, and batches of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import torch
+
+from rlcore.profiling import timed
+from rlcore.types.trajectories import Trajectories
+
+RESERVED_COLUMNS = ("samples", "prompts", "outputs", "output_tokens", "tokenizer")
+"""Argument names of reward and metric functions, which columns of prompts must not have."""
 
 
 @attrs.frozen
@@ -104,3 +111,39 @@ def sequences_of(row: Any) -> list[Sample]:
 def has_samples(value: Any) -> bool:
     """Return whether a value is a `Sample`, or a tuple or list of samples."""
     return isinstance(value[0] if isinstance(value, tuple | list) and value else value, Sample)
+
+
+@timed("batches")
+def stack_samples(samples: Sequence[Sample]) -> Trajectories:
+    """Pad demonstrations into one batch, on the CPU, in their order."""
+    rows, chosen = [sample.tokens for sample in samples], [sample.action_mask for sample in samples]
+    return Trajectories.stack(rows, chosen, ended=[sample.ended for sample in samples])
+
+
+def stack_groups(groups: Sequence[Sequence[Sample]], **columns: Sequence[Sequence[float]]) -> tuple[Trajectories, int]:
+    """Pad groups of different sizes into one batch, on the CPU; return it and the number of rows of each group.
+
+    With `group=` that number, minibatches, micro-batches and ranks keep the rows of a group together. A smaller group
+    is filled up at its end with rows without a chosen token (`batch.num_actions` is 0), which a loss that compares the
+    rows of a group leaves out.
+
+    Args:
+        groups: the sequences of each group, at least one.
+        columns: a number for each sequence of each group, such as its score; the filler rows have 0.
+
+    Raises:
+        ValueError: a column has not one number for each sequence.
+    """
+    size = _rows_of_group(groups)
+    fillers = [[attrs.evolve(g[0], action_mask=(False,) * len(g[0].tokens))] * (size - len(g)) for g in groups]
+    batch = stack_samples([each for group, more in zip(groups, fillers, strict=True) for each in (*group, *more)])
+    made = {}
+    for name, values in columns.items():
+        if [len(row) for row in values] != [len(group) for group in groups]:
+            raise ValueError(f"column '{name}': must have one number for each sequence of each group")
+        made[name] = torch.tensor([number for row in values for number in (*row, *[0.0] * (size - len(row)))])
+    return batch.with_columns(**made), size
+
+
+def _rows_of_group(groups: Sequence[Sequence[Sample]]) -> int:
+    return max(map(len, groups))

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples, stack_groups
+from rlcore.data.samples import build_samples
 from rlcore.data.tokens import encode_continuations
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import Sample
+from rlcore.types import Sample, stack_groups
 
 EOS = 30  # of the character tokenizer
 TALK = [

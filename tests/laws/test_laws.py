@@ -14,9 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from rlcore import ops
-from rlcore.data.samples import stack_samples
 from rlcore.optim.meter import Meter
-from rlcore.types import Trajectories
+from rlcore.types import Trajectories, stack_samples
 
 Make = Callable[..., Any]
 Gradients = dict[str, Tensor]

@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlcore.data import samples
 from rlcore.dropout import eval_mode
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import EOS, LETTERS
-from rlcore.types import Prompt, Trajectories
+from rlcore.types import Prompt, Trajectories, training_rows
 
 END_SHARE = 4
 """One of this many tokens is EOS, so that lengths differ and some sequences end."""
@@ -123,11 +122,11 @@ def stacking_wider() -> Iterator[None]:
     def stack(_: type[Trajectories], *arguments: Any, **options: Any) -> Trajectories:
         return with_padding(_stack(*arguments, **options))
 
-    original, rows_of_group = Trajectories.__dict__["stack"], vars(samples)["_rows_of_group"]
-    setattr(samples, "_rows_of_group", lambda groups: rows_of_group(groups) + 1)  # noqa: B010  the same
+    original, rows_of_group = Trajectories.__dict__["stack"], vars(training_rows)["_rows_of_group"]
+    setattr(training_rows, "_rows_of_group", lambda groups: rows_of_group(groups) + 1)  # noqa: B010  the same
     setattr(Trajectories, "stack", classmethod(stack))  # noqa: B010  type checkers reject assignment to a method
     try:
         yield
     finally:
         setattr(Trajectories, "stack", original)  # noqa: B010  the same
-        setattr(samples, "_rows_of_group", rows_of_group)  # noqa: B010  the same
+        setattr(training_rows, "_rows_of_group", rows_of_group)  # noqa: B010  the same

@@ -13,7 +13,7 @@ from rlcore.errors import PluginError, RLCoreError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.policy import ModelPolicy
-from rlcore.sampling import sampler_inputs
+from rlcore.sampling import sampler_checks
 from rlcore.settings import SamplingConfig
 from rlcore.testing.law import Subject, require
 from rlcore.testing.rig.reference_transformers import next_logprobs
@@ -40,7 +40,7 @@ def draws_from_policy(subject: Subject) -> bool:
 def takes_logit_mask(subject: Subject) -> bool:
     """Return whether it takes `logit_mask`. A run with a logit mask rejects samplers without this parameter."""
     try:
-        return sampler_inputs.takes_logit_mask(make_sampler(subject))
+        return sampler_checks.takes_logit_mask(make_sampler(subject))
     except RLCoreError:  # other laws report the error
         return False
 
@@ -48,7 +48,7 @@ def takes_logit_mask(subject: Subject) -> bool:
 def takes_row_seeds(subject: Subject) -> bool:
     """Return whether it takes `row_seeds`. Runs with a sampler without this parameter depend on the number of ranks."""
     try:
-        return sampler_inputs.takes_row_seeds(make_sampler(subject))
+        return sampler_checks.takes_row_seeds(make_sampler(subject))
     except RLCoreError:  # other laws report the error
         return False
 
