@@ -18,3 +18,13 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 def test_law(law: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(FOLDER)  # MLflow puts artifacts into `mlruns` of the working folder
     law()
+
+
+def test_the_folder_of_artifacts_beside_a_new_database_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"mlflow": {"tracking_uri": f"sqlite:///{tmp_path}/runs.db"}}
+    found = [each.values[0] for each in conformance("rlcore-mlflow", options=options)]
+    (law,) = (each for each in found if each.law.name == "it_writes_in_the_runs_folder_only")
+    law()
