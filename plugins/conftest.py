@@ -1,4 +1,4 @@
-"""Fixtures that tests of packages share: processes that are forked, a browser, and a server that never answers."""
+"""Fixtures that tests of packages share: forked and fresh processes, a browser, and a server that never answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "warm"))
 
 from browser import browser  # noqa: F401
+from fresh_python import python  # noqa: F401
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401
 
 

@@ -10,6 +10,15 @@ from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, str] = {
+    "rlcore.cli.compare_command": "rlcore_report.compare_command",
+    "rlcore.cli.report_command": "rlcore_report.report_command",
+    "rlcore.cli.rollouts": "rlcore_report.rollouts",
+    "rlcore.loggers.notebook": "rlcore_report.notebook",
+    "rlcore.reports": "rlcore_report",
+    "rlcore.cli.doctor": "rlcore_tools.doctor.doctor_command",
+    "rlcore.cli.doctor_report": "rlcore_tools.doctor.doctor_report",
+    "rlcore.cli.machine": "rlcore_tools.doctor.machine",
+    "rlcore.cli.new_plugin": "rlcore_tools.new_plugin",
     "rlcore.data.torch_defaults": "rlcore.data.user_code",
     "rlcore.models.dropout": "rlcore.dropout",
     "rlcore.models.parallel_files": "rlcore.sharding.parallel_files",

@@ -8,7 +8,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent / "warm"))
 sys.path.insert(0, str(Path(__file__).parent / "rig"))
 
 from browser import browser  # noqa: F401  a fixture
+from fresh_python import python  # noqa: F401  a fixture
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401  fixtures
 
-HERE = Path(__file__).resolve().parent
 CORPUS = ["the cat sat on the mat .", "the dog ate the cat 's food !", "question : why ? answer : because ."] * 3
 CHAT = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}"
@@ -140,17 +139,3 @@ def chat_tokenizer(byte_tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokeniz
     tokenizer.add_special_tokens({"additional_special_tokens": CHAT_TOKENS})
     tokenizer.chat_template = CHAT
     return tokenizer
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run Python in the test's folder on this checkout, without the RLCORE_ variables of this process."""
-
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
-        return subprocess.run(
-            [sys.executable, *arguments], env={**kept, "PYTHONPATH": str(HERE.parent), **environment},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
-
-    return run

@@ -27,7 +27,6 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     ),
     # It builds a run without weights and repeats its steps on fake tensors, and is released with the core.
     "rlcore_plan": (
-        "rlcore.cli.machine",
         "rlcore.components.LANGUAGE_MODEL",
         "rlcore.components.SCORER",
         "rlcore.config.paths.existing_path",
@@ -68,6 +67,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.models.kind.ENCODER_DECODER",
         "rlcore.models.kind.declared",
         "rlcore.models.kind.kind_of",
+        "rlcore.plugins.discovery",
+        "rlcore.plugins.metadata",
         "rlcore.plugins.switches.configured",
         "rlcore.plugins.wrappers.Wrapping",
         "rlcore.training.inputs.DATA_INPUTS",

@@ -273,7 +273,7 @@ def test_what_pages_examples_and_new_plugins_import_is_public() -> None:
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "docs/examples").rglob("*.py")),
     ]
-    pages += sorted((ROOT / "rlcore/cli/new_plugin/templates").rglob("*.tmpl"))
+    pages += sorted((ROOT / "plugins/rlcore_tools/new_plugin/templates").rglob("*.tmpl"))
     imported = r"^\s*from (rlcore[\w.]*) import|^\s*import (rlcore[\w.]*)"
     part = r"^\s*from (rlcore[\w.]*) import (\w+)$"
     named = r"^\| `(rlcore[\w.]*)` \|.*\|"

@@ -28,7 +28,7 @@ def test_law(law):
     law()
 ```
 
-`rlcore new-plugin` generates that file. Without pytest, `check_plugin` checks all laws and raises a `ConformanceError`
+`rlcore new-plugin`, of the package `rlcore-tools`, generates that file. Without pytest, `check_plugin` checks all laws and raises a `ConformanceError`
 that lists the broken ones:
 
 ```console

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import torch
 
-from rlcore.cli import machine
 from rlcore.config import Workload, structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.plugins.switches import configured
@@ -142,9 +141,12 @@ def device_memory(kind: str) -> tuple[int, str]:
     """
     if kind == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory), f"on {torch.cuda.get_device_name(0)}"
-    found = machine.memory()
-    if kind != "cpu" or found is None:
+    try:
+        host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no such function, other systems may lack the names
+        host = 0
+    if kind != "cpu" or host <= 0:
         raise ConfigError(
             f"the memory of this machine's device ({kind}) cannot be read: pass --device-memory, such as 24GB"
         )
-    return found["total"], "in this machine"
+    return host, "in this machine"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the commands `preview` and `convert`."""
+    """Register the commands `preview`, `convert`, `doctor` and `new-plugin`."""
     register(
         "preview",
         "rlcore_tools.preview_command:command",
@@ -23,6 +23,16 @@ def register_commands(register: Register) -> None:
         "convert",
         "rlcore_tools.conversion.convert_command:command",
         summary="turn a configuration of trlX or arguments of TRL into a configuration file",
+    )
+    register(
+        "doctor",
+        "rlcore_tools.doctor.doctor_command:command",
+        summary="print versions, machine, plugins and problems for a bug report",
+    )
+    register(
+        "new-plugin",
+        "rlcore_tools.new_plugin.new_plugin_command:command",
+        summary="create a working package as a starting point for your own plugin",
     )
 
 

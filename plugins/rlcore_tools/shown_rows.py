@@ -166,9 +166,7 @@ def _show(
         return PreviewRow(
             name, [sequence], values, _roles(messages), _dropped(messages, "".join(_whole(tokenizer, row.tokens)))
         )
-    names = [] if isinstance(row, Sample) else [field.name for field in attrs.fields(type(row))]
-    parts = {key: value for key in names if isinstance(value := getattr(row, key), Sample)} or {"": row}
-    plain = {key: getattr(row, key) for key in names if key not in parts}
+    parts, plain = _samples_and_values(row)
     verdicts = plain.pop("labels", None)
     sampled = None if written is None else _sampled_from(written, tokenizer, data)
     sequences = [
@@ -179,6 +177,21 @@ def _show(
     messages = () if written is None else written.messages
     values = {key: value for key, value in plain.items() if value not in (None, False) or key == "label"}
     return PreviewRow(name, sequences, values, _roles(messages), _dropped(messages, text))
+
+
+def _samples_and_values(row: Any) -> tuple[dict[str, Sample], dict[str, Any]]:
+    """Return the samples of a row, numbered where a field has several, and its other values, by their names."""
+    if isinstance(row, Sample | tuple | list):
+        values = {"": row}
+    else:
+        values = {field.name: getattr(row, field.name) for field in attrs.fields(type(row))}
+    parts: dict[str, Sample] = {}
+    for name in [name for name, value in values.items() if isinstance(value, Sample | tuple | list)]:
+        found = sequences_of(values[name])
+        parts |= {name if len(found) == 1 else f"{name}[{i}]": sample for i, sample in enumerate(found)}
+        if found:
+            del values[name]
+    return parts, values
 
 
 def _show_sequence(

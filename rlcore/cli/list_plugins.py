@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -90,7 +89,7 @@ def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
         state = Text(plugin.state, style=_COLOURS.get(plugin.state, "yellow"))
         first, *others = [
             textwrap.fill(f"{kind}: {', '.join(names)}", LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-            for kind, names in _by_kind(plugin).items()
+            for kind, names in plugin.component_names.items()
         ] or [""]
         table.add_row(plugin.dist, plugin.version, state, Text(first))
         for components in others:
@@ -109,25 +108,7 @@ def print_plugins(discovery: Discovery, failed: Failed = NONE) -> None:
 def plugins_as_json(discovery: Discovery, failed: Failed = NONE) -> str:
     """Return the content of `print_plugins` as JSON; a plugin in `failed` has a list of `errors`."""
     plugins = [
-        {
-            "dist": plugin.dist,
-            "version": plugin.version,
-            "entry_point": plugin.name,
-            "module": plugin.module,
-            "state": str(plugin.state),
-            "reason": plugin.reason,
-            "components": _by_kind(plugin),
-            "remarks": list(plugin.remarks),
-            **({"errors": failed[plugin]} if plugin in failed else {}),
-        }
-        for plugin in discovery.plugins
+        plugin.as_json() | ({"errors": failed[plugin]} if plugin in failed else {}) for plugin in discovery.plugins
     ]
     document = {"schema": SCHEMA, "rlcore": __version__, "plugins": plugins, "notes": list(discovery.notes)}
     return json.dumps(document, indent=2)
-
-
-def _by_kind(plugin: Plugin) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for component in plugin.components:
-        names[component.kind].append(component.name)
-    return dict(names)

@@ -137,10 +137,13 @@ def _nothing(_: argparse.Namespace) -> int:  # never called: argparse exits if n
 
 def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
     """Return a plugin's command; otherwise exit with code 2 and one line with similar names and unloaded plugins."""
-    from rlcore.plugins.published import published
+    from rlcore.plugins.published import how_to_install, published
     from rlcore.plugins.registry import all_registries
 
     registries = all_registries()
+    known = published("commands").get(name)
+    if known is not None and all(plugin.dist != known.dist for plugin in registries.discovery.plugins):
+        parser.error(f"rlcore {name} is a command of {known.dist}: {how_to_install(known.dist)}")
     try:
         if name in published("trainers"):  # its short command is missing, because the trainer is
             registries.trainers.get(name)

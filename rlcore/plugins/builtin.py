@@ -85,13 +85,7 @@ COMMANDS = (
     ),
     ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("export", "rlcore.cli.export_command:command", "copy a checkpoint of several processes with whole tensors"),
-    ("doctor", "rlcore.cli.doctor:command", "print versions, machine, plugins and problems for a bug report"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
-    (
-        "new-plugin",
-        "rlcore.cli.new_plugin.new_plugin_command:command",
-        "create a working package as a starting point for your own plugin",
-    ),
 )
 """The core's commands: name, target, summary. The command line reads this table first; no plugin can override it."""
 

@@ -67,6 +67,20 @@ class Plugin:
         """Whether its hooks are called and its components can be selected, at least by their full names."""
         return self.state in {State.OK, State.HEAVY} or bool(self.components)
 
+    @property
+    def component_names(self) -> dict[str, list[str]]:
+        """The names of its components by kind."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for component in self.components:
+            names[component.kind].append(component.name)
+        return dict(names)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its entry in the JSON of `rlcore list-plugins` and of `rlcore doctor`."""
+        texts = {"entry_point": self.name, "module": self.module, "state": str(self.state), "reason": self.reason}
+        named = {"components": self.component_names, "remarks": list(self.remarks)}
+        return {"dist": self.dist, "version": self.version, **texts, **named}
+
     def __str__(self) -> str:
         return f"{self.dist} {self.version}"
 

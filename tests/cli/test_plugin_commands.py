@@ -225,6 +225,18 @@ def test_a_command_of_a_published_plugin_that_takes_no_part_names_the_plugin(sit
     assert done.stderr.splitlines()[-1] == f"rlcore: error: {said}"
 
 
+def test_a_command_that_is_not_installed_is_named_with_the_package_to_install(site: Site) -> None:
+    code = "import sys; from rlcore.plugins import metadata; from rlcore.cli import main\n"
+    code += "metadata.distributions = lambda **_: []; main([sys.argv[1]])"
+    for command in ("doctor", "new-plugin"):
+        done = site.python("-c", code, command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.splitlines()[-1] == (
+            f"rlcore: error: rlcore {command} is a command of rlcore-tools: pip install rlcore-tools "
+            "(in a clone of rlcore: pip install ./plugins/rlcore_tools)"
+        )
+
+
 def test_the_short_command_of_a_trainer_that_takes_no_part_names_its_package(site: Site) -> None:
     done = site.python("-m", "rlcore", "rft", "--model", "m", RLCORE_DISABLE_PLUGINS="rlcore-rft")
     assert (done.returncode, done.stdout) == (2, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TEMPLATES = ROOT / "rlcore/cli/new_plugin/templates"
+TEMPLATES = ROOT / "plugins/rlcore_tools/new_plugin/templates"
 IMPORT = re.compile(r"^(?:from (rlcore[\w.]*) import ([\w, ]+)|import (rlcore[\w.]*))$", re.MULTILINE)
 
 

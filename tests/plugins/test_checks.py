@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rlcore.plugins.checks import Refused, check_requirements
-from rlcore.plugins.metadata import InstalledPlugin, requirements
-
-
-class Needing:
-    """A dist that needs one package."""
-
-    def __init__(self, line: str) -> None:
-        self.requires = [line]
-        self.metadata = self
-
-    def get_all(self, name: str) -> list[str]:
-        return []
+from rlcore.plugins.metadata import InstalledPlugin
 
 
 @pytest.mark.parametrize(
@@ -36,7 +23,6 @@ def test_a_pre_release_counts_by_its_place_among_the_versions(
     required: str, version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlcore._version.__version__", version)
-    monkeypatch.setattr("rlcore.plugins.metadata.installed_version", lambda name: version)
     plugin = InstalledPlugin("acme", "1.0", "main", "acme", requires=(f"rlcore{required}",))
     said = ""
     try:
@@ -44,5 +30,3 @@ def test_a_pre_release_counts_by_its_place_among_the_versions(
     except Refused as refused:
         said = str(refused)
     assert said == ("" if fits else f"needs rlcore{required}, this is rlcore {version}")
-    needing: Any = Needing(f"rlcore{required}")
-    assert [each.fits for each in requirements(needing)] == [fits]

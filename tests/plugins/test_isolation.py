@@ -151,7 +151,7 @@ def answer(*arguments):
         assert main(arguments) == 0, arguments
     return said.getvalue()
 print(answer("show", "{name}").splitlines()[0])
-print(json.dumps(json.loads(answer("doctor", "--json"))))
+print(json.dumps(json.loads(answer("list-plugins", "--json"))))
 if {works}:
     print(answer("greet"), end="")
 main(["--commands"])
@@ -195,7 +195,7 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
 
     others = site.python("-c", COMMANDS.format(name=case.works or "causal_lm", works=bool(case.works)), **strict)
     assert others.returncode == 0, others.stderr
-    shown, doctor, *greeting, usage = others.stdout.partition("\n\n")[0].splitlines()
+    shown, listed, *greeting, usage = others.stdout.partition("\n\n")[0].splitlines()
     assert greeting == ["greetings"] * bool(case.works)
     assert usage.startswith("usage: rlcore")
     assert ("    greet       (neighbour 0.3)" in others.stdout.splitlines()) == bool(case.works)
@@ -204,7 +204,7 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
         f"Not loaded: acme {case.version}; see rlcore list-plugins." in " ".join(others.stdout.split())
     ) == is_unloaded
     assert shown.startswith(("trainer 'good'", "trainer 'bad'", "architecture 'causal_lm'"))
-    acme = next(plugin for plugin in json.loads(doctor)["plugins"] if plugin["dist"] == "acme")
+    acme = next(plugin for plugin in json.loads(listed)["plugins"] if plugin["dist"] == "acme")
     assert case.config or acme["state"] == case.state
 
     where = ("trainers", case.works) if case.works else ("architectures", "causal_lm")

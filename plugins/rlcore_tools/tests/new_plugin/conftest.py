@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cli.new_plugin.kinds import KINDS
 from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_tools.new_plugin.kinds import KINDS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

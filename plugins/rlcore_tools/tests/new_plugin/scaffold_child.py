@@ -17,8 +17,8 @@ import torch
 
 import rlcore
 from rlcore.cli import main
-from rlcore.cli.new_plugin.kinds import KINDS
 from rlcore.testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
+from rlcore_tools.new_plugin.kinds import KINDS
 
 train = rlcore.train
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rlcore.cli.machine import GIB
+from rlcore_tools.doctor.machine import GIB
 
 DoctorReport = Mapping[str, Any]
 

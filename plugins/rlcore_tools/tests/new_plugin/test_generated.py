@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from scaffold_workshop import Workshop
 
-from rlcore.cli.new_plugin.kinds import KINDS
-from rlcore.cli.new_plugin.names import LONGEST
-from rlcore.cli.new_plugin.write import new_plugin
+from rlcore_tools.new_plugin.kinds import KINDS
+from rlcore_tools.new_plugin.names import LONGEST
+from rlcore_tools.new_plugin.write import new_plugin
 
 CHILD = Path(__file__).with_name("scaffold_child.py")
-WARM = Path(__file__).resolve().parents[2] / "warm"
+WARM = Path(__file__).resolve().parents[4] / "tests" / "warm"
 OTHERS = [kind for kind in KINDS if kind != "trainer"]
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import rlcore
-from rlcore.cli import doctor, machine
-from rlcore.cli.doctor_report import write_problems, write_report, write_torch
+from rlcore_tools.doctor import doctor_command, machine
+from rlcore_tools.doctor.doctor_report import write_problems, write_report, write_torch
+from rlcore_tools.doctor.packages import requirements
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("torch", "transformers", "datasets", "accelerate", "numpy", "pandas")
 
 
@@ -94,7 +95,7 @@ def test_the_report_has_every_part_and_ends_with_the_problems(ask: Doctor) -> No
 
 
 def test_a_working_installation_has_no_problem_of_its_own(ask: Doctor) -> None:
-    found = ask.found(OMP_NUM_THREADS="1", RLCORE_PLUGINS="rlcore-ppo,rlcore-sft")
+    found = ask.found(OMP_NUM_THREADS="1", RLCORE_PLUGINS="rlcore-ppo,rlcore-sft,rlcore-tools")
     assert [line for line in found["problems"] if "GiB free" not in line] == []
     assert write_problems([]) == "problems\n  none found"
 
@@ -199,8 +200,8 @@ def test_a_torch_that_is_broken_or_missing_is_a_problem(ask: Doctor, monkeypatch
     found = ask.found("--devices")
     assert "torch exited with 1: ImportError: libcudart.so: cannot open" in found["problems"]
     assert write_torch(found["torch"]) == "torch: exited with 1: ImportError: libcudart.so: cannot open"
-    monkeypatch.setattr(doctor, "installed_version", lambda name: None)
-    assert doctor.with_torch(doctor.examine())["torch"] == {"failed": "is not installed"}
+    monkeypatch.setattr(doctor_command, "installed_version", lambda name: None)
+    assert doctor_command.with_torch(doctor_command.examine())["torch"] == {"failed": "is not installed"}
 
 
 def test_a_torch_in_the_working_folder_is_left_alone(ask: Doctor, tmp_path: Path) -> None:
@@ -238,16 +239,36 @@ def test_a_share_of_the_cores_is_read_and_threads_that_exceed_it_are_a_problem(t
     share.write_text("max 100000\n")
     assert machine.cores(share)["quota"] is None
     assert machine.cores(tmp_path / "absent")["quota"] is None
-    found = doctor.examine() | {"cores": {"present": 64, "allowed": 64, "quota": 2.0}, "environment": {}}
+    found = doctor_command.examine() | {"cores": {"present": 64, "allowed": 64, "quota": 2.0}, "environment": {}}
     told = "torch would start 64 threads, but only 2 cores may be used: set OMP_NUM_THREADS=2"
-    assert told in doctor.problems(found)
-    assert told not in doctor.problems(found | {"environment": {"OMP_NUM_THREADS": "2"}})
+    assert told in doctor_command.problems(found)
+    assert told not in doctor_command.problems(found | {"environment": {"OMP_NUM_THREADS": "2"}})
     assert "  cores         64 of 64, limited to 2\n" in write_report(found)
 
 
 def test_a_full_disk_and_stale_metadata_are_problems() -> None:
-    found = doctor.examine()
+    found = doctor_command.examine()
     low = [{"what": "runs folder", "path": "runs", "writable": True, "free": 2**29, "error": ""}]
-    assert "runs folder runs has only 0.50 GiB free" in doctor.problems(found | {"disks": low})
-    assert any("reinstall it" in line for line in doctor.problems(found | {"rlcore": "9.9"}))
-    assert any("has no metadata" in line for line in doctor.problems(found | {"packages": []}))
+    assert "runs folder runs has only 0.50 GiB free" in doctor_command.problems(found | {"disks": low})
+    assert any("reinstall it" in line for line in doctor_command.problems(found | {"rlcore": "9.9"}))
+    assert any("has no metadata" in line for line in doctor_command.problems(found | {"packages": []}))
+
+
+class Needing:
+    """A dist that needs one package."""
+
+    def __init__(self, line: str) -> None:
+        self.requires = [line]
+        self.metadata = self
+
+    def get_all(self, name: str) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(("version", "fits"), [("0.2.0rc1", True), ("0.1.9", False), ("0.1.0rc1", False)])
+def test_a_pre_release_fits_a_requirement_by_its_place_among_the_versions(
+    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlcore_tools.doctor.packages.installed_version", lambda name: version)
+    needing: Any = Needing("acme>=0.2.0.dev0")
+    assert [package.fits for package in requirements(needing)] == [fits]

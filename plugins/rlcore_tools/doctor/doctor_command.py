@@ -18,14 +18,14 @@ from typing import Any
 
 import attrs
 
-from rlcore._version import __version__
-from rlcore.cli import machine
-from rlcore.cli.list_plugins import plugins_as_json
+import rlcore
 from rlcore.plugins.discovery import Discovery, State
-from rlcore.plugins.metadata import CORE, Package, installed_dist, installed_version, requirements, version_of
-from rlcore.plugins.registry import Registries, Registry, all_registries
+from rlcore.plugins.metadata import CORE, installed_dist
+from rlcore.plugins.registry import Registry, all_registries
 from rlcore.plugins.switches import configured
 from rlcore.safe_text import hide_logins, write
+from rlcore_tools.doctor import machine
+from rlcore_tools.doctor.packages import Package, installed_version, requirements
 
 SCHEMA = 1
 FURTHER = ("huggingface_hub", "tokenizers", "pyarrow")
@@ -58,7 +58,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from rlcore.cli import doctor_report
+    from rlcore_tools.doctor import doctor_report
 
     report = examine(arguments.config)
     if not arguments.json:
@@ -83,21 +83,22 @@ def examine(config: Path | None = None) -> dict[str, Any]:
     errors: list[str] = []
     settings = None if config is None else _read(config, errors)
     with nullcontext() if settings is None else configured(settings.plugins.disable, settings.plugins.only):
-        known = all_registries()
-    if settings is not None:
-        errors += _unknown_names(settings, known)
+        discovery = all_registries().discovery
+        if settings is not None:
+            errors += _unknown_names(settings)
     report: dict[str, Any] = {
         "schema": SCHEMA,
-        "rlcore": __version__,
+        "rlcore": rlcore.__version__,
         "system": machine.system(),
         "cores": machine.cores(),
         "memory": machine.memory(),
         "accelerators": machine.accelerators(),
         "torch": None,
         "disks": _disks(Path(settings.run.root if settings is not None else "runs")),
-        "packages": list(_packages(known.discovery)),
+        "packages": list(_packages(discovery)),
         "environment": environment(os.environ),
-        **{key: json.loads(plugins_as_json(known.discovery))[key] for key in ("plugins", "notes")},
+        "plugins": [plugin.as_json() for plugin in discovery.plugins],
+        "notes": list(discovery.notes),
         "config": None if config is None else {"file": str(config), "errors": errors},
     }
     report = _without_names(report)
@@ -175,10 +176,11 @@ def _read(config: Path, errors: list[str]) -> Any:
         return None
 
 
-def _unknown_names(settings: Any, known: Registries) -> Iterator[str]:
+def _unknown_names(settings: Any) -> Iterator[str]:
     """Yield an error for each component name in a configuration that is unknown or ambiguous."""
     from rlcore.errors import AmbiguousComponent, UnknownComponent
 
+    known = all_registries()
     named: list[tuple[Registry[Any], Any]] = [
         (known.trainers, settings.trainer.get("name")),
         (known.architectures, settings.model.get("architecture")),
@@ -204,7 +206,7 @@ def _packages(discovery: Discovery) -> Iterator[dict[str, Any]]:
     """Yield all requirements of rlcore, and those of plugins that are missing or out of range."""
     core = installed_dist(CORE)
     if core is not None:
-        yield from (_row(version_of(core), CORE, one) for one in requirements(core, skip=("dev",)))
+        yield from (_row(installed_version(CORE) or "?", CORE, one) for one in requirements(core, skip=("dev",)))
     for name in FURTHER:
         yield {"dist": "", **attrs.asdict(Package(name, "", installed_version(name), "", fits=True)), "complaint": ""}
     for name in sorted({plugin.dist for plugin in discovery.plugins if plugin.state is not State.DISABLED} - {CORE}):

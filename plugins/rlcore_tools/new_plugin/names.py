@@ -8,14 +8,14 @@ import re
 import sys
 import unicodedata
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import attrs
 
-from rlcore.cli.new_plugin.kinds import PluginKind
 from rlcore.components import normalise
 from rlcore.errors import PluginNameError
-from rlcore.plugins.metadata import search_path
 from rlcore.plugins.registry import all_registries
+from rlcore_tools.new_plugin.kinds import PluginKind
 
 PREFIX = "rlcore-"
 LONGEST = 30
@@ -106,7 +106,8 @@ def _check_package(names: Names) -> None:
         raise PluginNameError(
             f"'{names.dist}': {names.dist} {installed.version} is already installed; choose another name"
         )
-    spec = importlib.machinery.PathFinder.find_spec(package, search_path())
+    folders = [folder for folder in sys.path if folder not in {"", str(Path.cwd())}]
+    spec = importlib.machinery.PathFinder.find_spec(package, folders)
     if spec is not None:
         origin = spec.origin or ", ".join(spec.submodule_search_locations or ())
         raise PluginNameError(f"'{names.dist}': its package would hide the module '{package}' in {origin}")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from rlcore.cli.new_plugin.kinds import KINDS
+from rlcore_tools.new_plugin.kinds import KINDS
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
@@ -19,7 +19,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _new_plugin(arguments: argparse.Namespace) -> int:
-    from rlcore.cli.new_plugin.write import new_plugin, next_commands
+    from rlcore_tools.new_plugin.write import new_plugin, next_commands
 
     for file in new_plugin(arguments.name, kind=arguments.kind, path=arguments.path):
         print(file)

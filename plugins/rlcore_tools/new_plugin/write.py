@@ -13,10 +13,10 @@ from string import Template
 
 from packaging.version import Version
 
-from rlcore._version import __version__
-from rlcore.cli.new_plugin.kinds import KINDS, PluginKind
-from rlcore.cli.new_plugin.names import Names, read_name
+import rlcore
 from rlcore.errors import ScaffoldError
+from rlcore_tools.new_plugin.kinds import KINDS, PluginKind
+from rlcore_tools.new_plugin.names import Names, read_name
 
 SUFFIX = ".tmpl"
 PART = "part-"
@@ -67,7 +67,7 @@ def render(names: Names, kind: PluginKind) -> dict[str, str]:
         "target": kind.target.format(title=names.title),
         "summary": kind.summary,
         "about": textwrap.fill(kind.about, 120),
-        "requirement": requirement(__version__),
+        "requirement": requirement(rlcore.__version__),
         "torch": ', "torch"' if kind.uses_torch else "",
     }
     templates = resources.files(__package__) / "templates"

@@ -1,0 +1,1 @@
+"""The command `rlcore doctor`: a report on versions, the machine and plugins; no module here imports torch."""
