@@ -181,9 +181,8 @@ def _show(
 
 def _samples_and_values(row: Any) -> tuple[dict[str, Sample], dict[str, Any]]:
     """Return the samples of a row, numbered where a field has several, and its other values, by their names."""
-    if isinstance(row, Sample | tuple | list):
-        values = {"": row}
-    else:
+    values: dict[str, Any] = {"": row}
+    if not isinstance(row, Sample | tuple | list):
         values = {field.name: getattr(row, field.name) for field in attrs.fields(type(row))}
     parts: dict[str, Sample] = {}
     for name in [name for name, value in values.items() if isinstance(value, Sample | tuple | list)]:
