@@ -83,6 +83,11 @@ class Sampler(Protocol):
     `draws_from_policy = False`, which the conformance kit reads. One that keeps a copy of the weights compares
     `policy.version` at each call and renews the copy when it has changed.
 
+    A sampler whose columns `logprobs` and `values` are what the policy itself computes, with its current weights and in
+    its precision, sets an attribute `exact_logprobs = True`. In a run at full precision, trainers then use these
+    columns in place of a forward pass over the sampled tokens (`gen.reused_logprobs`). An object that wraps a sampler
+    has the attribute only if it sets it itself.
+
     A sampler may have a method `close()`, without arguments, which is called once at the end of the run, whether or not
     the run failed: to end processes or free memory. The sampler may be called again afterwards, for example by
     `Result.generate`, and then starts anew.

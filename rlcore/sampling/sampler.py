@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -35,12 +35,32 @@ JOIN_SHARE = 4
 
 def build_sampler(config: SamplerConfig) -> Sampler:
     """Return `sample` with these options, as a run chooses it by the name `default`."""
-    return partial(sample, options=config)
+    return DefaultSampler(config)
 
 
-def is_builtin(sampler: Callable[..., Trajectories]) -> bool:
-    """Return whether a sampler is the built-in one, which samples from the policy it receives, and is not wrapped."""
-    return isinstance(sampler, partial) and sampler.func is sample
+@attrs.frozen
+class DefaultSampler:
+    """`sample` with the options of the section `sampler`."""
+
+    options: SamplerConfig
+    exact_logprobs: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt] | Sequence[str],
+        sampling: SamplingConfig,
+        *,
+        generator: torch.Generator | None = None,
+        row_seeds: Sequence[int] | None = None,
+        logit_mask: Tensor | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    ) -> Trajectories:
+        """Sample one continuation of each prompt; the arguments are those of `rlcore.protocols.Sampler`."""
+        return sample(
+            policy, prompts, sampling, generator=generator, row_seeds=row_seeds, logit_mask=logit_mask,
+            on_batch=on_batch, options=self.options,
+        )  # fmt: skip
 
 
 def sample(

@@ -15,7 +15,6 @@ from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import RolloutStore, Sampler
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
-from rlcore.sampling.sampler import is_builtin
 from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import SamplingConfig
 from rlcore.training.built_models import BuiltModels
@@ -176,9 +175,10 @@ class RunSampling(BuiltModels):
         """Return whether the sampler's log-probs can replace the trainer's own: exact policy, full precision.
 
         In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate. Those
-        of another sampler than the built-in one may be of other weights, and are never taken for the trainer's.
+        of a sampler that does not state `exact_logprobs` may be of other weights, and are never reused.
         """
         low_precision = self.config.model.get("sampling_dtype") is not None
         gen = self.config.gen
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
-        return gen.reused_logprobs and is_policy and self.is_full_precision and is_builtin(self.sampler)
+        is_exact = bool(getattr(self.sampler, "exact_logprobs", False))
+        return gen.reused_logprobs and is_policy and self.is_full_precision and is_exact

@@ -101,18 +101,16 @@ def test_the_ratio_is_one_on_the_first_minibatch_of_a_round(
 
 
 @pytest.mark.parametrize(
-    ("gen", "builtin", "rescored"),
+    ("gen", "exact", "rescored"),
     [({}, True, False), ({"temperature": 0.7}, True, False), ({"top_k": 5}, True, True), ({}, False, True)],
 )
-def test_what_the_built_in_sampler_says_is_taken_where_sampling_is_plain_and_rescored_elsewhere(
+def test_log_probs_of_an_exact_sampler_are_reused_if_sampling_is_plain_and_computed_otherwise(
     make_trainer: Make,
     tiny_gpt2: PreTrainedModel,
-    monkeypatch: pytest.MonkeyPatch,
     gen: dict[str, Any],
-    builtin: bool,
+    exact: bool,
     rescored: bool,
 ) -> None:
-    monkeypatch.setattr("rlcore.training.run_sampling.is_builtin", lambda _: builtin)
     trainer = make_ppo(make_trainer, tiny_gpt2, gen=gen)
     sampler = trainer.run.sampler
 
@@ -122,6 +120,7 @@ def test_what_the_built_in_sampler_says_is_taken_where_sampling_is_plain_and_res
             logprobs=batch["logprobs"] - batch.action_mask * 1.0, values=batch["values"] + batch.action_mask * 2.0
         )
 
+    shifted.exact_logprobs = exact  # type: ignore[attr-defined]
     trainer.run.sampler = shifted
     batch, _ = roll(trainer)
     said = trainer.policy().score(batch, temperature=gen.get("temperature", 1.0))

@@ -14,7 +14,7 @@ from rlcore.config import merge
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.models.manifest import OWN_FIELDS, write_manifest
 from rlcore.plugins.choice import Choice
-from rlcore.sampling.sampler import is_builtin
+from rlcore.sampling.sampler import DefaultSampler
 from rlcore.testing.small import make_gpt2, make_tokenizer
 
 PROMPTS = [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 2}]
@@ -137,7 +137,7 @@ def as_if_by_two(checkpoint: Path) -> None:
 
 def without_seeds(built: Any) -> Any:
     """Return a sampler that takes no seeds for rows; anything else unchanged."""
-    if not is_builtin(built):
+    if not isinstance(built, DefaultSampler):
         return built
     return lambda policy, prompts, sampling, *, generator=None: built(policy, prompts, sampling, generator=generator)
 

@@ -18,9 +18,14 @@ from rlcore.testing.small import make_llama
 from rlcore.types import Trajectories
 
 
-def change_sampler(trainer: Any, change: Callable[[Trajectories], Trajectories]) -> None:
+def change_sampler(trainer: Any, change: Callable[[Trajectories], Trajectories], *, exact: bool = False) -> None:
     sample = trainer.run.sampler
-    trainer.run.sampler = lambda *given, **options: change(sample(*given, **options))
+
+    def changed(*given: Any, **options: Any) -> Trajectories:
+        return change(sample(*given, **options))
+
+    changed.exact_logprobs = exact  # type: ignore[attr-defined]
+    trainer.run.sampler = changed
 
 
 def keep_weights(trainer: Any) -> None:
@@ -44,15 +49,13 @@ def gradient_of(trainer: Any, batch: Trajectories, weights: torch.Tensor) -> dic
     return {name: p.grad.clone() for name, p in policy.module.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("builtin", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
 def test_tokens_are_weighed_by_the_policy_that_learns_over_the_one_that_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builtin: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
 ) -> None:
     """Ratios of 3 and .5, the first one cut off at 2; the sampler's log-probs are never taken for the trainer's."""
     trainer = make(tmp_path, is_correction="token_truncate")
-    change_sampler(trainer, lambda batch: batch.with_columns(logprobs=batch["logprobs"] - shifts(batch)))
-    if builtin:
-        monkeypatch.setattr("rlcore.training.run_sampling.is_builtin", lambda _: True)
+    change_sampler(trainer, lambda batch: batch.with_columns(logprobs=batch["logprobs"] - shifts(batch)), exact=exact)
     trainer.rollout()
     batch = trainer.store.take()
     expected = torch.where(torch.arange(batch.tokens.shape[1]) % 2 == 0, 2.0, 0.5).expand(batch.tokens.shape)
