@@ -88,7 +88,9 @@ def of_methods(policy):
         score, reference_score = policy.score, policy.reference_score
     return Policy()
 
-KINDS = {"samplers": Timed, "rewards": Timed, "architectures": lambda policy: policy}
+KINDS = {
+    "samplers": Timed, "rewards": Timed, "trainers": Timed, "loggers": Timed, "architectures": lambda policy: policy
+}
 """
 
 
@@ -135,9 +137,11 @@ DISTS = {
     **{
         name: Dist(f"{WRAPPING}KINDS = {{{kind!r}: {wrapper}}}\n")
         for name, kind, wrapper in [
-            ("wrapping_barely", "samplers", "bare"),
+            ("wrapping_barely", "pipelines", "bare"),
             ("wrapping_functions", "rewards", "of_functions"),
             ("wrapping_methods", "architectures", "of_methods"),
+            ("wrapping_trainers", "trainers", "bare"),
+            ("wrapping_loggers", "loggers", "bare"),
         ]
     },
     "unbounded_above": Dist(requires=("rlcore>=0.1",)),
@@ -176,9 +180,11 @@ WRONG = [
     Wrong("a_spawned_worker_has_the_same_components", "nameless", "cannot be sent to another process"),
     Wrong("a_spawned_worker_has_the_same_components", "by_process", "is not registered in the new process"),
     Wrong("a_spawned_worker_has_the_same_components", "here_only", "rewards:polite cannot be unpickled, KeyError"),
-    Wrong("wrappers_keep_the_interface", "wrapping_barely", "has no parameter policy, prompts, sampling"),
+    Wrong("wrappers_keep_the_interface", "wrapping_barely", "has no parameter source, tokenizer, data"),
     Wrong("wrappers_keep_the_interface", "wrapping_functions", "has no attribute close"),
     Wrong("wrappers_keep_the_interface", "wrapping_methods", "has no attribute"),
+    Wrong("wrappers_keep_the_interface", "wrapping_trainers", "has no attribute default_budget, load_state_dict, "),
+    Wrong("wrappers_keep_the_interface", "wrapping_loggers", "has no attribute close, completions, metrics"),
     Wrong("the_requirement_on_rlcore_is_bounded", "unbounded_above", "requires 'rlcore>=0.1', which has no upper"),
     Wrong("the_requirement_on_rlcore_is_bounded", "unbounded_below", "requires 'rlcore<0.2', which has no lower"),
     Wrong("the_requirement_on_rlcore_is_bounded", "requires_none", "its metadata does not require rlcore"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 import attrs
 import pluggy
@@ -18,6 +20,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import HOOK, layers_of
 from rlcore.settings import TrainConfig
 from rlcore.testing.law import DIST, LawBroken, Subject, law, require
+from rlcore.testing.laws.loggers import RunStub
 from rlcore.testing.rig.entry_points import hooks_of, resolve
 
 CALLED = ("samplers", "rewards", "pipelines", "optimizers", "schedulers")
@@ -28,6 +31,31 @@ REWARD: Component[Any] = Component(
     "rewards", "toy_reward", CORE, "", "", reference="rlcore.testing.small:toy_reward", config_reference=None
 )
 """A reward, since rlcore registers none."""
+TRAINER: Component[Any] = Component(
+    "trainers", "toy_trainer", CORE, "", "", reference="rlcore.testing.laws.wrappers:ToyTrainer", config_reference=None
+)
+"""Likewise a trainer."""
+
+
+class ToyTrainer:
+    """A trainer that does nothing, with all that `rlcore.protocols.Trainer` declares."""
+
+    needs = ("samples",)
+    default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
+
+    def steps(self) -> Iterator[Mapping[str, float]]:
+        """Yield no step."""
+        yield from ()
+
+    def policy(self) -> None:
+        """Return no policy."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return an empty state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore nothing."""
 
 
 def _wraps(subject: Subject) -> bool:
@@ -40,20 +68,22 @@ def wrappers_keep_the_interface(subject: Subject) -> None:
     """What `wrap_component` returns for a component has the parameters and public attributes of what it wraps.
 
     The law is checked with samplers, rewards, pipelines, optimizers, schedules and stores of rlcore and of the package,
-    with a sampler and a reward that have a method `close`, and with a policy of `causal_lm`.
+    with a sampler and a reward that have a method `close`, with a policy of `causal_lm`, the logger `jsonl`, and a
+    trainer.
     """
     hooks = pluggy.PluginManager(hookspecs.PROJECT)
     hooks.add_hookspecs(hookspecs)
     for plugin in subject.plugins:
         hooks.register(resolve(plugin.module), name=f"{plugin.dist}:{plugin.name}")
-    for component in (*all_registries().discovery.components, REWARD):
+    for component in (*all_registries().discovery.components, REWARD, TRAINER):
         if component.dist not in {CORE, subject.dist}:
             continue
         for layer in layers_of(component, hooks, structure(TrainConfig, subject.sections, where="config")):
             if layer.error is not None:
                 raise LawBroken(f"{HOOK} of {component} raises {describe_error(layer.error)}")
-            for built in _examples(component):
-                _compare(component, built, layer.wrap)
+            with TemporaryDirectory() as folder:
+                for built in _examples(component, Path(folder)):
+                    _compare(component, built, layer.wrap)
 
 
 def _compare(component: Component[Any], built: Any, wrap: Callable[[Any], Any] | None) -> None:
@@ -67,7 +97,7 @@ def _compare(component: Component[Any], built: Any, wrap: Callable[[Any], Any] |
     require(not lacking, f"its wrapper of {component} has no parameter {', '.join(lacking)}; {advice}")
 
 
-def _examples(component: Component[Any]) -> Iterator[Any]:
+def _examples(component: Component[Any], folder: Path) -> Iterator[Any]:
     """Yield what a component builds, if its options have defaults, and an object of its kind with `close`."""
     target: Any = component.target()
     cls: Any = component.config_class()
@@ -75,6 +105,12 @@ def _examples(component: Component[Any]) -> Iterator[Any]:
         from rlcore.testing.small import make_gpt2, make_tokenizer  # import torch
 
         yield target(make_gpt2(), cls(), tokenizer=make_tokenizer(), value_head=False, reference=True)
+    if component.qualified == "rlcore:jsonl":
+        logger = target(None, RunStub(folder))
+        yield logger
+        logger.close(None)
+    if component is TRAINER:
+        yield target()
     if component.kind not in (*CALLED, "rollout_stores"):
         return
     if component.kind in ("optimizers", "schedulers"):
