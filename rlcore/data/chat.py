@@ -33,6 +33,8 @@ SPEAKERS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Roles of the speakers in conversations of ShareGPT."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+_PYTHON = ("['", "{'", "[{'")
+"""How Python begins a list of texts, a mapping, or a list of mappings; JSON begins them otherwise."""
 
 
 @attrs.frozen(eq=False)
@@ -159,18 +161,27 @@ def apply_template(tokenizer: PreTrainedTokenizerBase, chat: Chat, *, tokenize: 
     """Return what the tokenizer's chat template makes of a conversation; `how` are options of `apply_chat_template`.
 
     Raises:
-        DataError: the tokenizer has no chat template, or the template raises an error.
+        DataError: the tokenizer has no chat template, or the template raises an error or writes a list as Python does.
     """
     template_of(tokenizer, chat.where)
     messages = [without_none(message) for message in chat.messages]
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=tokenize, **chat.template, **how)
+        found = tokenizer.apply_chat_template(messages, tokenize=tokenize, **chat.template, **how)
     except Exception as error:  # a template is a program, and the tokenizer may refuse what it renders
         raise DataError(
             f"{chat.where}: the chat template raised {describe_error(error)}. "
             f"Its messages have the roles {[message['role'] for message in messages]}"
             + ("; the first is data.system_prompt" if chat.system_prompt else "")
         ) from error
+    for i, message in enumerate(messages if isinstance(found, str) else ()):
+        text = str(message.get("content"))
+        if text.startswith(_PYTHON) and not isinstance(message["content"], str) and text in found:
+            raise DataError(
+                f"{chat.where}: message {i - bool(chat.system_prompt)} ({message['role']}): the chat template writes "
+                f"its 'content' as Python does, {shorten(text)}, since it renders contents that are texts only; write "
+                "the content as one text, or change the template (model.tokenizer.chat_template)"
+            )
+    return found
 
 
 def template_of(tokenizer: PreTrainedTokenizerBase, where: str) -> str:

@@ -70,9 +70,9 @@ def find_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, data: DataConfig)
         raise DataError(
             f"{chat.where}: no message has the role 'assistant' (roles: {roles}), so there is nothing to learn"
         )
-    render_conversation(tokenizer, chat)  # a system prompt that is not rendered is an error
     bos = str(tokenizer.bos_token or "") if data.add_bos is False else ""
-    found = [_Message(tokenizer, chat, i).turn(verbatim=data.turns == "each") for i in turns]
+    found = [_Message(tokenizer, chat, i, verbatim=data.turns == "each").turn() for i in turns]
+    render_conversation(tokenizer, chat)  # a system prompt that is not rendered is an error
     return [attrs.evolve(turn, prompt=turn.prompt.removeprefix(bos)) for turn in found]
 
 
@@ -83,10 +83,12 @@ class _Message:
         tokenizer: the tokenizer.
         chat: the conversation.
         i: index of the message.
+        verbatim: whether its content takes the place of contents if the template drops part of it.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: Chat, i: int) -> None:
-        self.tokenizer, self.chat = tokenizer, chat
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: Chat, i: int, *, verbatim: bool) -> None:
+        self.tokenizer, self.chat, self.verbatim = tokenizer, chat, verbatim
+        self.is_marked = tokenizer.is_fast and bool(_MARKED_TEMPLATE.search(template_of(tokenizer, chat.where)))
         *self.before, self.message = (without_none(message) for message in chat.messages[: i + 1])
         self.name = f"{chat.where}: message {i - bool(chat.system_prompt)} (assistant)"
         self.calls: Sequence[Mapping[str, Any]] = self.message.get("tool_calls") or ()
@@ -100,9 +102,9 @@ class _Message:
         while self.word in self.plain:
             self.word += "q"
 
-    def turn(self, *, verbatim: bool) -> Turn:
-        """Return the turn; `verbatim` puts its content in the place of contents if the template drops part of it."""
-        if self.tokenizer.is_fast and _MARKED_TEMPLATE.search(template_of(self.tokenizer, self.chat.where)):
+    def turn(self) -> Turn:
+        """Return the turn."""
+        if self.is_marked:
             return self._marked_turn()
         plain, ends = self._unmark(self._render(self._mark(self.message)))
         if plain != self.plain:
@@ -112,11 +114,11 @@ class _Message:
                 "[prompt, output] pair for each turn"
             )
         content = self.message.get("content")
-        if verbatim and isinstance(content, str) and self._lost(plain, *self._split(plain)) == "content":
+        if self.verbatim and isinstance(content, str) and self._lost(plain, *self._split(plain)) == "content":
             blank = self._mark({**self.message, "content": ""})
-            plain, ends = self._unmark(self._render(blank).replace(f"{self.word}0", f"{content}{self.word}0"))
+            plain, ends = self._unmark(self._render(blank).replace(self._word(0), f"{content}{self._word(0)}"))
         prompt, start = self._check(plain, *self._split(plain))
-        if not ends or (self.calls and 1 not in ends):
+        if not ends or not set(range(1, len(self.calls) + 1)) <= set(ends):
             self._refuse("tool_calls" if self.calls else "content", plain)
         end = max(ends.values())
         alone, followed = plain[end:], self._tail_before_question()
@@ -136,8 +138,11 @@ class _Message:
                 joins = bool(places) and places[-1] >= begin - start
                 places = [*places[:-1], end - start] if joins else [*places, max(begin - start, 0), end - start]
         marked = "".join(self.plain[start + a : start + b] for a, b in zip(places[::2], places[1::2], strict=True))
-        if not all(str(_function_of(call).get("name")) in marked for call in self.calls):
-            self._refuse("tool_calls", marked)
+        plain, ends = self._unmark(self._render(self._mark(self.message)))
+        names = [ends.get(k, -1) - start if plain == self.plain else None for k in range(1, len(self.calls) + 1)]
+        for call, end in zip(self.calls, names, strict=True):
+            if str(_function_of(call).get("name")) not in marked or not _is_inside(end, places):
+                self._refuse("tool_calls", marked)
         answers = (text.rpartition("</think>")[2] for text in _texts(self.message.get("content")))
         if not marked or not all(_squash(text) in _squash(marked) for text in answers):
             self._refuse("content", marked)
@@ -194,24 +199,29 @@ class _Message:
     def _lost(self, plain: str, prompt: str, start: int, begins: bool) -> str | None:
         """Return the key of a text of the message that is not rendered, but for white space, or None.
 
-        The end of the prompt may be the beginning of the text.
+        The end of the prompt may be the beginning of the text. A thought is not found in the answer.
         """
         head = _squash((prompt if begins else plain[:start])[-_LONGEST_TAG:])
-        rest = _squash(plain[start:])
+        whole = head + _squash(plain[start:])
         for key in TEXTS:
-            for text in map(_squash, _texts(self.message.get(key))):
-                place = (head + rest).rfind(text)
-                if text and (place < 0 or place + len(text) <= len(head)):
+            rest = whole
+            for text in filter(None, map(_squash, _texts(self.message.get(key)))):
+                end = rest.rfind(text) + len(text)
+                if end <= max(len(head), len(text) - 1):
                     return key
+                if key == "content":
+                    size = len(text.rpartition("</think>")[2])
+                    whole = whole[: end - size] + "\0" * size + whole[end:]
         return None
 
     def _refuse(self, key: str, rendered: str) -> None:
-        lost = self.calls if key == "tool_calls" else _without_rendered("".join(_texts(self.message[key])), rendered)
+        text = "".join(_texts(self.message.get(key)))
+        lost = self.calls if key == "tool_calls" else _without_rendered(text, rendered) or text
         hint = "set data.turns=each, which puts a content that is a text in its place whole, with its thinking; or "
+        hint = hint if key == "content" and not (self.verbatim or self.is_marked) else ""
         raise DataError(
             f"{self.name}: the chat template drops {shorten(lost, 200)} of its '{key}', which would not be learnt: "
-            f"{hint if key == 'content' else ''}remove it from the message, or change the template "
-            "(model.tokenizer.chat_template)"
+            f"{hint}remove it from the message, or change the template (model.tokenizer.chat_template)"
         )
 
     def _tail_before_question(self) -> str | None:
@@ -220,27 +230,27 @@ class _Message:
         return plain[max(ends.values()) :] if ends else None
 
     def _mark(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a message with words at the ends of its content and of the name of its last tool call."""
+        """Return a message with words at the ends of its content (kind 0) and of its tools' names (kinds 1, 2, ...)."""
         marked, content = dict(message), message.get("content", "")
         if isinstance(content, str) and (content.strip() or not self.calls or self.message.get("content")):
-            marked["content"] = _insert(content, f"{self.word}0")
+            marked["content"] = _insert(content, self._word(0))
         elif isinstance(content, list | tuple):
             parts = list(content)
             for k in reversed(range(len(parts))):
                 if isinstance(parts[k], Mapping) and isinstance(parts[k].get("text"), str):
-                    parts[k] = {**parts[k], "text": _insert(parts[k]["text"], f"{self.word}0")}
+                    parts[k] = {**parts[k], "text": _insert(parts[k]["text"], self._word(0))}
                     break
             marked["content"] = parts
         if self.calls:
-            call = dict(self.calls[-1])
-            inner = call["function"] = dict(call["function"]) if "function" in call else call
-            inner["name"] = f"{inner.get('name')}{self.word}1"
-            marked["tool_calls"] = [*self.calls[:-1], call]
+            marked["tool_calls"] = [_rename(call, self._word(k)) for k, call in enumerate(self.calls, 1)]
         return marked
+
+    def _word(self, kind: int) -> str:
+        return f"{self.word}{kind}q"
 
     def _unmark(self, text: str) -> tuple[str, dict[int, int]]:
         """Return a text without marks, and the index at which the first of each kind was."""
-        pieces = re.split(f"{self.word}([01])", text)
+        pieces = re.split(rf"{self.word}(\d+)q", text)
         found: dict[int, int] = {}
         size = len(pieces[0])
         for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -279,6 +289,17 @@ def _texts(value: object) -> list[str]:
 def _function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function: Mapping[str, Any] = call.get("function") or call
     return function
+
+
+def _rename(call: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    """Return a tool call with a mark at the end of its function's name."""
+    name = f"{_function_of(call).get('name')}{mark}"
+    return {**call, "function": {**call["function"], "name": name}} if call.get("function") else {**call, "name": name}
+
+
+def _is_inside(place: int | None, places: Sequence[int]) -> bool:
+    """Return whether a character ends in one of several parts, given by their ends; True if its place is unknown."""
+    return place is None or any(a < place <= b for a, b in zip(places[::2], places[1::2], strict=True))
 
 
 def _squash(text: str) -> str:

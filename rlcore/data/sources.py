@@ -25,6 +25,8 @@ FORMS = (
 
 SPLITS_FILE = "dataset_dict.json"
 """File of a saved data set that has splits."""
+ROWS_FILE = "dataset_info.json"
+"""File of a saved data set, or of each of its splits."""
 
 
 def load_source(source: Any, what: str = "prompts") -> list[Any]:
@@ -69,8 +71,8 @@ def load_source(source: Any, what: str = "prompts") -> list[Any]:
 def file_names(source: Any, what: str) -> list[str] | None:
     """Return the names if a source is a list of file names, and None if it is anything else, such as a list of texts.
 
-    It is a list of file names if every entry has the ending of a data file or is the path of an existing file. A list
-    of texts may contain some that end in a file name.
+    It is a list of file names if every entry has the ending of a data file, or is the path of an existing file or of
+    the folder of a saved data set. A list of texts may contain some that end in a file name.
 
     Raises:
         DataError: some entries are file names and others are not.
@@ -124,7 +126,9 @@ def _is_file_name(text: str) -> bool:
 
 def _is_file(name: str) -> bool:
     path = existing_path(name)
-    return path is not None and bool(path.suffix) and path.is_file()
+    if path is None or path.is_file():
+        return path is not None and bool(path.suffix)
+    return any((path / name).exists() for name in (SPLITS_FILE, ROWS_FILE))
 
 
 def _load_folder(folder: Path, split: str, name: str, what: str) -> list[Any]:

@@ -102,6 +102,16 @@ def test_a_list_of_file_names_has_the_rows_of_all_files(tmp_path):
 
 
 @pytest.mark.usefixtures("two_files")
+def test_a_list_may_name_folders_of_saved_data_sets(tmp_path):
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk("saved")
+    datasets.DatasetDict(train=rows).save_to_disk("split")
+    (tmp_path / "why").mkdir()
+    assert load_source(["saved", "split", "a.csv"], "samples") == [*ROWS, *ROWS, ROWS[0]]
+    assert load_source(["why", "saved"]) == ["why", "saved"]
+
+
+@pytest.mark.usefixtures("two_files")
 @pytest.mark.parametrize(
     ("source", "message"),
     [

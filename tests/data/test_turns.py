@@ -215,6 +215,29 @@ def test_thinking_in_a_key_of_its_own_is_trained_on_where_the_template_renders_i
             tokenise(tokenizer, messages, turns=turns)
 
 
+def test_a_thought_is_not_found_in_the_answer(byte_tokenizer):
+    answer = {**assistant("the cat sat"), "reasoning_content": "the cat"}
+    with pytest.raises(DataError, match=r"row: message 1 \(assistant\): .* drops 'the cat' of its 'reasoning_content'"):
+        tokenise(tokenizer_for(byte_tokenizer, FAMILIES["chatml"]), [user("why ?"), answer])
+    both = {**answer, "content": "<think>\nthe cat\n</think>\n\nthe cat sat"}  # the thought is in the content too
+    assert chosen(tokenizer_for(byte_tokenizer, FAMILIES["chatml"]), [user("why ?"), both]) == [
+        f"{both['content']}<|im_end|>"
+    ]
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["qwen 3.5"])
+    for message in (answer, both):
+        assert chosen(tokenizer, [user("why ?"), message]) == ["the cat\n</think>\n\nthe cat sat<|im_end|>"]
+
+
+def test_the_way_out_that_an_error_names_is_not_taken_already(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    for template, turns, is_named in ((CHATML, "joint", True), (CHATML, "each", False), (MARKED, "joint", False)):
+        tokenizer.chat_template = template.replace("m.content }}", "m.content[0].text }}")
+        parts = [{"type": "text", "text": text} for text in ("the", "cat")]
+        with pytest.raises(DataError, match=r"drops .* of its 'content'") as caught:
+            tokenise(tokenizer, [assistant(parts)], turns=turns)
+        assert ("data.turns=each" in str(caught.value)) == is_named
+
+
 def test_a_prompt_without_thinking_refuses_an_answer_with_it(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["qwen 3"])
     with pytest.raises(DataError, match=r"message 1 \(assistant\): .* ends with '.*</think>\\n\\n', and trained"):
@@ -259,6 +282,20 @@ def test_a_call_and_a_text_beside_it_are_both_rendered_or_refused(byte_tokenizer
         tokenise(tokenizer, talk)
 
 
+def test_every_call_of_a_message_is_rendered_or_refused(byte_tokenizer):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["qwen 2.5"])
+    other = {"type": "function", "function": {"name": "mul", "arguments": {"b": 2}}}
+    talk = [TALK[0], {**TALK[1], "content": "I add and mul", "tool_calls": [CALL, other]}]
+    (said,) = chosen(tokenizer, talk)
+    assert said.count("<tool_call>") == 2
+    for part in ("[:1]", "[1:]"):
+        tokenizer.chat_template = FAMILIES["qwen 2.5"].template.replace(
+            "m.tool_calls or []", f"(m.tool_calls or []){part}"
+        )
+        with pytest.raises(DataError, match=r"row: message 1 \(assistant\): .* drops .*'add'.* of its 'tool_calls'"):
+            tokenise(tokenizer, talk)
+
+
 MARKED = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
     "{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\n' }}{% endfor %}"
@@ -285,7 +322,7 @@ def test_a_template_that_leaves_calls_out_of_its_generations_is_refused(byte_tok
     )
     for template in (MARKED, outside):
         tokenizer.chat_template = template
-        for content in ("", "I go"):
+        for content in ("", "I go", "I add them"):
             talk = [TALK[0], {**TALK[1], "content": content}, *TALK[2:]]
             for turns in ("joint", "each"):
                 with pytest.raises(
@@ -397,6 +434,22 @@ def test_contents_in_parts_are_found(byte_tokenizer):
     tokenizer.chat_template = tokenizer.chat_template.replace("m.content", "m.content[0].text")
     parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in dialogue(2)]
     assert chosen(tokenizer, parts) == FAMILIES["chatml"].expected(ANSWERS[:2])
+
+
+@pytest.mark.parametrize("content", [[{"type": "text", "text": "why"}], ["why"], {"a": "why"}])
+def test_a_list_that_a_template_writes_as_python_does_is_refused(byte_tokenizer, content):
+    tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
+    data = DataConfig(system_prompt="Be brief.")
+    for template in (CHATML, MARKED):
+        tokenizer.chat_template = template
+        with pytest.raises(DataError, match=r"samples\[0\]: message 0 \(user\): .* 'content' as Python does"):
+            build_samples([[user(content), assistant("yes")]], tokenizer, data, max_length=0)
+        with pytest.raises(DataError, match=r"samples\[0\]: message 1 \(assistant\): .*'content' (as Python|is) "):
+            build_samples([[user("why ?"), assistant(content)]], tokenizer, data, max_length=0)
+        with pytest.raises(DataError, match=r"prompts\[0\].*: message 0 \(user\): .* 'content' as Python does"):
+            build_prompts([[user(content)]], tokenizer, data, max_length=0)
+    tokenizer.chat_template = CHATML.replace("m.content", "m.content | tojson")
+    assert build_prompts([[user(content)]], tokenizer, data, max_length=0)
 
 
 @pytest.mark.parametrize(
