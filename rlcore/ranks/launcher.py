@@ -6,11 +6,14 @@ and the memory of its device, and nobody would notice when it fails.
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from pathlib import Path
+from typing import IO, NoReturn
 
 POLL_S = 0.25
 SAVE_S = 4.0
@@ -38,12 +41,20 @@ def leave(what: str) -> NoReturn:
     Args:
         what: what has ended.
     """
+    # Ends the process also while a library holds the interpreter's lock, or the interpreter itself is ending.
+    faulthandler.dump_traceback_later(SAVE_S, exit=True, file=_nowhere())
     rank = os.environ.get("RANK", "?")
     os.write(2, f"rank {rank}: {what} has ended: saving if the step ends in time; ends within {SAVE_S:g} s\n".encode())
     for stop in _stop:
         stop()
     time.sleep(SAVE_S)
     os._exit(1)
+
+
+@functools.cache
+def _nowhere() -> IO[str]:
+    """Return an open file that keeps nothing, for the traceback that faulthandler writes."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _follow(launcher: int) -> None:

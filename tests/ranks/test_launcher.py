@@ -12,7 +12,7 @@ import pytest
 from rlcore.ranks import launcher
 
 CHILD = """
-import importlib.util, os, pathlib, sys, time
+import ctypes, importlib.util, os, pathlib, sys, time
 spec = importlib.util.spec_from_file_location("launcher", sys.argv[1])
 launcher = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(launcher)
@@ -28,6 +28,8 @@ while not stopped:
 print("saved", flush=True)
 if sys.argv[3] == "hang":
     time.sleep(1000)
+if sys.argv[3] == "hold the lock":
+    ctypes.PyDLL(None).sleep(1000)
 print("finished", flush=True)
 """
 LAUNCHER = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]).wait()"
@@ -57,8 +59,9 @@ def test_a_process_whose_launcher_is_killed_may_save_and_finish() -> None:
     assert errors.count("\n") == 1
 
 
-def test_a_process_whose_launcher_is_killed_ends_whatever_its_main_thread_does() -> None:
-    assert outlived(0.2, "hang")[0] == ["saved"]
+@pytest.mark.parametrize("then", ["hang", "hold the lock"])
+def test_a_process_whose_launcher_is_killed_ends_whatever_its_main_thread_does(then: str) -> None:
+    assert outlived(0.2, then)[0] == ["saved"]
 
 
 def test_a_process_that_no_launcher_started_follows_none(monkeypatch: pytest.MonkeyPatch) -> None:
