@@ -20,6 +20,12 @@ MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """Errors that prove that a file is missing; all others leave open what it contains."""
 READ_AS_WEIGHTS = (".safetensors", ".index.json", "adapter_config.json")
 """Ends of the names of files in which libraries find weights; some read every such file that they find."""
+READ_BESIDE = (
+    "config.json", "model_index.json", "tokenizer.json", "tokenizer.model", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json", ".py",
+)  # fmt: skip
+"""Ends of the names of files from which libraries read the configuration of a model, its code and its tokenizer."""
+READ = (*READ_AS_WEIGHTS, *READ_BESIDE)
 
 
 def file_entry(path: Path) -> dict[str, Any]:
@@ -110,7 +116,11 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
         DamagedCheckpoint: a file is missing or differs; the message names it.
         CheckpointError: a file cannot be read, or there is a file of weights that the manifest does not list.
     """
-    _refuse_unlisted(folder, files)
+    _refuse_unlisted(folder, files, READ_AS_WEIGHTS)
+    _verify(folder, files)
+
+
+def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     for name, entry in files.items():
         path = folder / name
         try:
@@ -126,11 +136,15 @@ def verify_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise DamagedCheckpoint(f"{path}: {_differs(entry['sha256'], seen)}")
 
 
-def verify_model(folder: Path) -> None:
-    """Compare the weights in a model's folder with the manifest in it, or with that of the checkpoint it is part of.
+def verify_model(folder: Path, ends: tuple[str, ...] = READ) -> None:
+    """Compare what is read of a model's folder with the manifest in it, or with that of the checkpoint it is part of.
+
+    Args:
+        folder: the folder.
+        ends: ends of the names of the files that are read.
 
     Raises:
-        CheckpointError: a file of weights differs, is missing, or is not listed; nothing is raised without a manifest.
+        CheckpointError: such a file differs, is missing, or is not listed; nothing is raised without a manifest.
     """
     folder = folder.absolute()
     for place in (folder, folder.parent):
@@ -139,33 +153,42 @@ def verify_model(folder: Path) -> None:
         files = {place / name: entry for name, entry in read_manifest(place)["files"].items()}
         held = {path.relative_to(folder).as_posix(): entry for path, entry in files.items() if folder in path.parents}
         if held:
-            verify_files(folder, {name: entry for name, entry in held.items() if name.endswith(READ_AS_WEIGHTS)})
+            _refuse_unlisted(folder, held, ends)
+            try:
+                _verify(folder, {name: entry for name, entry in held.items() if name.endswith(ends)})
+            except DamagedCheckpoint as error:
+                raise type(error)(f"{error}; if that is on purpose, delete {place / FILE_NAME}") from error
         return
 
 
 def remove_weights(folder: Path) -> bool:
-    """Delete the weights that the manifest of `folder` lists, and return whether there is one."""
+    """Delete weights, and what is read beside them, that the manifest in `folder` lists; return whether it has one."""
     if not _is_manifest(folder / FILE_NAME):
         return False
     for name in read_manifest(folder)["files"]:
-        if name.endswith(READ_AS_WEIGHTS):
+        if name.endswith(READ):
             (folder / name).unlink(missing_ok=True)
     return True
 
 
 def _is_manifest(path: Path) -> bool:
     """Return whether a file is a manifest of rlcore, perhaps a damaged one; other programs use the same name."""
-    return path.is_file() and all(field in path.read_bytes() for field in (b'"sha256"', b'"files"', b'"created"'))
+    if not path.is_file():
+        return False
+    found = path.read_bytes()
+    is_left = not found.strip(b"\0 \n") or found.startswith(b'{\n "schema"')  # after a crash: empty, zeros or cut off
+    return is_left or all(field in found for field in (b'"sha256"', b'"files"', b'"created"'))
 
 
-def _refuse_unlisted(folder: Path, files: Collection[str]) -> None:
+def _refuse_unlisted(folder: Path, files: Collection[str], ends: tuple[str, ...]) -> None:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in name.parts)
-        if path.name.endswith(READ_AS_WEIGHTS) and not is_hidden and name.as_posix() not in files and path.is_file():
+        if path.name.endswith(ends) and not is_hidden and name.as_posix() not in files and path.is_file():
             raise CheckpointError(
-                f"{path}: is not among the files that {FILE_NAME} of this model or checkpoint lists, and would be read "
-                "as weights; a copy over an older folder leaves such files: move it away, or copy into a new folder"
+                f"{path}: is not among the files that {FILE_NAME} of this model or checkpoint lists, and would be read"
+                f"{' as weights' if path.name.endswith(READ_AS_WEIGHTS) else ''}; a copy over an older folder leaves "
+                "such files: move it away, or copy into a new folder"
             )
 
 

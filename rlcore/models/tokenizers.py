@@ -15,6 +15,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import base_of, first_line, quiet_transformers
+from rlcore.models.manifest import READ_BESIDE, verify_model
 from rlcore.models.model_options import TokenizerConfig, TransformerConfig
 
 log = get_logger("models")
@@ -84,6 +85,8 @@ def _options(spec: Any, given: Any, config: TransformerConfig | None) -> Tokeniz
 def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
     name = str(options.path)
     folder, keywords = existing_path(name), _keywords(options)
+    if folder is not None and folder.is_dir():
+        verify_model(folder, READ_BESIDE)
     try:
         with quiet_transformers():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder or name), **keywords)

@@ -19,10 +19,12 @@ from rlcore.models.manifest import verify_files, verify_model, write_manifest
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import attach
+from rlcore.models.tokenizers import load_tokenizer
 from rlcore.testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 __all__ = ["folder"]  # a fixture
-UNLISTED = r"is not among the files that manifest.json of this model or checkpoint lists, and would be read as weights"
+UNREAD = r"is not among the files that manifest.json of this model or checkpoint lists, and would be read"
+UNLISTED = f"{UNREAD} as weights"
 
 
 def saved(place: Path, *, shard: str = "50GB") -> Any:
@@ -102,6 +104,52 @@ def test_weights_that_differ_from_the_manifest_of_a_saved_model_are_not_trained(
         load_model(str(place), CausalLMConfig())
 
 
+@pytest.mark.parametrize(
+    "name", ["chat_template.jinja", "added_tokens.json", "generation_config.json", "modeling_x.py"]
+)
+def test_an_older_file_of_the_tokenizer_or_the_configuration_is_not_read_either(tmp_path: Path, name: str) -> None:
+    make_gpt2().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    write_manifest(tmp_path, step=1, score=None, further={})
+    load_tokenizer(str(tmp_path))
+    (tmp_path / name).write_text("{}")
+    for load in (lambda: load_model(str(tmp_path), CausalLMConfig()), lambda: load_tokenizer(str(tmp_path))):
+        with pytest.raises(CheckpointError, match=rf"{name}: {UNREAD};.*move it away"):
+            load()
+
+
+def test_a_changed_tokenizer_or_configuration_is_refused_until_the_manifest_is_deleted(tmp_path: Path) -> None:
+    make_gpt2().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    write_manifest(tmp_path, step=1, score=None, further={})
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"layer_norm_epsilon": 1e-05', '"layer_norm_epsilon": 0.5'))
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"a"', '"A"'))
+    with pytest.raises(DamagedCheckpoint, match=r"config\.json: is damaged.*on purpose, delete .*manifest\.json"):
+        load_model(str(tmp_path), CausalLMConfig())
+    with pytest.raises(DamagedCheckpoint, match=r"json: is damaged.*on purpose, delete .*manifest\.json"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "manifest.json").unlink()
+    load_model(str(tmp_path), CausalLMConfig())
+    load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"\0" * 64, b'{\n "schema": 1,\n "step": 2,\n "cre'], ids=["empty", "zeros", "cut"]
+)
+@pytest.mark.parametrize("within", ["", "model"], ids=["in the folder", "in the checkpoint above"])
+def test_a_manifest_that_a_crash_has_left_incomplete_is_no_manifest_of_another_program(
+    tmp_path: Path, left: bytes, within: str
+) -> None:
+    place = tmp_path / within
+    make_gpt2().save_pretrained(place)
+    (tmp_path / "manifest.json").write_bytes(left)
+    with pytest.raises(DamagedCheckpoint, match=r"manifest\.json: is damaged"):
+        load_model(str(place), CausalLMConfig())
+
+
 def test_an_adapter_beside_unlisted_weights_is_refused(tmp_path: Path) -> None:
     model = make_gpt2()
     attach(model, {"type": "lora", "r": 2})
@@ -142,6 +190,10 @@ def test_a_trained_model_has_a_manifest_wherever_it_is_saved(tmp_path: Path) -> 
     (foreign / "large.safetensors").touch()
     sft.save_pretrained(foreign)
     assert not (foreign / "manifest.json").exists()
+    (place / "chat_template.jinja").write_text("left by the first model")
+    write_manifest(place, step=1, score=None, further={})
+    sft.save_pretrained(place)
+    assert not (place / "chat_template.jinja").exists()
     for saved_model in (place, sft.run_dir / "model"):
         listed = json.loads((saved_model / "manifest.json").read_text())["files"]
         assert listed.keys() == {path.name for path in saved_model.iterdir()} - {"manifest.json"}
