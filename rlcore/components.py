@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast
 
 import attrs
@@ -26,6 +27,8 @@ KINDS = {
     "commands": "command",
 }
 """The kinds of components, each with the word for one component of the kind."""
+FACTS = {"architectures": ("fits", "sections")}
+"""Kind of components → the further arguments of their registration (`rlcore.hookspecs.Register`)."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LONGEST = 500  # characters of an exception's message
@@ -49,6 +52,7 @@ class Component(Generic[T]):
         summary: one-line description.
         reference: the component, or its `"module:attribute"`.
         config_reference: the class of its options, its `"module:attribute"`, or None.
+        facts: the further arguments of its registration, by name.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class Component(Generic[T]):
     summary: str
     reference: Any
     config_reference: Any
+    facts: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def qualified(self) -> str:
@@ -83,11 +88,32 @@ class Component(Generic[T]):
         Raises:
             PluginError: the import fails, or the object is not a config class.
         """
-        cls = self._load(self.config_reference, "config")
+        return self._load_config(self.config_reference, "config")
+
+    def section_class(self, name: str) -> type | None:
+        """Return the class of the options of a mapping in its section, such as `tokenizer` of a model.
+
+        Raises:
+            PluginError: the import fails, or the object is not a config class.
+        """
+        return self._load_config(self.facts.get("sections", {}).get(name), f"section '{name}'")
+
+    def fits(self, spec: Any, revision: str | None) -> int:
+        """Return how well an architecture fits a model, 0 to 3; 0 if its registration does not state it.
+
+        Raises:
+            PluginError: the import fails, or the function raises.
+        """
+        function = self._load(self.facts.get("fits"), "fits")
+        try:
+            return 0 if function is None else int(function(spec, revision))
+        except Exception as error:  # a third-party function may raise anything
+            raise PluginError(f"{self}: its function 'fits' raised {describe_error(error)}") from error
+
+    def _load_config(self, reference: Any, role: str) -> type | None:
+        cls = self._load(reference, role)
         if cls is not None and not (isinstance(cls, type) and attrs.has(cls)):
-            raise PluginError(
-                f"{self}: its config {self.config_reference!r} is not a class made with @rlcore.config.config"
-            )
+            raise PluginError(f"{self}: its {role} {reference!r} is not a class made with @rlcore.config.config")
         return cast("type | None", cls)
 
     def _load(self, reference: Any, role: str) -> Any:
@@ -131,16 +157,30 @@ def check_component(component: Component[Any]) -> None:
     what = f"{KINDS[component.kind]} {name!r}"
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise PluginError(f"{what}: a name consists of letters, digits, '-', '_' and '.', such as 'my-algo'")
-    if not (callable(target) or (isinstance(target, str) and _REFERENCE.fullmatch(target))):
+    if not (callable(target) or _is_reference(target)):
         raise PluginError(f"{what}: target is {target!r}; it must be callable or 'module:attribute'")
-    is_class = config is None or (isinstance(config, type) and attrs.has(config))
-    if not (is_class or (isinstance(config, str) and _REFERENCE.fullmatch(config))):
+    if not (config is None or _is_config(config)):
         raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
+    for fact, value in component.facts.items():
+        if fact not in FACTS.get(component.kind, ()):
+            raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
+        if fact == "fits" and not (callable(value) or _is_reference(value)):
+            raise PluginError(f"{what}: fits is {value!r}; it must be callable or 'module:attribute'")
+        if fact == "sections" and not (isinstance(value, Mapping) and all(map(_is_config, value.values()))):
+            raise PluginError(f"{what}: sections is {value!r}; it must map names to config classes")
     if component.kind == "commands" and config is not None:
         raise PluginError(f"{what}: config is {config!r}; a command has none: its target adds arguments to a parser")
     summary: Any = component.summary
     if not isinstance(summary, str):
         raise PluginError(f"{what}: summary is {summary!r}; it must be text")
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, str) and bool(_REFERENCE.fullmatch(value))
+
+
+def _is_config(value: Any) -> bool:
+    return (isinstance(value, type) and attrs.has(value)) or _is_reference(value)
 
 
 @attrs.frozen

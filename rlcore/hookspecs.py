@@ -43,7 +43,16 @@ def deprecated(hook: str, argument: str = "", *, since: str, goes: str, use: str
 class Register(Protocol):
     """The callback that a register hook receives; the hook calls it once per component."""
 
-    def __call__(self, name: str, target: Any, *, config: Any = None, summary: str = "") -> None:
+    def __call__(
+        self,
+        name: str,
+        target: Any,
+        *,
+        config: Any = None,
+        summary: str = "",
+        fits: Any = None,
+        sections: Mapping[str, Any] | None = None,
+    ) -> None:
         """Register a component.
 
         Args:
@@ -52,6 +61,12 @@ class Register(Protocol):
             config: the component's `@rlcore.config.config` class, or its `"module:attribute"`; None if it has no
                 options.
             summary: one line for `rlcore show`.
+            fits: of an architecture, a function `(spec, revision)`, or its `"module:attribute"`, that returns 3 if the
+                architecture is made for the model, 2 if it takes models of this kind, 1 if it takes any model, and 0 if
+                it does not take it. Where no architecture is named, the one with the highest number is chosen, of
+                several the first by name.
+            sections: of an architecture, the class of the options of each mapping in the section `model`, such as
+                `tokenizer`, by name, for `rlcore show`.
         """
         ...
 
@@ -83,7 +98,8 @@ def register_architectures(register: Register) -> None:
     """Register functions that build a policy from a model spec, selected by `model.architecture`.
 
     Args:
-        register: takes a name and a `rlcore.protocols.Architecture`, which receives its options as an argument.
+        register: takes a name and a `rlcore.protocols.Architecture`, which receives its options as an argument. With
+            `fits`, it can also be chosen in runs that name no architecture.
     """
 
 

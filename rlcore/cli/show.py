@@ -106,12 +106,14 @@ def find_options(name: str) -> list[Options]:
         UnknownComponent: no section or component has this name.
         AmbiguousComponent: several dists registered a component of one kind under this name.
     """
-    sections = _sections()
+    sections, mappings = _sections(), _mappings()
     if name in sections:
         return [sections[name]]
+    if name in mappings:
+        return [Options(name, f"mapping 'model.{name}'", name, mappings[name].section_class(name))]
     return [
         Options(component.qualified, str(component), component.summary, component.config_class(), _instead(component))
-        for component in _find_components(name, sections)
+        for component in _find_components(name, [*sections, *mappings])
     ]
 
 
@@ -224,12 +226,19 @@ def _instead(component: Component[Any]) -> str:
 
 def _sections() -> dict[str, Options]:
     from rlcore.config.describe import fields, section_class
-    from rlcore.models.model_options import TokenizerConfig
     from rlcore.settings import TrainConfig
 
-    sections = {
+    return {
         name: Options(name, f"section '{name}'", field.metadata["help"], section_class(tp))
         for name, (field, tp) in fields(TrainConfig).items()
         if section_class(tp)
     }
-    return {**sections, "tokenizer": Options("tokenizer", "mapping 'model.tokenizer'", "tokenizer", TokenizerConfig)}
+
+
+def _mappings() -> dict[str, Component[Any]]:
+    """Return the mappings in the section `model`, each with the first architecture that has it."""
+    return {
+        name: component
+        for component in reversed(list(all_registries().architectures))
+        for name in component.facts.get("sections", {})
+    }

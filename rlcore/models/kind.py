@@ -82,7 +82,13 @@ def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
     return config
 
 
-def fitting_architecture(spec: Any, revision: str | None = None) -> str:
-    """Return the name of the architecture for a model; `causal_lm` if its configuration cannot be read."""
+def fits_causal_lm(spec: Any, revision: str | None) -> int:
+    """Return 1: of a model that no other architecture takes, loading it as a decoder-only one says what is wrong."""
+    del spec, revision
+    return 1
+
+
+def fits_seq2seq_lm(spec: Any, revision: str | None) -> int:
+    """Return 2 if a model is an encoder-decoder, otherwise 0."""
     config = declared(spec, revision)
-    return DECODER_ONLY.architecture if config is None else kind_of(config).architecture
+    return 2 if config is not None and kind_of(config) is ENCODER_DECODER else 0

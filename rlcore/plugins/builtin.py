@@ -120,18 +120,23 @@ def register_architectures(register: Register) -> None:
         "rlcore.models.causal:build_causal_lm",
         config="rlcore.models.model_options:CausalLMConfig",
         summary="any AutoModelForCausalLM, with the heads and reference that the algorithm requests",
+        fits="rlcore.models.kind:fits_causal_lm",
+        sections={"tokenizer": "rlcore.models.model_options:TokenizerConfig"},
     )
     register(
         "seq2seq_lm",
         "rlcore.models.seq2seq:build_seq2seq_lm",
         config="rlcore.models.model_options:Seq2SeqLMConfig",
         summary="any AutoModelForSeq2SeqLM; the encoder reads the prompt, the decoder the output",
+        fits="rlcore.models.kind:fits_seq2seq_lm",
+        sections={"tokenizer": "rlcore.models.model_options:TokenizerConfig"},
     )
     register(
         "sequence_scorer",
         "rlcore.models.scorer:build_sequence_scorer",
         config="rlcore.models.model_options:SequenceScorerConfig",
         summary="any AutoModelForSequenceClassification with one label, such as a reward model",
+        sections={"tokenizer": "rlcore.models.model_options:TokenizerConfig"},
     )
 
 

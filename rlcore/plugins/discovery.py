@@ -231,6 +231,7 @@ def _collect(
     *,
     config: Any = None,
     summary: str = "",
+    **facts: Any,
 ) -> None:
     component: Component[Any] = Component(
         kind=kind,
@@ -240,6 +241,7 @@ def _collect(
         summary=summary,
         reference=target,
         config_reference=config,
+        facts={fact: value for fact, value in facts.items() if value is not None},
     )
     check_component(component)
     if any(other.kind == kind and other.name == name for other in components):

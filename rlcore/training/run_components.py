@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from rlcore.components import Component
 from rlcore.config import Problems
-from rlcore.errors import PluginError
+from rlcore.errors import InputsError, PluginError
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
+from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
 from rlcore.training.default_trainer import default_trainer
 from rlcore.training.inputs import Inputs, refuse_descriptions
@@ -121,20 +122,34 @@ def _own_choices(trainer: Choice | None) -> dict[str, str]:
 
 
 def _find_architecture(settings: TrainConfig, inputs: Inputs, own: Mapping[str, str]) -> Component[Any]:
-    named = settings.model.get("architecture") or own.get("architecture") or _default_architecture(settings, inputs)
-    return registries().architectures.get(named)
+    architectures, revision = registries().architectures, settings.model.get("revision")
+    if named := settings.model.get("architecture") or own.get("architecture"):
+        return architectures.get(named)
+    return fitting_architecture(architectures, inputs.model, revision if isinstance(revision, str) else None)
+
+
+def fitting_architecture(
+    architectures: Iterable[Component[Any]], spec: Any, revision: str | None = None
+) -> Component[Any]:
+    """Return the architecture that fits a model best; of several, the first in their order.
+
+    Raises:
+        InputsError: none states that it fits.
+        PluginError: the function with which one states it raises.
+    """
+    fits = [(component.fits(spec, revision), component) for component in architectures]
+    best, component = max(fits, key=lambda pair: pair[0], default=(0, None))
+    if component is None or not best:
+        raise InputsError(
+            f"model = {show(spec)}: no installed architecture takes it by itself; name one with model.architecture "
+            "(rlcore list-plugins)"
+        )
+    return component
 
 
 def _choose_rewards(reward_fn: Any, chooser: Chooser) -> tuple[ChosenReward, ...]:
     refuse_descriptions(reward_fn, "data.reward_fn")
     return () if reward_fn is None else choose_rewards(reward_fn, chooser, "data.reward_fn")
-
-
-def _default_architecture(settings: TrainConfig, inputs: Inputs) -> str:
-    from rlcore.models.kind import fitting_architecture  # which needs transformers
-
-    revision = settings.model.get("revision")
-    return fitting_architecture(inputs.model, revision if isinstance(revision, str) else None)
 
 
 def _name(entry: Any) -> str:

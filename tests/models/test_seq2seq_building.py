@@ -13,12 +13,13 @@ import rlcore
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.models.causal import build_causal_lm
 from rlcore.models.freezing import decoder_blocks
-from rlcore.models.kind import fitting_architecture
 from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
 from rlcore.models.seq2seq import build_seq2seq_lm
+from rlcore.plugins.registry import registries
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
+from rlcore.training.run_components import fitting_architecture
 from rlcore.types import Prompt, Trajectories
 
 
@@ -143,12 +144,12 @@ def test_a_model_of_the_other_kind_is_told_where_to_go(form: str, tmp_path: Any)
         config = CausalLMConfig() if wrong is build_causal_lm else Seq2SeqLMConfig()
         with pytest.raises(ModelError, match=f"set model.architecture={right}"):
             wrong(spec, config, tokenizer=make_tokenizer())
-        assert fitting_architecture(spec) == right
+        assert fitting_architecture(registries().architectures, spec).name == right
 
 
 @pytest.mark.parametrize("spec", ["./nowhere", "a/b/c", 3, None])
-def test_what_cannot_be_read_is_left_to_causal_lm_to_complain_about(spec: Any) -> None:
-    assert fitting_architecture(spec) == "causal_lm"
+def test_causal_lm_is_chosen_for_a_model_whose_configuration_cannot_be_read(spec: Any) -> None:
+    assert fitting_architecture(registries().architectures, spec).name == "causal_lm"
 
 
 def test_a_decoder_that_begins_with_nothing_is_refused() -> None:
