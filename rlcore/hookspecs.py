@@ -239,6 +239,18 @@ def on_checkpoint(run: RunView, path: Path) -> None:
 
 
 @hookspec
+def on_export(run: RunView, folder: Path) -> None:
+    """Called on rank 0 when a trained model has been written to a folder, before a manifest lists the folder's files.
+
+    At the end of the run, this is `model/` in the run's folder; `result.save_pretrained` calls the hook too.
+
+    Args:
+        run: the run.
+        folder: the model's folder, to which files may be added, such as a model card.
+    """
+
+
+@hookspec
 def on_run_end(run: RunView, error: BaseException | None) -> None:
     """Called once when the run ends, whether or not it failed: the last hook of a run, before loggers are closed.
 
@@ -246,6 +258,42 @@ def on_run_end(run: RunView, error: BaseException | None) -> None:
         run: the run; `run.metrics` has the last value of every metric.
         error: the exception that ended the run, such as KeyboardInterrupt; None if it finished or was stopped by a
             signal.
+    """
+
+
+class Uploader(Protocol):
+    """Uploads trained models, for `run.push_to_hub` and `result.push_to_hub`; a module may be one."""
+
+    def check(self, repo: str, where: str) -> None:
+        """Check before a run that its model can be uploaded to a repository after it.
+
+        Raises:
+            ConfigError: it cannot; `where` names the configuration.
+        """
+        ...
+
+    def push(
+        self, folder: Path, repo: str, *, run: Path | None, private: bool | None, token: str | None,
+        revision: str | None,
+    ) -> str:  # fmt: skip
+        """Upload a model's folder and return the URL; `run` is the run's folder, for messages.
+
+        Raises:
+            HubError: the hub cannot be reached, or refuses the upload.
+        """
+        ...
+
+
+@hookspec
+def find_uploader() -> Uploader | None:
+    """Return what uploads trained models, or None.
+
+    Called for the option `run.push_to_hub`, and by `result.push_to_hub`; the first plugin with an uploader in
+    registration order is used.
+
+    Returns:
+        None, or an object with the methods `check(repo, where)` and `push(folder, repo, *, run, private, token,
+        revision)`; see `rlcore.hookspecs.Uploader`.
     """
 
 

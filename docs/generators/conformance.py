@@ -28,8 +28,8 @@ def test_law(law):
     law()
 ```
 
-`rlcore new-plugin`, of the package `rlcore-tools`, generates that file. Without pytest, `check_plugin` checks all laws and raises a `ConformanceError`
-that lists the broken ones:
+`rlcore new-plugin`, of the package `rlcore-tools`, generates that file. Without pytest, `check_plugin` checks all laws
+and raises a `ConformanceError` that lists the broken ones:
 
 ```console
 $ rlcore new-plugin acme-polite --kind reward

@@ -16,7 +16,10 @@ Hooks = dict[str, Callable[..., Any]]
 GROUPS = {
     "register_": ("Register hooks", "These hooks register components, which a configuration selects by name."),
     "on_": ("Observers", "These hooks are called during a run, on every rank, and must not change it."),
-    "": ("Wrapping", "This hook wraps the objects that other plugins' components build."),
+    "": (
+        "Further hooks",
+        "These hooks upload trained models and wrap the objects that components build.",
+    ),
 }
 INTRODUCTION = """\
 # Hooks

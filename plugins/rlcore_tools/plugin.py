@@ -1,11 +1,12 @@
-"""Registration of the commands and of the observer of first rows; light, since `rlcore --help` imports it."""
+"""Registration of commands, observers and the upload to the hub; light, since every command imports it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import Register, Uploader
 
 if TYPE_CHECKING:
     from rlcore.protocols import RunView
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register_commands(register: Register) -> None:
-    """Register the commands `preview`, `convert`, `doctor` and `new-plugin`."""
+    """Register the commands `preview`, `convert`, `doctor`, `new-plugin` and `push`."""
     register(
         "preview",
         "rlcore_tools.preview_command:command",
@@ -34,6 +35,11 @@ def register_commands(register: Register) -> None:
         "rlcore_tools.new_plugin.new_plugin_command:command",
         summary="create a working package as a starting point for your own plugin",
     )
+    register(
+        "push",
+        "rlcore_tools.hub.push_command:command",
+        summary="upload the trained model of a run to the Hugging Face hub",
+    )
 
 
 @hookimpl
@@ -43,3 +49,19 @@ def on_run_start(run: RunView) -> None:
         from rlcore_tools.first_rows import record_first_rows
 
         record_first_rows(run)
+
+
+@hookimpl
+def on_export(run: RunView, folder: Path) -> None:
+    """Write the model card into the folder of a trained model."""
+    from rlcore_tools.hub.model_card import write_card
+
+    write_card(run, folder)
+
+
+@hookimpl
+def find_uploader() -> Uploader:
+    """Return the module that uploads models to the Hugging Face hub."""
+    from rlcore_tools.hub import hub_upload
+
+    return hub_upload

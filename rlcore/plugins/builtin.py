@@ -83,7 +83,6 @@ COMMANDS = (
         "rlcore.cli.compare_command:command",
         "print how two runs differ: options, metrics, verdicts",
     ),
-    ("push", "rlcore.cli.push:command", "upload the trained model of a run to the Hugging Face hub"),
     ("export", "rlcore.cli.export_command:command", "copy a checkpoint of several processes with whole tensors"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
 )

@@ -79,6 +79,10 @@ class Observers:
         """Call the hook after a checkpoint is complete on disk."""
         self._call_all("on_checkpoint", run=run, path=path)
 
+    def on_export(self, run: RunView, folder: Path) -> None:
+        """Call the hook after the trained model is written to a folder."""
+        self._call_all("on_export", run=run, folder=folder)
+
     def on_run_end(self, run: RunView, error: BaseException | None) -> None:
         """Call the hook of every observer at the end of the run, even if one of them raises."""
         with ExitStack() as calls:  # makes the calls in reverse order, and raises after the last

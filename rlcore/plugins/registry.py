@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import attrs
 
 from rlcore import errors
-from rlcore.components import KINDS, Component, normalise
+from rlcore.components import KINDS, Component, describe_error, normalise
 from rlcore.config.synonyms import component_names
 from rlcore.plugins.discovery import Discovery, Plugin, discover
+from rlcore.plugins.fence import one_by_one
 from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.switches import is_on, selection
 
 if TYPE_CHECKING:
+    from rlcore.hookspecs import Uploader
     from rlcore.protocols import (
         Architecture,
         Command,
@@ -224,6 +226,37 @@ def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
         if value:
             _require_provider(option, value, where)
     return {published("options")[option].dist for option, value in options.items() if not value}
+
+
+def find_uploader(repo: str, where: str) -> Uploader:
+    """Return what uploads a trained model to `repo`, from the first plugin that has an uploader.
+
+    Raises:
+        ConfigError: no loaded plugin uploads models.
+    """
+    uploader: Uploader | None = first_result("find_uploader")
+    if uploader is None:
+        _require_provider("run.push_to_hub", repo, where)
+        raise errors.ConfigError(f"{where}: no plugin uploads models")
+    return uploader
+
+
+def first_result(hook: str, **arguments: Any) -> Any:
+    """Return the first result other than None of a hook, in the order of registration; None if there is none.
+
+    Raises:
+        RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
+    """
+    for plugin, call in one_by_one(registries().discovery.hooks, hook):
+        try:
+            results = call(**arguments)
+        except errors.RLCoreError:
+            raise
+        except Exception as error:
+            raise errors.PluginError(f"{plugin}: {hook} raised {describe_error(error)}") from error
+        if results:
+            return results[0]
+    return None
 
 
 def _require_provider(option: str, value: Any, where: str) -> None:

@@ -19,17 +19,15 @@ from rlcore.loggers.headline import headline_metrics
 from rlcore.logging import check_environment, get_logger
 from rlcore.models.learner import streaming
 from rlcore.models.manifest import remove_weights, write_manifest
-from rlcore.plugins.registry import all_registries
+from rlcore.plugins.registry import all_registries, find_uploader
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
 from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
-from rlcore.training.hub_upload import push_folder
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.loop import fit
-from rlcore.training.model_card import write_card
 from rlcore.training.passed_objects import observers_by_name, split_loggers
 from rlcore.training.run import Run
 from rlcore.types import Metrics
@@ -89,10 +87,11 @@ class Result:
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences, alone=alone)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write model, tokenizer and a model card into `folder`, to be loaded with `transformers`' `from_pretrained`.
+        """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
         A new or empty folder, or one that this has written before, gets a manifest with the checksums of its files.
         If several processes call this, rank 0 writes; all must call it if the model is divided (`run.shard`).
+        Observers may add files, such as a model card.
         """
         ranks = self.run.ranks
 
@@ -100,7 +99,7 @@ class Result:
             place = Path(folder)
             is_own = not place.exists() or not any(place.iterdir()) or remove_weights(place)
             self.policy.export(place)
-            write_card(self.run, place)
+            self.run.observers.on_export(self.run, place)
             if is_own:  # else the manifest would list files of other programs
                 write_manifest(place, step=self.run.step, score=None, further={})
 
@@ -124,12 +123,12 @@ class Result:
         Raises:
             HubError: the hub cannot be reached, or refuses the token, the name or a file; the model stays in the run's
                 folder, and the message has the command that pushes it later.
+            ConfigError: no plugin that uploads models is installed.
         """
         if not self.run.ranks.is_main:
             return None
-        return push_folder(
-            self.run_dir / "model", repo, run=self.run_dir, private=private, token=token, revision=revision
-        )
+        hub = find_uploader(repo, "result")
+        return hub.push(self.run_dir / "model", repo, run=self.run_dir, private=private, token=token, revision=revision)
 
 
 @explain_arguments
@@ -190,7 +189,8 @@ def train(
         store: name of the rollout store, or a mapping with `name` and options.
         plugins: mapping or `PluginsConfig` that overrides that section of `config`.
         observers: objects with any of the methods `on_run_start`, `on_rollout`, `on_step`, `on_evaluate`,
-            `on_checkpoint` and `on_run_end` (`rlcore.hookspecs`), or callbacks of `transformers`.
+            `on_checkpoint`, `on_export`, `on_run_end` and `on_run_closed` (`rlcore.hookspecs`), or callbacks of
+            `transformers`.
 
     Raises:
         RLCoreError: an argument cannot be used; the message names the argument and the reason.

@@ -25,7 +25,7 @@ from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
-from rlcore.plugins.registry import all_registries, idle_providers, registries
+from rlcore.plugins.registry import all_registries, find_uploader, idle_providers, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
@@ -39,7 +39,6 @@ from rlcore.training.consensus import agree_on_configuration, agree_on_identity,
 from rlcore.training.default_trainer import other_trainer
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
-from rlcore.training.hub_upload import check_repository
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
@@ -142,7 +141,8 @@ def _check(
     options = None if trainer is None else trainer.options
     optimizers = problems.attempt(Optimizers, options, Chooser(where, wrapping, problems))
     problems.attempt(list, eval_samplings(settings.gen, settings.eval.gen))
-    problems.attempt(check_repository, settings.run.push_to_hub, where)
+    if (repo := settings.run.push_to_hub) is not None:
+        problems.attempt(lambda: find_uploader(repo, where).check(repo, where))
     if trainer is not None:
         problems.attempt(_check_needs, trainer.component, inputs)
     problems.check()

@@ -25,7 +25,6 @@ from rlcore.safe_text import shorten
 from rlcore.settings import to_record
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
-from rlcore.training.model_card import write_card
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 
@@ -201,7 +200,7 @@ class Saver:
 
     @timed("checkpoint")
     def final(self, trainer: Trainer) -> None:
-        """Write the trained model, its card and a manifest to `model/` in the run's folder.
+        """Write the trained model, what observers add to it, and a manifest to `model/` in the run's folder.
 
         An earlier one is replaced when it is complete.
 
@@ -214,7 +213,7 @@ class Saver:
 
         def save(folder: Path) -> None:
             trainer.policy().export(folder)
-            write_card(self.run, folder)
+            self.run.observers.on_export(self.run, folder)
             write_manifest(folder, step=self.run.step, score=None, further={})
 
         ranks, place = self.run.ranks, self.run.dir / "model"

@@ -17,12 +17,11 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _push(arguments: argparse.Namespace) -> int:
-    from rlcore.checkpoints.run_folder import RunDir
     from rlcore.safe_text import write
-    from rlcore.training.hub_upload import push_folder
+    from rlcore_tools.hub.hub_upload import push
 
     run: Path = arguments.run
-    folder = RunDir(run).model if RunDir(run).model.is_dir() else run
-    url = push_folder(folder, arguments.repo, run=run, private=arguments.private, revision=arguments.revision)
+    folder = run / "model" if (run / "model").is_dir() else run
+    url = push(folder, arguments.repo, run=run, private=arguments.private, revision=arguments.revision)
     write(f"pushed {folder} to {url}")
     return 0

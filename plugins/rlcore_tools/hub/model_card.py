@@ -13,7 +13,6 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import Component
 from rlcore.config import dump_yaml
 from rlcore.config.paths import existing_path
@@ -24,8 +23,8 @@ from rlcore.loggers.headline import place_in
 from rlcore.loggers.tables import show_cell
 from rlcore.models.hub import is_hub_id
 from rlcore.plugins.registry import registries
+from rlcore.protocols import RunView
 from rlcore.settings import to_record
-from rlcore.training.run import Run
 
 CARD = "README.md"
 NUM_COLUMNS, NUM_SAMPLES, MAX_CHARS = 6, 3, 1000
@@ -40,20 +39,20 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 _SOURCES = ("prompts", "samples", "eval_prompts", "eval_samples", "rewards")
 
 
-def write_card(run: Run, folder: Path) -> None:
+def write_card(run: RunView, folder: Path) -> None:
     """Write the card of a run's model to README.md in the model's folder."""
     (folder / CARD).write_text(model_card(run), encoding="utf-8")
 
 
-def model_card(run: Run) -> str:
+def model_card(run: RunView) -> str:
     """Return the card of a run's model as Markdown, with metadata that the hub reads."""
     options = to_record(run.config)
     trainer = _trainer(run)
     sections = [
         ("Algorithm", _algorithm(run, trainer)),
         ("Data", _data(options["data"])),
-        ("Curves", _curves(_lines(RunDir(run.dir).metrics), (*run.headline, *CURVES))),
-        ("Samples", _samples(_lines(RunDir(run.dir).completions))),
+        ("Curves", _curves(_lines(run.dir / "metrics.jsonl"), (*run.headline, *CURVES))),
+        ("Samples", _samples(_lines(run.dir / "completions.jsonl"))),
         ("Configuration", f"<details>\n\n```yaml\n{dump_yaml(options)}```\n\n</details>"),
         ("Versions", _versions(trainer)),
     ]
@@ -66,7 +65,7 @@ def model_card(run: Run) -> str:
     return f"{head}\n\n{title}\n\n{loading}\n\n{body}\n"
 
 
-def _metadata(run: Run, options: Mapping[str, Any]) -> ModelCardData:
+def _metadata(run: RunView, options: Mapping[str, Any]) -> ModelCardData:
     base, name = options["model"].get("path"), str(options["trainer"].get("name")).rpartition(":")[2]
     is_published = isinstance(base, str) and is_hub_id(base) and existing_path(base) is None
     data = [options["data"][name] for name in _SOURCES]
@@ -85,14 +84,14 @@ def _is_published(source: str) -> bool:
     return "/" in name and is_hub_id(name) and not Path(name).suffix and existing_path(name) is None
 
 
-def _trainer(run: Run) -> Component[Any] | None:
+def _trainer(run: RunView) -> Component[Any] | None:
     try:
         return registries().trainers.get(str(run.config.trainer.get("name")))
     except RLCoreError:  # its plugin may be disabled since the run
         return None
 
 
-def _algorithm(run: Run, trainer: Component[Any] | None) -> str:
+def _algorithm(run: RunView, trainer: Component[Any] | None) -> str:
     """Return the summary of the trainer, and the sources that the docstring of its package names."""
     if trainer is None:
         return f"`{run.config.trainer.get('name')}`"

@@ -12,7 +12,7 @@ import yaml
 import rlcore
 from rlcore.errors import ConfigError, HubError
 from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
-from rlcore.training.hub_upload import push_folder
+from rlcore_tools.hub.hub_upload import push
 
 
 def train(folder: Path, **run: Any) -> rlcore.Result:
@@ -48,4 +48,4 @@ def test_a_name_that_no_repository_can_have_and_a_missing_token_are_found_before
 
 def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
     with pytest.raises(HubError, match=r"there is no trained model here"):
-        push_folder(tmp_path, "me/walks")
+        push(tmp_path, "me/walks")

@@ -1,4 +1,4 @@
-"""Upload a trained model's folder to the Hugging Face hub."""
+"""Upload a trained model's folder to the Hugging Face hub; this module is an `rlcore.hookspecs.Uploader`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ UNAUTHORIZED = 401
 NOT_LOGGED_IN = "there is no token for the hub: log in with `hf auth login`, or set HF_TOKEN"
 
 
-def check_repository(repo: str | None, where: str) -> None:
+def check(repo: str, where: str) -> None:
     """Check before training that a model can be pushed after it: a valid name, and a token.
 
     Raises:
         ConfigError: the name is none that a repository can have, or this machine has no token.
     """
-    if repo is None:
-        return
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
@@ -37,7 +35,7 @@ def check_repository(repo: str | None, where: str) -> None:
         raise ConfigError(f"{where}: run.push_to_hub = {show(repo)}: {NOT_LOGGED_IN}")
 
 
-def push_folder(
+def push(
     folder: Path, repo: str, *, run: Path | None = None, private: bool | None = None, token: str | None = None,
     revision: str | None = None,
 ) -> str:  # fmt: skip
@@ -63,7 +61,7 @@ def push_folder(
     api = HfApi(token=token, library_name="rlcore")
     later = _command(run or folder, repo, private=private, revision=revision)
 
-    def push() -> Any:
+    def send() -> Any:
         url = api.create_repo(repo, private=private, exist_ok=True)
         if revision is not None:
             api.create_branch(url.repo_id, branch=revision, exist_ok=True)
@@ -74,15 +72,15 @@ def push_folder(
             commit_message="Upload a model trained with rlcore",
         )
 
-    return str(_explained(push, repo, folder, later, api.endpoint).commit_url)
+    return str(_explained(send, repo, folder, later, api.endpoint).commit_url)
 
 
-def _explained(push: Callable[[], Any], repo: str, folder: Path, later: str, endpoint: str) -> Any:
-    """Call `push`, and turn the errors of the hub's client into one that names the model's folder and the command."""
+def _explained(send: Callable[[], Any], repo: str, folder: Path, later: str, endpoint: str) -> Any:
+    """Call `send`, and turn the errors of the hub's client into one that names the model's folder and the command."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
     try:
-        return push()
+        return send()
     except HfHubHTTPError as error:
         code = error.response.status_code
         what = "refused the token" if code in {401, 403} else "refused the upload"
