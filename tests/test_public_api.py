@@ -62,6 +62,7 @@ MODULES = [
     "rlcore.safe_text",
     "rlcore.sampling",
     "rlcore.settings",
+    "rlcore.sharding.divided",
     "rlcore.checkpoints.state",
     "rlcore.training",
     "rlcore.testing",

@@ -1,8 +1,8 @@
 """The tensors of a checkpoint that all processes write in parallel, and a copy of it in which they are whole.
 
 Where the usual format has a file such as `model/model.safetensors`, or a part of one, such a checkpoint has a folder
-`model/model.dcp` (`rlcore.models.parallel_files`). The folders are written under a temporary name, before rank 0 writes
-the other files, and moved among these before the manifest is written.
+`model/model.dcp` (`rlcore.sharding.parallel_files`). The folders are written under a temporary name, before rank 0
+writes the other files, and moved among these before the manifest is written.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rlcore.checkpoints.state import io_failure, parts_folder
 from rlcore.errors import CheckpointError, ConfigError, RanksError, io_remedy
 from rlcore.models.manifest import OWN_FIELDS, file_entry, write_manifest
 from rlcore.models.model_files import PARTS, write_weights
-from rlcore.models.parallel_files import SUFFIX, saved_parts, write_parts
-from rlcore.models.tensor_file import SavedTensor, TensorFile
 from rlcore.ranks import Ranks
+from rlcore.sharding.parallel_files import SUFFIX, saved_parts, write_parts
+from rlcore.sharding.tensor_file import SavedTensor, TensorFile
 
 MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 
 from rlcore.config import ConfigOnly
+from rlcore.dropout import is_stochastic
 from rlcore.errors import ModelError
 from rlcore.models import loading
-from rlcore.dropout import is_stochastic
 from rlcore.models.freezing import is_encoder_decoder
 from rlcore.models.hub import base_of, first_line, quiet_transformers
 from rlcore.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
@@ -96,7 +96,7 @@ class SequenceClassifier(nn.Module):
         self.longest = longest
         return longest
 
-    def lockstep_copy(self, memo: dict[int, Any]) -> SequenceClassifier:
+    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> SequenceClassifier:  # noqa: ARG002
         """Return a copy, which runs every block once in each forward pass; `memo` is that of `copy.deepcopy`."""
         return copy.deepcopy(self, memo)
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore import ops
-from rlcore.errors import ModelError
 from rlcore.dropout import eval_mode, is_stochastic
+from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.head_input import head_reads
 from rlcore.models.heads import BranchValue, ForwardPass, ValueSource
@@ -106,17 +106,18 @@ class ActorCritic(nn.Module):
         self.model, self.layout, self.value, self.q_heads, self.trunk = model, layout, value, q_heads, trunk
         self.logit_map = logit_map
 
-    def lockstep_copy(self, memo: dict[int, Any]) -> ActorCritic:
+    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> ActorCritic:
         """Return a copy that runs every block once in each forward pass, whatever the batch.
 
         Processes that divide the weights gather each block together.
 
         Args:
             memo: the copies of what is not copied anew, such as parameters, by the id of the original.
+            every_block: run also the frozen blocks whose outputs are cached.
         """
         copied = copy.deepcopy(self, {**memo, id(self.trunk): self.trunk})
         copied.layout = self.layout.lockstep()
-        copied.trunk = None if self.trunk is None else self.trunk.follower()
+        copied.trunk = None if self.trunk is None or every_block else self.trunk.follower()
         return copied
 
     def forward(

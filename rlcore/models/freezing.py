@@ -47,6 +47,25 @@ def decoder_blocks(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
+def blocks_of(trained: nn.Module) -> list[nn.Module]:
+    """Return the blocks of every model inside a module, by the names that its class declares; nested ones first.
+
+    Raises:
+        ModelError: the model declares none, and its decoder has no list of blocks.
+    """
+    names = {name for part in trained.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    found = [part for part in trained.modules() if type(part).__name__ in names]
+    if not found:
+        try:
+            found = list(decoder_blocks(cast("Any", trained).model))
+        except ModelError as error:
+            raise ModelError(
+                f"run.shard = 'fsdp': {type(cast('Any', trained).model).__name__} declares no blocks "
+                "(_no_split_modules), so how to divide it is unknown: set run.shard=none"
+            ) from error
+    return [block for block in reversed(found) if any(True for _ in block.parameters())]
+
+
 def runs_before(model: PreTrainedModel, block: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the parameters used before `block` in a forward pass: embeddings, encoder, and all blocks below."""
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)

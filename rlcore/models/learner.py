@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rlcore.errors import ModelError
 from rlcore.models.classifier import SequenceClassifier
 from rlcore.models.forward import ActorCritic
+from rlcore.models.freezing import blocks_of
 from rlcore.models.model_files import file_layout, read_model, write_model
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.layers import merged_weights
+from rlcore.models.quantization import is_quantized
 from rlcore.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
-from rlcore.models.shards import Shards, TensorStream
-from rlcore.protocols import Learner
+from rlcore.sharding.divided import DividedModule
+from rlcore.sharding.shards import Shards, TensorStream
 
 M = TypeVar("M", ActorCritic, SequenceClassifier)
 
 
-class ModelLearner(Generic[M]):
-    """A module around a model of `transformers` (`rlcore.protocols.Learner`).
+class ModelLearner(DividedModule, Generic[M]):
+    """A module around a model of `transformers` (`rlcore.protocols.Learner` and `Divisible`).
 
     Args:
         module: the model with its heads, as its attribute `model`.
@@ -38,7 +40,6 @@ class ModelLearner(Generic[M]):
 
     def __init__(self, module: M, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> None:
         self.module: M = module
-        self._shards: tuple[Shards, ...] = ()
         self._stream: TensorStream | None = None
         self._omits_weights = False
         self.tokenizer, self.max_length, self.version = tokenizer, max_length, 0
@@ -63,27 +64,30 @@ class ModelLearner(Generic[M]):
         """Score through `forward` instead of the module, and run all passes inside the context `autocast()` returns."""
         self._forward, self._autocast = forward, autocast
 
-    def frozen_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters beside `module`, such as those of a reference, that are needed without gradients."""
-        return {}
+    def check_divisible(self, strategy: str) -> None:
+        """Check that the weights can be divided.
 
-    def use_shards(self, *shards: Shards) -> None:
-        """Divide the weights among processes.
-
-        Args:
-            shards: the parts of the weights of `module`, then those of `frozen_parameters`.
+        Raises:
+            ModelError: they are quantized.
         """
-        self._shards = shards
+        if is_quantized(self.model):
+            raise ModelError(
+                f"run.shard = '{strategy}': {type(self.model).__name__} has quantized weights, which cannot be "
+                "divided: leave out model.quantization, or set run.shard=none, which keeps the whole model on every "
+                "process"
+            )
 
-    def gather(self) -> None:
-        """Complete the weights of `module` on every process, if they are divided; collective."""
-        for shards in self._shards:
-            shards.gather()
+    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> nn.Module:
+        """Return a copy of `module` that runs every block once in each forward pass (`rlcore.protocols.Divisible`)."""
+        return self.module.lockstep_copy(memo, every_block=every_block)
 
-    def drop(self) -> None:
-        """Free the memory of the whole weights, if they are divided."""
-        for shards in self._shards:
-            shards.drop()
+    def blocks(self, trained: nn.Module) -> list[nn.Module]:
+        """Return the blocks of every model inside a module, by the names that its class declares; nested ones first.
+
+        Raises:
+            ModelError: how to divide the model is unknown.
+        """
+        return blocks_of(trained)
 
     @contextmanager
     def streaming(
@@ -163,13 +167,6 @@ class ModelLearner(Generic[M]):
         else:
             yield from ((own[id(parameter)], each) for parameter, each in weights)
 
-    def parts(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the name of every weight of `module` and what this process keeps of it."""
-        named = self.module.named_parameters()
-        kept: Iterable[Tensor] = self._shards[0].parts if self._shards else self.module.parameters()
-        for (name, _), part in zip(named, kept, strict=True):
-            yield name, part.to_local() if isinstance(part, DTensor) else part.detach()
-
     def training_step(self) -> AbstractContextManager[Any]:
         """Return a context that does nothing: nothing is cached within a step."""
         return nullcontext()
@@ -210,10 +207,8 @@ class ModelLearner(Generic[M]):
         if layout:
             self._load_parts(folder, self._shards[0], layout)
         else:
-            self.gather()
-            load_policy(folder, self.module)
-            for shards in self._shards[:1]:
-                shards.scatter()
+            with self.overwriting():
+                load_policy(folder, self.module)
         self.version += 1
 
     def _load_parts(self, folder: Path, shards: Shards, layout: dict[str, Tensor]) -> None:
@@ -262,28 +257,3 @@ class ModelLearner(Generic[M]):
         adapters = find_adapters(self.model)
         if adapters is not None and not adapters.config.base_model_name_or_path:
             adapters.config.base_model_name_or_path = str(folder.resolve())
-
-
-def gather_weights(learner: Learner) -> None:
-    """Complete the weights of a learner on every process, if they are divided; every process calls this."""
-    if isinstance(learner, ModelLearner):
-        learner.gather()
-
-
-def divided_weights(learner: Learner) -> dict[str, Tensor]:
-    """Return `ModelLearner.divided_weights` of a learner; nothing of other learners is divided."""
-    return learner.divided_weights() if isinstance(learner, ModelLearner) else {}
-
-
-def streaming(
-    learner: Learner, further: Sequence[Tensor] = (), *, here: bool, merged: bool = False, omit_weights: bool = False
-) -> AbstractContextManager[TensorStream]:
-    """Return the context `ModelLearner.streaming` of a learner; nothing of other learners is divided."""
-    if isinstance(learner, ModelLearner):
-        return learner.streaming(further, here=here, merged=merged, omit_weights=omit_weights)
-    return nullcontext(TensorStream(()))
-
-
-def local_weights(learner: Learner) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name of every weight of a learner and what this process keeps of it."""
-    yield from learner.parts() if isinstance(learner, ModelLearner) else learner.module.named_parameters()

@@ -1,7 +1,7 @@
 """Files of a model's weights, as `transformers` writes them, written and read one whole tensor at a time.
 
 In a checkpoint whose tensors the processes of a run wrote in parallel, a folder takes the place of the file
-(`rlcore.models.parallel_files`).
+(`rlcore.sharding.parallel_files`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
 from rlcore.errors import CheckpointError
 from rlcore.models.hub import quiet_transformers
-from rlcore.models.parallel_files import SUFFIX, saved_parts
-from rlcore.models.tensor_file import TensorFile
 from rlcore.models.weights import check_same_form
+from rlcore.sharding.parallel_files import SUFFIX, saved_parts
+from rlcore.sharding.tensor_file import TensorFile
 
 SINGLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", f"model{SUFFIX}"
 LARGEST = "50GB"

@@ -26,6 +26,7 @@ from rlcore.models.q_heads import sync_targets
 from rlcore.models.weights import check_same_form
 from rlcore.profiling import note_scored
 from rlcore.protocols import Decoder
+from rlcore.sharding.shards import Shards
 from rlcore.types import PolicyOutputs, Trajectories
 
 
@@ -85,6 +86,12 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         own = {id(weight) for weight in self.module.parameters()}
         named = self.reference.named_parameters() if isinstance(self.reference, PreTrainedModel) else ()
         return {name: weight for name, weight in named if id(weight) not in own}
+
+    def use_shards(self, *shards: Shards) -> None:
+        """Divide the weights among processes; where CUDA graphs read the whole weights, they keep their addresses."""
+        for each in shards:
+            each.stay = each.stay or self.decoding == "static"
+        super().use_shards(*shards)
 
     def training_step(self) -> AbstractContextManager[Any]:
         """Return the context of one training step, in which the outputs of frozen layers are cached."""

@@ -6,6 +6,7 @@ from rlcore.protocols.learners import Architecture, Learner, MovingReference, Po
 from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
 from rlcore.protocols.pipeline import PromptPipeline, SamplePipeline
 from rlcore.protocols.run_views import Command, Logger, RunView
+from rlcore.protocols.sharding import Divisible
 from rlcore.protocols.tokenizer import Tokenizer
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Command",
     "DecodeStep",
     "Decoder",
+    "Divisible",
     "Learner",
     "Logger",
     "MovingReference",

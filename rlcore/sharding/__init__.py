@@ -19,7 +19,7 @@ from rlcore.sharding.whole import WholeModel
 class Sharding(Protocol):
     """A strategy (`run.shard`), as the updater sees it.
 
-    The learner keeps the parts of its weights (`rlcore.models.shards`), and completes them for passes without
+    The learner keeps the parts of its weights (`rlcore.sharding.shards`), and completes them for passes without
     gradients, for files and for samplers.
     """
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, ModelError
-from rlcore.models.learner import ModelLearner
-from rlcore.models.quantization import is_quantized
-from rlcore.protocols import Learner
+from rlcore.protocols import Divisible, Learner
 from rlcore.ranks import Ranks
 
 WHOLE_TENSORS = ("bitsandbytes", "transformers.optimization")
@@ -19,7 +17,11 @@ OF_TORCH = ("Adafactor", "LBFGS", "Muon")
 """Optimizers in `torch.optim` that do."""
 
 
-def divisible(policy: Learner, strategy: str) -> ModelLearner[Any]:
+class DivisibleLearner(Divisible, Learner, Protocol):
+    """A learner that can be divided."""
+
+
+def divisible(policy: Learner, strategy: str) -> DivisibleLearner:
     """Return the learner if its model can be divided.
 
     Args:
@@ -29,17 +31,12 @@ def divisible(policy: Learner, strategy: str) -> ModelLearner[Any]:
     Raises:
         ModelError: it cannot.
     """
-    remedy = "set run.shard=none, which keeps the whole model on every process"
-    if not isinstance(policy, ModelLearner):
+    if not isinstance(policy, Divisible):
         raise ModelError(
-            f"run.shard = '{strategy}': {type(policy).__name__} is no model of `transformers` that the core has built "
-            f"(rlcore.models.learner.ModelLearner), so how to divide it is unknown: {remedy}"
+            f"run.shard = '{strategy}': {type(policy).__name__} does not implement rlcore.protocols.Divisible, so how "
+            "to divide it is unknown: set run.shard=none, which keeps the whole model on every process"
         )
-    if is_quantized(policy.model):
-        raise ModelError(
-            f"run.shard = '{strategy}': {type(policy.model).__name__} has quantized weights, which cannot be divided: "
-            f"leave out model.quantization, or {remedy}"
-        )
+    policy.check_divisible(strategy)
     return policy
 
 

@@ -1,7 +1,7 @@
 """Every process keeps a part of each weight, gradient and moment: torch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 Two modules share the weights. The policy's own module runs without gradients, on whole weights that are gathered when
-they are needed and freed before the next gradient (`rlcore.models.shards`). A copy of it, cut into parts, runs with
+they are needed and freed before the next gradient (`rlcore.sharding.shards`). A copy of it, cut into parts, runs with
 gradients: each block is gathered before it runs and freed after it. The number of passes with gradients is the same on
 every process, as collective operations require; that of passes without gradients need not be.
 
@@ -24,14 +24,13 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, RanksError
-from rlcore.models.learner import ModelLearner
-from rlcore.models.shards import Cut, Shards
-from rlcore.models.tensor_file import SavedTensor
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
-from rlcore.sharding.blocks import blocks_of, norms_of, shared_weights
-from rlcore.sharding.divisible import check_optimizer, divisible, open_process_group
+from rlcore.sharding.blocks import norms_of, shared_weights
+from rlcore.sharding.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 from rlcore.sharding.optimizer_state import load_optimizer
+from rlcore.sharding.shards import Cut, Shards
+from rlcore.sharding.tensor_file import SavedTensor
 
 
 class FullySharded:
@@ -66,17 +65,16 @@ class FullySharded:
         learner = divisible(policy, "fsdp")
         self._learner, module = learner, learner.module
         # Parameters of its own in the same memory, which torch then replaces; tied ones stay tied.
-        trained = module.lockstep_copy(
+        trained = learner.lockstep_copy(
             {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
         )
         self._shard(trained, learner)
-        self._trained = trained
+        self._trained: Any = trained
         parts = list(trained.parameters())
-        stay = getattr(learner, "decoding", None) == "static"
-        weights = Shards(dict(module.named_parameters()), list(parts), self._cut, stay=stay)
+        weights = Shards(dict(module.named_parameters()), list(parts), self._cut)
         frozen = learner.frozen_parameters()
         kept = [self._part(parameter.data) for parameter in frozen.values()]
-        learner.use_shards(weights, Shards(frozen, kept, self._cut, stay=stay))
+        learner.use_shards(weights, Shards(frozen, kept, self._cut))
         is_mixed = self.ranks.mixed_precision != "no"
         policy.use_forward(self._forward, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
         self.parameters: list[nn.Parameter] = [part for part in parts if part.requires_grad]
@@ -158,10 +156,10 @@ class FullySharded:
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
             return self._trained(*args, **options)
 
-    def _shard(self, trained: nn.Module, learner: ModelLearner[Any]) -> None:
+    def _shard(self, trained: nn.Module, learner: DivisibleLearner) -> None:
         """Cut the blocks of every model inside, then parts of another precision than the root, then the rest."""
-        blocks = blocks_of(trained)
-        whole = shared_weights(blocks, learner)
+        blocks = learner.blocks(trained)
+        whole = shared_weights(blocks)
         options: dict[str, Any] = {
             "mesh": self._mesh, "offload_policy": self._offload, "ignored_params": whole or None,
         }  # fmt: skip

@@ -22,13 +22,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlcore.errors import ConfigError, ModelError
-from rlcore.models.forward import ActorCritic
-from rlcore.models.learner import ModelLearner
-from rlcore.models.shards import Cut, Shards
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
-from rlcore.sharding.divisible import check_optimizer, divisible, open_process_group
+from rlcore.sharding.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 from rlcore.sharding.flat_state import Fragment, gather_state, load_state
+from rlcore.sharding.shards import Cut, Shards
 
 
 class ZeroRedundancy:
@@ -58,16 +56,14 @@ class ZeroRedundancy:
         Raises:
             ModelError: the model cannot be divided.
         """
-        self._learner: ModelLearner[Any] = divisible(policy, self.name)
+        self._learner: DivisibleLearner = divisible(policy, self.name)
         module = self._learner.module
         self._trained: nn.Module = module
         if self._stage == 3:
-            trained = module.lockstep_copy(
-                {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()}
+            self._trained = self._learner.lockstep_copy(
+                {id(each): nn.Parameter(each.data, requires_grad=each.requires_grad) for each in module.parameters()},
+                every_block=True,  # because DeepSpeed gathers what runs
             )
-            if isinstance(trained, ActorCritic):
-                trained.trunk = None  # every process runs every block, because DeepSpeed gathers what runs
-            self._trained = trained
         self.parameters = [each for each in self._trained.parameters() if each.requires_grad]
         low = sorted({str(each.dtype).removeprefix("torch.") for each in self.parameters} - {"float32"})
         if low:
@@ -175,9 +171,8 @@ class ZeroRedundancy:
         self._shapes = {id(part): each.shape for part, each in zip(kept, frozen.values(), strict=True)}
         self._shapes |= {id(part): each.ds_shape for part, each in zip(parts, own, strict=True)}
         self._owners = {id(part): each for part, each in zip(parts, own, strict=True) if each.requires_grad}
-        stay = getattr(self._learner, "decoding", None) == "static"
         cut = Cut(self._join, self._copy)
-        self._learner.use_shards(Shards(named, parts, cut, stay=stay), Shards(frozen, kept, cut, stay=stay))
+        self._learner.use_shards(Shards(named, parts, cut), Shards(frozen, kept, cut))
 
     def _piece(self, whole: Tensor) -> Tensor:
         """Return this process's part of a tensor, which is padded to equal parts."""

@@ -17,13 +17,13 @@ from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.loggers.headline import headline_metrics
 from rlcore.logging import check_environment, get_logger
-from rlcore.models.learner import streaming
 from rlcore.models.manifest import remove_weights, write_manifest
 from rlcore.plugins.registry import all_registries, find_uploader
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy
 from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
+from rlcore.sharding.divided import streaming
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
+from rlcore.dropout import eval_mode
 from rlcore.errors import ConfigError, DataError, RewardError
 from rlcore.logging import get_logger
-from rlcore.dropout import eval_mode
-from rlcore.models.learner import gather_weights
 from rlcore.protocols import Policy
 from rlcore.rewards.combine import call_metric, call_metric_on
 from rlcore.rewards.score import Scored
 from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.sampling.sampler_checks import check_options, check_vocabulary, takes_logit_mask
 from rlcore.settings import SamplingConfig
+from rlcore.sharding.divided import gather_weights
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.rollout_log import prompt_columns
 from rlcore.training.run import Run

@@ -17,12 +17,12 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.learner import divided_weights, local_weights, streaming
 from rlcore.models.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.safe_text import shorten
 from rlcore.settings import to_record
+from rlcore.sharding.divided import divided_weights, local_weights, streaming
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
 from rlcore.training.run import Run

@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 import torch
 
-from rlcore.models.learner import gather_weights
 from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import RolloutStore, Sampler
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler_checks import takes_row_seeds
 from rlcore.settings import SamplingConfig
+from rlcore.sharding.divided import gather_weights
 from rlcore.training.built_models import BuiltModels
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import structure
 from rlcore.errors import CheckpointError
-from rlcore.models.tensor_file import SavedTensor
 from rlcore.settings import TrainConfig
+from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.testing.small import make_llama, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs

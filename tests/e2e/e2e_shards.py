@@ -25,11 +25,11 @@ import rlcore
 from rlcore.checkpoints.state import divided_tensors, save_state
 from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
-from rlcore.models.learner import streaming
-from rlcore.models.parallel_files import saved_parts, write_parts
-from rlcore.models.tensor_file import SavedTensor
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding import choose_sharding
+from rlcore.sharding.divided import streaming
+from rlcore.sharding.parallel_files import saved_parts, write_parts
+from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.testing.small import make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs

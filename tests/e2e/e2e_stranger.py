@@ -11,8 +11,6 @@ from rlcore.config import config, option
 from rlcore.hookspecs import Register
 from rlcore.settings import OptimizerConfig
 
-METADATA = "Metadata-Version: 2.1\nName: acme-climb\nVersion: 0.3\n"
-
 
 @hookimpl
 def register_trainers(register: Register) -> None:
@@ -78,10 +76,10 @@ class Climb:
         self.order.load_state_dict(state["order"])
 
 
-def install(site: Path) -> Path:
-    """Install the trainer as the dist `acme-climb` of a folder for PYTHONPATH, and return the folder."""
-    info = site / "acme_climb-0.3.dist-info"
+def install(site: Path, dist: str = "acme-climb", module: str = "e2e_stranger") -> Path:
+    """Install a plugin, by default the trainer, as a dist of a folder for PYTHONPATH, and return the folder."""
+    info = site / f"{dist.replace('-', '_')}-0.3.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(METADATA, encoding="utf-8")
-    (info / "entry_points.txt").write_text("[rlcore]\nmain = e2e_stranger\n", encoding="utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 0.3\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[rlcore]\nmain = {module}\n", encoding="utf-8")
     return site

@@ -99,7 +99,7 @@ def test_each_of_two_ranks_of_a_machine_keeps_half_of_the_weights_and_moments(
             "whole": 0,
             "streamed": size,
         }
-        assert "SFTTrainer is no model of `transformers`" in stranger
+        assert "SFTTrainer does not implement rlcore.protocols.Divisible" in stranger
         assert "run.offload: needs run.shard=fsdp" in offload
         assert "Adafactor needs whole weights and gradients" in optimizer
 

@@ -17,9 +17,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import FastGELUActivation, NewGELUActivation
 
+from rlcore.dropout import disable_dropout
 from rlcore.errors import ModelError
 from rlcore.models.causal import build_causal_lm
-from rlcore.dropout import disable_dropout
 from rlcore.models.loading import context_length, eos_token_ids, load_model
 from rlcore.models.model_options import CausalLMConfig, SpeedConfig
 from rlcore.models.speed.activations import fuse_activations

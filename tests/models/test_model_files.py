@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from rlcore.errors import CheckpointError
 from rlcore.models import model_files
-from rlcore.models.shards import TensorStream
-from rlcore.models.tensor_file import TensorFile
+from rlcore.sharding.shards import TensorStream
+from rlcore.sharding.tensor_file import TensorFile
 from rlcore.testing.small import make_gpt2, make_llama, make_t5
 
 MIXED = {

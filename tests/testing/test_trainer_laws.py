@@ -46,7 +46,11 @@ WRONG = [
     Wrong("micro_batches_change_nothing", "averages-means", "with micro_batch_size = "),
     Wrong("two_processes_equal_one", "looks-at-its-share", "is with two processes"),
     Wrong("divided_weights_equal_whole_ones", "looks-at-its-share", "is with run.shard=fsdp on two processes"),
-    Wrong("divided_weights_equal_whole_ones", "wraps-its-policy", "SimpleNamespace is no model of `transformers`"),
+    Wrong(
+        "divided_weights_equal_whole_ones",
+        "wraps-its-policy",
+        "SimpleNamespace does not implement",
+    ),
     Wrong("the_temperature_divides_the_logits", "untempered", "is at gen.temperature = 2"),
     Wrong("every_token_of_the_reference_counts", "shifts-kl-left", "at the first token of each output"),
     Wrong("every_token_of_the_reference_counts", "shifts-kl-right", "at the last token of each output"),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.errors import ModelError
 from rlcore.dropout import eval_mode
+from rlcore.errors import ModelError
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import first_line
 from rlcore.models.speed import TechniqueRefused

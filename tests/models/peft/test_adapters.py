@@ -11,8 +11,8 @@ import torch
 from adapting import MODELS, assert_equal, batch, build, lora, step, weights
 from torch import nn
 
-from rlcore.errors import ModelError
 from rlcore.dropout import disable_dropout
+from rlcore.errors import ModelError
 from rlcore.models.model_options import SpeedConfig
 from rlcore.models.peft.adapters import Adapters
 from rlcore.sampling import sample

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
-from rlcore.models.tensor_file import SavedTensor
+from rlcore.sharding.tensor_file import SavedTensor
 
 SUFFIX = ".dcp"
 """Suffix of the folder in which tensors are that a file with the suffix `.safetensors` has otherwise."""

@@ -89,13 +89,16 @@ class Shards:
     Attributes:
         parts: see above.
         cut: see above.
+        stay: see above.
         shapes: shapes of the whole parameters, by name.
         is_whole: whether the parameters are complete and equal to the parts, on every process.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], parts: list[Tensor], cut: Cut, *, stay: bool) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], parts: list[Tensor], cut: Cut, *, stay: bool = False
+    ) -> None:
         self.parts, self.is_whole, self.cut = parts, True, cut
-        self._parameters, self._stay = dict(parameters), stay
+        self._parameters, self.stay = dict(parameters), stay
         self.shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
 
     @torch.no_grad()
@@ -118,7 +121,7 @@ class Shards:
 
     def complete(self, name: str, whole: Tensor) -> None:
         """Complete one parameter until the next `drop` or the end of `emptied`, in the CPU's memory."""
-        self._set(self._parameters[name], whole if self._stay else whole.cpu())
+        self._set(self._parameters[name], whole if self.stay else whole.cpu())
 
     @contextmanager
     def emptied(self) -> Iterator[None]:
@@ -159,12 +162,12 @@ class Shards:
         self.cut.copy(part, saved if self.cut.reads_rows else saved[...])
 
     def _set(self, parameter: nn.Parameter, tensor: Tensor) -> None:
-        if self._stay:
+        if self.stay:
             parameter.data.copy_(tensor)
         else:
             parameter.data = tensor
 
     def _empty(self) -> None:
-        if not self._stay:
+        if not self.stay:
             for parameter, part in zip(self._parameters.values(), self.parts, strict=True):
                 parameter.data = torch.empty(0, dtype=part.dtype, device=part.device)
