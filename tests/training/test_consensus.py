@@ -54,6 +54,24 @@ def test_other_rows_on_a_rank_are_named_with_their_numbers() -> None:
     )
 
 
+def test_data_that_only_one_rank_has_are_named() -> None:
+    here, there = {"seed": 0}, {"seed": 0, "data.prompts": "3 rows"}
+    for first, other in ((here, there), (there, here)):
+        with pytest.raises(RanksError, match=r"\n  data.prompts: .*'3 rows' on rank"):
+            agree_on_identity(Gathered(agree_on_identity, first, other), first)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [consensus.SHOWN - 1, consensus.SHOWN, consensus.SHOWN + 1, consensus.SHOWN + 5])
+def test_differences_are_listed_up_to_a_number_and_the_others_counted(count: int) -> None:
+    here, there = ({f"data.{i:02d}": value for i in range(count)} for value in (0, 1))
+    with pytest.raises(RanksError) as caught:
+        agree_on_identity(Gathered(agree_on_identity, here, there), here)  # type: ignore[arg-type]
+    _, *lines = str(caught.value).split("\n")
+    shown = min(count, consensus.SHOWN)
+    assert len([line for line in lines if line.startswith("  data.")]) == shown
+    assert lines[shown:] == ([f"  and {count - shown} more"] if count > shown else [])
+
+
 @pytest.mark.parametrize(
     ("option", "is_refused"),
     [({"gen": {"top_k": 5}}, True), ({"checkpoint": {"every": 3}}, True), ({"run": {"root": "/scratch/1"}}, False)],

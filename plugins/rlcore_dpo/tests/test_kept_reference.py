@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.testing.small import make_gpt2, make_llama
 from rlcore.types import Pair, Sample, sequences_of
 from rlcore_dpo.reference import Reference
-from rlcore_dpo.reference_cache import ReferenceCache, _seal
+from rlcore_dpo.reference_cache import ReferenceCache, _seal, digest
 
 REJECTED = "a file of reference log-probs is not used; they are computed again"
 
@@ -76,7 +77,9 @@ def test_a_table_that_is_not_what_was_computed_is_computed_again_with_one_warnin
     elif damage == "file":
         file.write_bytes(b"no table")
     elif damage == "other rows":
-        table_of(tmp_path, rows=[ROWS[1], ROWS[0], *ROWS[2:]])
+        rows = list(ROWS)
+        rows[last], rows[before] = rows[before], rows[last]
+        table_of(tmp_path, rows=rows)
         (other,) = set((tmp_path / ".ref_logprobs").iterdir()) - {file}
         other.replace(file)
         computed.pop()
@@ -161,6 +164,33 @@ def test_every_input_of_a_table_gives_it_another_file() -> None:
     names = [named(change) for change in ["nothing", *CHANGES]]
     assert len(set(names)) == 1 + len(CHANGES), dict(zip(["nothing", *CHANGES], names, strict=True))
     assert named("nothing") == names[0]
+
+
+def test_parts_that_are_cut_elsewhere_have_another_digest() -> None:
+    assert len({digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
+
+
+@pytest.mark.parametrize("num_rows", range(1, 8))
+def test_every_rank_makes_as_many_passes_over_the_reference(
+    num_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrapped module waits for all ranks in each pass; whole tables are the sum of those of the ranks."""
+    rows, counts, tables = ROWS[:num_rows], [], []
+    whole = make(tmp_path / "one", make_gpt2(), rows, cache_ref=False, batch_size=1, micro_batch_size=2).reference
+    for rank in range(3):
+        ranks = SimpleNamespace(
+            world=3, device=torch.device("cpu"), sum=lambda table: table,
+            share=lambda count, own=rank: range(count)[own::3],
+        )  # fmt: skip
+        monkeypatch.setattr(whole, "run", SimpleNamespace(ranks=ranks))
+        made: list[int] = []
+        monkeypatch.setattr(
+            whole, "_pass", lambda rows, chunk, score, own=made: own.append(len(chunk)) or torch.ones(len(chunk), 2)
+        )
+        tables.append(whole._table(whole.rows[0], lambda _: None))
+        counts.append(len(made))
+    assert len(set(counts)) == 1, counts
+    assert torch.equal(sum(tables), torch.ones(num_rows, 2))
 
 
 def test_a_table_of_another_version_of_torch_has_another_file(monkeypatch: pytest.MonkeyPatch) -> None:

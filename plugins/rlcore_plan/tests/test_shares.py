@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from rlcore.settings import SamplingConfig
 from rlcore.types import Sample
+from rlcore_plan import draws
 from rlcore_plan.batches import learned
 from rlcore_plan.planned_run import PlannedRun
 
@@ -50,6 +52,22 @@ def test_a_rank_learns_from_its_share_of_whole_groups_of_samples(
     world: int, group: int, batch_size: int, rows: int
 ) -> None:
     assert len(learned(planned(world=world, group=group, batch_size=batch_size, lengths=[4] * 8))) == rows
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize(("num_prompts", "samples", "batch_size", "whole"), [
+    (10, 1, 32, 10), (10, 4, 32, 32), (100, 1, 32, 32), (0, 1, 32, 32),
+])  # fmt: skip
+def test_a_rank_samples_its_share_in_training_and_in_evaluations(
+    world: int, num_prompts: int, samples: int, batch_size: int, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject, gen = planned(world=world, group=1, batch_size=8), SamplingConfig(max_new_tokens=3)
+    subject.settings = SimpleNamespace(gen=gen, eval=SimpleNamespace(gen={}, samples=samples, batch_size=batch_size))
+    subject.lengths = SimpleNamespace(prompt=2, eval_prompt=2, num_eval_prompts=num_prompts)
+    sizes: dict[str, int] = {}
+    monkeypatch.setattr(draws, "_measured", lambda _s, _l, name, _g, size, *_: sizes.setdefault(name, size))
+    draws.draw(subject, SimpleNamespace(now=0))  # type: ignore[arg-type]
+    assert sizes == {"sampling": -(-8 // world), "evaluation": -(-whole // world)}
 
 
 def test_the_batch_with_the_most_tokens_is_planned() -> None:
