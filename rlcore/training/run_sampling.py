@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from rlcore.errors import Diverged
 from rlcore.profiling import count_tokens, note_sampled, timed
 from rlcore.protocols import RolloutStore, Sampler
 from rlcore.rewards.score import Scored, Scorer
@@ -85,6 +86,9 @@ class RunSampling(BuiltModels):
             row_seeds: a seed for each prompt; by default those of `Run.row_seeds`, so that a row is sampled alike
                 whatever the number of processes, if the sampler supports that.
             on_batch: called with finished trajectories (`rlcore.protocols.Sampler`).
+
+        Raises:
+            Diverged: the log-prob of a sampled token is not finite.
         """
         seeds = self.row_seeds(len(prompts), group=group) if row_seeds is None else row_seeds
         options: dict[str, Any] = {"generator": torch.Generator().manual_seed(int(seeds[0]) if len(seeds) else 0)}
@@ -97,9 +101,22 @@ class RunSampling(BuiltModels):
         gather_weights(self.built_policy)
         with torch.no_grad():
             batch = self.sampler(self.built_policy, prompts, sampling or self.config.gen, **options)
+        self._check_logprobs(batch)
         count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)
         return batch
+
+    def _check_logprobs(self, batch: Trajectories) -> None:
+        """Raise Diverged if a sampled token has a log-prob that is not finite: it was sampled from no distribution."""
+        for name in batch.columns.keys() & {"logprobs", "sampling_logprobs"}:
+            chosen = batch[name][batch.action_mask]
+            if not bool(chosen.isfinite().all()):
+                first = float(chosen[~chosen.isfinite()][0])
+                raise Diverged(
+                    f"step {self.step + 1}: a sampled token has {name} = {first}: the model's logits, or the "
+                    "sampler's numbers, are not finite, and nothing is learned from these samples; resume from an "
+                    "earlier checkpoint with a lower trainer.optimizer.lr, or look at the model and its precision"
+                )
 
     @cached_property
     def rollouts(self) -> Rollouts:
