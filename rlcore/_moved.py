@@ -21,6 +21,7 @@ MOVED: dict[str, str] = {
     "rlcore.cli.new_plugin": "rlcore_tools.new_plugin",
     "rlcore.cli.push": "rlcore_tools.hub.push_command",
     "rlcore.training.hub_upload": "rlcore_tools.hub.hub_upload",
+    "rlcore.training.trainer_callbacks": "rlcore_tools.trainer_callbacks",
     "rlcore.training.model_card": "rlcore_tools.hub.model_card",
     "rlcore.data.torch_defaults": "rlcore.data.user_code",
     "rlcore.models.dropout": "rlcore.dropout",

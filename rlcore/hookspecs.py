@@ -252,12 +252,36 @@ def on_export(run: RunView, folder: Path) -> None:
 
 @hookspec
 def on_run_end(run: RunView, error: BaseException | None) -> None:
-    """Called once when the run ends, whether or not it failed: the last hook of a run, before loggers are closed.
+    """Called once when the run ends, whether or not it failed, before loggers are closed.
 
     Args:
         run: the run; `run.metrics` has the last value of every metric.
         error: the exception that ended the run, such as KeyboardInterrupt; None if it finished or was stopped by a
             signal.
+    """
+
+
+@hookspec
+def on_run_closed(run: RunView, error: BaseException | None) -> None:
+    """Called last, when samplers, rewards and loggers are closed and the files of the run are complete.
+
+    Args:
+        run: the run; files that are written into `run.dir` are not part of its checkpoints.
+        error: as in `on_run_end`.
+    """
+
+
+@hookspec
+def adapt_observer(observer: Any) -> object | None:
+    """Return the observer that stands for an object of another library in `rlcore.train(observers=[...])`, or None.
+
+    Called once for each object before the run is built; the first result in registration order is used.
+
+    Args:
+        observer: the object that the user passed, such as a callback of another trainer.
+
+    Returns:
+        None to leave the object alone; otherwise an object with observer hooks as methods.
     """
 
 

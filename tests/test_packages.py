@@ -14,16 +14,10 @@ PACKAGES = sorted(
     file.parent for file in [*ROOT.glob("rlcore_*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
 )
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
-    # Its page is that of the core's reports, and it is released with the core.
+    # It is released with the core.
     "rlcore_bench": (
         "rlcore._version.__version__",
         "rlcore.cli.screen",
-        "rlcore.reports.html_page.fill_page",
-        "rlcore.reports.page_data.curve_groups",
-        "rlcore.reports.page_data.rounded",
-        "rlcore.reports.run_record",
-        "rlcore.reports.series",
-        "rlcore.reports.variants",
     ),
     # It builds a run without weights and repeats its steps on fake tensors, and is released with the core.
     "rlcore_plan": (
@@ -55,6 +49,31 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "rlcore.training.peak_memory.resident_bytes",
         "rlcore.training.run_components.Chosen",
         "rlcore.training.run_components.choose",
+    ),
+    # It reads the files of a run and prints as the console does, and is released with the core.
+    "rlcore_report": (
+        "rlcore._version.__version__",
+        "rlcore.checkpoints.run_folder.MARK",
+        "rlcore.checkpoints.run_folder.RunDir",
+        "rlcore.checkpoints.run_folder.is_run",
+        "rlcore.checkpoints.run_lock.is_locked",
+        "rlcore.cli.screen.make_console",
+        "rlcore.cli.screen.make_list",
+        "rlcore.config.describe.Row",
+        "rlcore.config.describe.describe",
+        "rlcore.config.plain.from_json",
+        "rlcore.loggers.console.ConsoleLogger",
+        "rlcore.loggers.console.TIME_KEYS",
+        "rlcore.loggers.console_options.ConsoleConfig",
+        "rlcore.loggers.conversations.display_row",
+        "rlcore.loggers.conversations.turns_of",
+        "rlcore.loggers.headline.MAX_CELLS",
+        "rlcore.loggers.headline.place_in",
+        "rlcore.loggers.tables.html_table",
+        "rlcore.loggers.tables.make_table",
+        "rlcore.loggers.tables.short_name",
+        "rlcore.loggers.tables.show_cell",
+        "rlcore.loggers.tables.show_number",
     ),
     # Its command reads a configuration's data without building the run, and is released with the core.
     "rlcore_tools": (

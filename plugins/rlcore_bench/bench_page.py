@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 
 from rlcore._version import __version__
-from rlcore.reports.html_page import fill_page
-from rlcore.reports.page_data import curve_groups, rounded
-from rlcore.reports.run_record import RunRecord, read_run
-from rlcore.reports.variants import Variant
 from rlcore.safe_text import visible
 from rlcore_bench.measure import Measure
 from rlcore_bench.source_tree import Version
+from rlcore_report.html_page import fill_page
+from rlcore_report.page_data import curve_groups, rounded
+from rlcore_report.run_record import RunRecord, read_run
+from rlcore_report.variants import Variant
 
 METHOD = (
     "The versions ran alternately, each run in a process of its own with one thread. A pair is one seed; the "

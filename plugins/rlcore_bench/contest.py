@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlcore.reports.run_record import write_page
-from rlcore.reports.series import read_series
 from rlcore.safe_text import visible
 from rlcore_bench.bench_page import METHOD, CaseRuns, bench_page
 from rlcore_bench.duel import Duel, Figures, RunFailed, measure
 from rlcore_bench.measure import RESOURCES, Measure, compare_learning, compare_resource, learning_figures
 from rlcore_bench.source_tree import Repository, Version
 from rlcore_bench.tree_environment import build_wheels, find_dists, make_environment
+from rlcore_report.run_record import write_page
+from rlcore_report.series import read_series
 
 PROGRAM = "timed_case.py"
 SIDES = ("theirs", "ours")

@@ -14,8 +14,8 @@ from typing import Literal
 
 import attrs
 
-from rlcore.reports.series import Series
-from rlcore.reports.variants import paired
+from rlcore_report.series import Series
+from rlcore_report.variants import paired
 
 FLOOR = 0.01
 RESOURCES = {"cpu_s": "CPU time, s", "wall_s": "wall time, s", "peak_rss_mb": "peak memory, MB"}

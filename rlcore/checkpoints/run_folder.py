@@ -4,7 +4,7 @@
 <root>/<name>/metrics.jsonl      metrics, one object per line with its `step`
 <root>/<name>/completions.jsonl  evaluation samples, in the same format
 <root>/<name>/rollouts.jsonl     training samples, in the same format, as many as `run.rollouts` selects
-<root>/<name>/report.html        a page of curves, completions and health verdicts, see `rlcore.reports`
+<root>/<name>/report.html        a page of curves, completions and health verdicts, if a plugin writes one
 <root>/<name>/checkpoints/       see `rlcore.checkpoints.checkpoint`
 <root>/<name>/start/             the model before training, if a run needs it again and cannot load it by name
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`

@@ -29,11 +29,15 @@ class ConsoleLogger:
         config: its options.
         run: the logged run.
         console: the console to print to; standard output by default.
+
+    Attributes:
+        config: its options.
+        run: the logged run.
     """
 
     def __init__(self, config: ConsoleConfig, run: RunView, *, console: Console | None = None) -> None:
-        self._config = config
-        self._run = run
+        self.config = config
+        self.run = run
         self._console = console or TerminalConsole(highlight=False)
         self._last: dict[str, float] = {}
         self._started = time.monotonic()
@@ -47,16 +51,16 @@ class ConsoleLogger:
         training = {key: value for key, value in metrics.items() if key not in evaluation}
         if training:
             self._last.update(training)
-            if step % self._config.every == 0 or step == self._run.total_steps:
+            if step % self.config.every == 0 or step == self.run.total_steps:
                 self._print_line("step", step, self._cells(training), training)
             self._advance(step)
         if evaluation:
             self._last.update(evaluation)
-            self._print_line("eval", step, _evaluation_cells(evaluation, self._run.headline), {})
+            self._print_line("eval", step, _evaluation_cells(evaluation, self.run.headline), {})
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print a table of the first rows: prompt, output and scores; a sweep shows rows of every sampling setting."""
-        show = self._run.config.eval.show if self._config.show is None else self._config.show
+        show = self.run.config.eval.show if self.config.show is None else self.config.show
         if not rows or not show:
             return
         groups: dict[Any, list[Mapping[str, Any]]] = {}
@@ -69,7 +73,7 @@ class ConsoleLogger:
     def close(self, error: BaseException | None) -> None:
         """Stop the progress bar and print a summary: steps, time, last metrics, folder, how to load or resume."""
         self._end_progress()
-        run, steps = self._run, self._run.step - self._first_step
+        run, steps = self.run, self.run.step - self._first_step
         summary = f"{steps} step{'' if steps == 1 else 's'} in {_duration(time.monotonic() - self._started)}"
         if error is None:
             early = run.total_steps is not None and run.step < run.total_steps
@@ -97,14 +101,14 @@ class ConsoleLogger:
             self._print(Text(f"  dropped    {visible(dropped)}", style="yellow"))
 
     def _cells(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-        if self._config.metrics:
-            return [(short_name(key), metrics[key]) for key in self._config.metrics if key in metrics]
-        return [(short_name(key), metrics[key]) for key in headline_metrics(metrics, self._run.headline)]
+        if self.config.metrics:
+            return [(short_name(key), metrics[key]) for key in self.config.metrics if key in metrics]
+        return [(short_name(key), metrics[key]) for key in headline_metrics(metrics, self.run.headline)]
 
     def _print_line(
         self, kind: str, step: int, cells: Sequence[tuple[str, float]], metrics: Mapping[str, float]
     ) -> None:
-        total = self._run.total_steps
+        total = self.run.total_steps
         count = f"{step}/{total}" if total is not None else str(step)
         width = 2 * len(str(total)) + 1 if total is not None else 6
         line = Text.assemble((kind, "bold cyan" if kind == "eval" else "bold"), f" {count:>{width}}")
@@ -126,8 +130,8 @@ class ConsoleLogger:
 
     def _advance(self, step: int) -> None:
         """Update the progress bar, once the total number of steps is known."""
-        total = self._run.total_steps
-        if not (self._config.progress and self._console.is_terminal and is_progress_bar_enabled()):
+        total = self.run.total_steps
+        if not (self.config.progress and self._console.is_terminal and is_progress_bar_enabled()):
             self._end_progress()
         elif total is not None:
             if self._progress is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from numbers import Real
 from typing import Any
 
@@ -130,3 +131,10 @@ def show_cell(value: Any) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for notebooks; texts are escaped."""
+    lines = [("th", head), *(("td", row) for row in rows)]
+    body = ("".join(f"<{tag}>{escape(visible(cell))}</{tag}>" for cell in row) for tag, row in lines)
+    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in body) + "</table>"

@@ -76,13 +76,6 @@ COMMANDS = (
         "list installed plugins, their components and their problems",
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
-    ("rollouts", "rlcore.cli.rollouts.rollouts_command:command", "print the rollouts or completions of a run"),
-    ("report", "rlcore.cli.report_command:command", "write curves, completions and health verdicts of runs as a page"),
-    (
-        "compare",
-        "rlcore.cli.compare_command:command",
-        "print how two runs differ: options, metrics, verdicts",
-    ),
     ("export", "rlcore.cli.export_command:command", "copy a checkpoint of several processes with whole tensors"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
 )
@@ -92,8 +85,8 @@ COMMANDS = (
 @hookimpl
 def register_pipelines(register: Register) -> None:
     """Register the tokenisation of prompts, demonstrations, preferences and labelled answers."""
-    register("prompts", "rlcore.data.prompts:build_prompts", summary="tokenise prompts")
-    register("samples", "rlcore.data.samples:build_samples", summary="tokenise demonstrations and mark their outputs")
+    register("prompts", "rlcore.data.pipelines:PROMPTS", summary="tokenise prompts")
+    register("samples", "rlcore.data.pipelines:SAMPLES", summary="tokenise demonstrations and mark their outputs")
     register(
         "preferences",
         "rlcore.data.preferences:build_preferences",
@@ -150,9 +143,9 @@ def register_loggers(register: Register) -> None:
     """Register the console and JSON Lines loggers."""
     register(
         "console",
-        "rlcore.loggers.notebook:make_console_logger",
+        "rlcore.loggers.console:ConsoleLogger",
         config="rlcore.loggers.console_options:ConsoleConfig",
-        summary="one line per step, with a progress bar on a terminal; in a notebook, one table and bar, and plots",
+        summary="one line per step, with a progress bar on a terminal",
     )
     register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always enabled")
 

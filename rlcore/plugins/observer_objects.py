@@ -11,7 +11,16 @@ from rlcore.errors import InputsError
 from rlcore.plugins.checks import Refused, check_arguments
 from rlcore.safe_text import show
 
-HOOKS = ("on_run_start", "on_rollout", "on_step", "on_evaluate", "on_checkpoint", "on_export", "on_run_end")
+HOOKS = (
+    "on_run_start",
+    "on_rollout",
+    "on_step",
+    "on_evaluate",
+    "on_checkpoint",
+    "on_export",
+    "on_run_end",
+    "on_run_closed",
+)
 """The hooks of observers."""
 
 

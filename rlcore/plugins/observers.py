@@ -85,9 +85,16 @@ class Observers:
 
     def on_run_end(self, run: RunView, error: BaseException | None) -> None:
         """Call the hook of every observer at the end of the run, even if one of them raises."""
+        self._call_each("on_run_end", run=run, error=error)
+
+    def on_run_closed(self, run: RunView, error: BaseException | None) -> None:
+        """Call the hook of every observer when the run's files are complete, even if one of them raises."""
+        self._call_each("on_run_closed", run=run, error=error)
+
+    def _call_each(self, hook: str, **arguments: Any) -> None:
         with ExitStack() as calls:  # makes the calls in reverse order, and raises after the last
-            for plugin, call in reversed(self._observers["on_run_end"]):
-                calls.callback(self._call, plugin, call, "on_run_end", run=run, error=error)
+            for plugin, call in reversed(self._observers[hook]):
+                calls.callback(self._call, plugin, call, hook, **arguments)
 
     def _call_all(self, hook: str, **arguments: Any) -> None:
         for plugin, call in list(self._observers[hook]):

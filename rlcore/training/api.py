@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -57,10 +58,12 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the main metrics, the steps and the run's folder."""
-        from rlcore.loggers.notebook import result_html
+        from rlcore.loggers.tables import html_table, show_number
 
         names = headline_metrics(self.metrics, self.run.headline)
-        return result_html({name: self.metrics[name] for name in names}, self.run.step, str(self.run_dir))
+        numbers = [[name, show_number(self.metrics[name]).strip()] for name in names]
+        about = [["steps", str(self.run.step)], ["folder", str(self.run_dir)]]
+        return html_table(["last metrics", "value"], [*numbers, *about])
 
     def generate(self, prompts: str | Sequence[Any], **gen: Any) -> list[str]:
         """Continue prompts with the trained policy.
@@ -89,9 +92,9 @@ class Result:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write model and tokenizer into `folder`, to be loaded with `transformers`' `from_pretrained`.
 
+        Observers may add files, such as a model card.
         A new or empty folder, or one that this has written before, gets a manifest with the checksums of its files.
         If several processes call this, rank 0 writes; all must call it if the model is divided (`run.shard`).
-        Observers may add files, such as a model card.
         """
         ranks = self.run.ranks
 
@@ -121,9 +124,9 @@ class Result:
             revision: branch to push to; created if it does not exist.
 
         Raises:
+            ConfigError: no plugin that uploads models is installed.
             HubError: the hub cannot be reached, or refuses the token, the name or a file; the model stays in the run's
                 folder, and the message has the command that pushes it later.
-            ConfigError: no plugin that uploads models is installed.
         """
         if not self.run.ranks.is_main:
             return None
@@ -189,8 +192,8 @@ def train(
         store: name of the rollout store, or a mapping with `name` and options.
         plugins: mapping or `PluginsConfig` that overrides that section of `config`.
         observers: objects with any of the methods `on_run_start`, `on_rollout`, `on_step`, `on_evaluate`,
-            `on_checkpoint`, `on_export`, `on_run_end` and `on_run_closed` (`rlcore.hookspecs`), or callbacks of
-            `transformers`.
+            `on_checkpoint`, `on_export`, `on_run_end` and `on_run_closed` (`rlcore.hookspecs`), or
+            objects that a plugin adapts, such as callbacks of `transformers`.
 
     Raises:
         RLCoreError: an argument cannot be used; the message names the argument and the reason.
@@ -214,8 +217,7 @@ def train(
         "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
         "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
     }  # fmt: skip
-    objects = {"observers": observers_by_name(observers), "loggers": own_loggers}
-    result = _train(base, where, given=given, tokenizer=tokenizer, **objects)
+    result = _train(base, where, given=given, tokenizer=tokenizer, observers=observers, loggers=own_loggers)
     if result.run.config.run.raise_on_interrupt and result.run.signalled():
         raise KeyboardInterrupt(f"{result.run_dir} is saved at step {result.run.step}")
     return result
@@ -227,19 +229,27 @@ def train_from_config(values: Mapping[str, Any], where: str) -> Result:
 
 
 def _train(
-    values: Mapping[str, Any], where: str, *, given: Mapping[str, Any], tokenizer: Any, **objects: Any
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    given: Mapping[str, Any],
+    tokenizer: Any,
+    observers: Sequence[Any] | None = None,
+    loggers: Mapping[str, Any] = MappingProxyType({}),
 ) -> Result:
     check_environment()
     problems = Problems()
     settings = _structure(values, where, problems)
-    inputs = Inputs(
-        model=settings.model.get("path"),
-        tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
-        **{name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS},
-        **objects,
-    )
+    data = {name: given[name] if given.get(name) is not None else getattr(settings.data, name) for name in DATA_INPUTS}
     # Within the block, this process and those it starts see the plugins that the run selects.
     with configured(settings.plugins.disable, settings.plugins.only):
+        inputs = Inputs(
+            model=settings.model.get("path"),
+            tokenizer=tokenizer if tokenizer is not None else settings.model.get("tokenizer"),
+            observers=observers_by_name(observers),
+            loggers=loggers,
+            **data,
+        )
         parts: Assembly = assemble(settings, inputs, where, problems)
         try:
             with parts.claimed:  # a run whose first step fails leaves no folder

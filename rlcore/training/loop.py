@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from rlcore.components import describe_error
 from rlcore.errors import CheckpointError, Diverged, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.profiling import StepTokens, background, begin_step, counting, end_steps, phase
 from rlcore.protocols import Trainer
 from rlcore.ranks import Ranks
 from rlcore.ranks.launcher import when_alone
-from rlcore.reports.html_page import write_report
 from rlcore.training.check_trainer import check_metrics, check_steps
 from rlcore.training.evaluate import evaluate
 from rlcore.training.peak_memory import peak_bytes
@@ -197,19 +195,9 @@ def _checkpoint(trainer: Trainer, run: Run, saver: Saver) -> None:
         run.observers.on_checkpoint(run, path)
 
 
-def _report(run: Run) -> None:
-    """Write the run's report; if that fails, log the reason: the run itself is complete."""
-    if run.ranks.is_main and run.config.run.report and run.dir.is_dir():
-        try:
-            with phase("report"):
-                write_report(run.dir)
-        except Exception as error:  # noqa: BLE001  a finished run must not fail because of its picture
-            log.warning("report.html could not be written", run=str(run.dir), reason=describe_error(error))
-
-
 @contextmanager
 def _ending(run: Run) -> Iterator[None]:
-    """At the end of the block, however it ends, call `on_run_end` and close components; then log what was dropped."""
+    """However the block ends, call `on_run_end`, close components, call `on_run_closed` and log what was dropped."""
     error: BaseException | None = None
     try:
         yield
@@ -229,7 +217,7 @@ def _ending(run: Run) -> Iterator[None]:
                 run.closing.close()
             finally:
                 run.loggers.close(error)
-                _report(run)
+                run.observers.on_run_closed(run, error)
             if left := run.take_unreported():
                 write = log.warning if run.ranks.is_main else log.error  # other ranks log errors only
                 write("plugins were dropped in this run", dropped=[str(each) for each in left], run=str(run.dir))

@@ -14,9 +14,9 @@ from transformers import GPT2Config
 import rlcore
 from rlcore.cli import main
 from rlcore.loggers import display_row
-from rlcore.reports.samples_on_page import read_samples
 from rlcore.training.rollout_log import prompt_columns
 from rlcore.types import Prompt
+from rlcore_report.samples_on_page import read_samples
 
 CHAT = [
     {"role": "system", "content": "Be brief."},

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlcore.reports.series import Series
 from rlcore_bench.contest import compare
 from rlcore_bench.measure import compare_learning, compare_resource, learning_figures
+from rlcore_report.series import Series
 
 
 def test_an_interval_of_differences_is_students() -> None:

@@ -18,11 +18,11 @@ from rlcore.cli import main
 from rlcore.config import structure
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import RLCoreError
-from rlcore.reports.samples_on_page import read_images
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.image_sampling import make_tiles, write_grid
 from rlcore_ddpo.tiny_pipeline import make_tiny_pipeline
 from rlcore_ddpo.trainer import DDPOTrainer
+from rlcore_report.samples_on_page import read_images
 
 OPTIONS = {name: value for name, value in TRAINER.items() if name != "name"}
 

@@ -11,10 +11,10 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 import rlcore
 from rlcore.cli import main
 from rlcore.errors import DataError, InputsError
-from rlcore.reports.page_data import page_data
-from rlcore.reports.run_record import read_run
 from rlcore.settings import DataConfig
 from rlcore.types import Sample
+from rlcore_report.page_data import page_data
+from rlcore_report.run_record import read_run
 from rlcore_tools.planned_data import read_data
 from rlcore_tools.screen import plain_text
 from rlcore_tools.shown_rows import show_rows

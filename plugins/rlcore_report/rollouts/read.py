@@ -15,7 +15,7 @@ import attrs
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError, NoRollouts
-from rlcore.reports.run_files import Row, last_change, read_rows, runs_in
+from rlcore_report.run_files import Row, last_change, read_rows, runs_in
 
 
 @attrs.frozen

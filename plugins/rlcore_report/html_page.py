@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.page_data import page_data
-from rlcore.reports.run_record import RunRecord, read_run, write_page
+from rlcore.components import describe_error
+from rlcore.logging import get_logger
 from rlcore.safe_text import visible
+from rlcore_report.page_data import page_data
+from rlcore_report.run_record import RunRecord, read_run, write_page
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -48,6 +50,14 @@ def write_report(folder: Path) -> Path:
     file = RunDir(folder).report
     write_page(file, html_page([read_run(folder, is_running=False)]))
     return file
+
+
+def record_report(folder: Path) -> None:
+    """Write the report of a run that has ended; if there is no room for it, log that: the run itself is complete."""
+    try:
+        write_report(folder)
+    except OSError as error:
+        get_logger("report").warning("report.html could not be written", run=str(folder), reason=describe_error(error))
 
 
 def html_page(runs: Sequence[RunRecord], *, stamp: str | None = None) -> str:
@@ -93,7 +103,7 @@ def _escape(text: str) -> str:
 @cache
 def _assets() -> tuple[str, str, str]:
     """Return the charting library (uPlot, MIT licence, see page/uPlot.LICENSE), the page's script, and its style."""
-    folder = files("rlcore.reports") / "page"
+    folder = files("rlcore_report") / "page"
     library, script, chart_style, style = (
         (folder / name).read_text(encoding="utf-8").strip()
         for name in ("uPlot.iife.min.js", "page.js", "uPlot.min.css", "page.css")

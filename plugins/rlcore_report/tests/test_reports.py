@@ -18,13 +18,13 @@ import rlcore
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.run_lock import RunLock
 from rlcore.cli import main
-from rlcore.reports import series
-from rlcore.reports.html_page import fill_page, html_page, to_script
-from rlcore.reports.local_server import ReportServer
-from rlcore.reports.page_data import page_data
-from rlcore.reports.run_record import read_run
-from rlcore.reports.samples_on_page import MAX_ROWS, MAX_STEPS, read_images, read_samples
-from rlcore.reports.series import MAX_POINTS, Series, band, read_series, thinned
+from rlcore_report import series
+from rlcore_report.html_page import fill_page, html_page, to_script
+from rlcore_report.local_server import ReportServer
+from rlcore_report.page_data import page_data
+from rlcore_report.run_record import read_run
+from rlcore_report.samples_on_page import MAX_ROWS, MAX_STEPS, read_images, read_samples
+from rlcore_report.series import MAX_POINTS, Series, band, read_series, thinned
 
 
 def data_of(page: str) -> Any:
@@ -58,7 +58,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
     def full(folder: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rlcore.training.loop.write_report", full)
+    monkeypatch.setattr("rlcore_report.html_page.write_report", full)
     result = rlcore.train(
         tiny_gpt2, tokenizer=char_tokenizer, trainer="sft", samples=["ab"], loggers=[],
         run={"root": str(tmp_path), "name": "short", "steps": 1},
@@ -192,7 +192,7 @@ def test_grids_of_images_are_embedded_within_a_limit(tmp_path: Path, monkeypatch
     for i in range(9):
         (tmp_path / f"step-{i:08d}.png").write_bytes(bytes([i]) * 100)
     assert len(read_images(tmp_path)) == 9
-    monkeypatch.setattr("rlcore.reports.samples_on_page.MAX_IMAGE_BYTES", 350)
+    monkeypatch.setattr("rlcore_report.samples_on_page.MAX_IMAGE_BYTES", 350)
     assert [name[-1] for name, _ in read_images(tmp_path)] == ["0", "4", "8"]
     assert read_images(tmp_path)[0][1].startswith("data:image/png;base64,AAAA")
 

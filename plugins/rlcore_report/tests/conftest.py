@@ -1,12 +1,33 @@
-"""Pages opened in a browser, with what they log."""
+"""Small models and tokenizers, and pages opened in a browser, with what they log."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from rlcore.testing.small import make_gpt2, make_tokenizer
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2] / "tests" / "rig")]
+
+
+@pytest.fixture
+def char_tokenizer() -> Any:
+    return make_tokenizer()
+
+
+@pytest.fixture
+def tiny_gpt2() -> Any:
+    return make_gpt2()
 
 
 @attrs.frozen

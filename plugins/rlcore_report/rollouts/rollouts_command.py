@@ -30,8 +30,8 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from rlcore.cli.rollouts import display, read
-    from rlcore.reports.run_files import ROOT, find_run
+    from rlcore_report.rollouts import display, read
+    from rlcore_report.run_files import ROOT, find_run
 
     query = read.Query(arguments.step, arguments.best, arguments.worst, arguments.grep)
     if arguments.run is None:
@@ -53,7 +53,7 @@ def _rollouts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
 
 
 def _steps(text: str) -> tuple[int, float]:
-    from rlcore.cli.rollouts.read import parse_steps
+    from rlcore_report.rollouts.read import parse_steps
 
     try:
         return parse_steps(text)

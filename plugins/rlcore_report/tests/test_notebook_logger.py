@@ -15,8 +15,10 @@ from console_screens import SomeRun
 
 import rlcore
 from rlcore.loggers.console_options import ConsoleConfig
-from rlcore.loggers.notebook import NotebookLogger, is_notebook, make_console_logger
+from rlcore.plugins.registry import registries
 from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_report.notebook import NotebookLogger, is_notebook
+from rlcore_report.plugin import wrap_component
 
 TRAINING = """
 import rlcore
@@ -49,7 +51,7 @@ class Output:
 def output(monkeypatch: pytest.MonkeyPatch) -> Output:
     output = Output()
     monkeypatch.setattr(IPython.display, "display", output.display)
-    monkeypatch.setattr("rlcore.loggers.notebook.REFRESH_S", 0.0)
+    monkeypatch.setattr("rlcore_report.notebook.REFRESH_S", 0.0)
     return output
 
 
@@ -92,10 +94,10 @@ def test_without_matplotlib_the_table_is_all(tmp_path: Path, output: Output, mon
     assert len(output.displayed) == 1
 
 
-def test_a_script_that_imports_ipython_is_no_notebook(tmp_path: Path) -> None:
+def test_a_script_that_imports_ipython_is_no_notebook() -> None:
     assert "IPython" in sys.modules
     assert not is_notebook()
-    assert not isinstance(make_console_logger(ConsoleConfig(), SomeRun(tmp_path)), NotebookLogger)
+    assert wrap_component(registries().loggers.get("console")) is None
 
 
 @pytest.mark.slow

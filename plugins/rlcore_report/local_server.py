@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.html_page import html_page, to_script
-from rlcore.reports.page_data import page_data
-from rlcore.reports.run_record import read_run
+from rlcore_report.html_page import html_page, to_script
+from rlcore_report.page_data import page_data
+from rlcore_report.run_record import read_run
 
 ADDRESS = "127.0.0.1"
 

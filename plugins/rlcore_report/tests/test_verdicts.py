@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from rlcore.reports.series import Series
-from rlcore.reports.verdicts import (
+from rlcore_report.series import Series
+from rlcore_report.verdicts import (
     CHECKS,
     Verdict,
     data_order,

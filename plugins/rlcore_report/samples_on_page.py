@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 
 from rlcore.loggers.conversations import turns_of
-from rlcore.reports.run_files import Row, count_rows, read_rows
 from rlcore.safe_text import visible
+from rlcore_report.run_files import Row, count_rows, read_rows
 
 MAX_STEPS, MAX_ROWS = 24, 64
 """Steps of one file on a page, the first and the last among them, and rows of each."""

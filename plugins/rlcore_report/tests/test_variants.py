@@ -9,8 +9,8 @@ import pytest
 from report_runs import make_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.run_record import read_run
-from rlcore.reports.variants import compare_variants, paired, variants
+from rlcore_report.run_record import read_run
+from rlcore_report.variants import compare_variants, paired, variants
 
 
 def test_a_paired_difference_has_students_interval() -> None:

@@ -15,7 +15,7 @@ from rlcore.checkpoints.run_folder import MARK, RunDir
 from rlcore.checkpoints.run_lock import is_locked
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError
-from rlcore.reports.series import Series, read_series
+from rlcore_report.series import Series, read_series
 
 _WRITTEN_BY = re.compile(rf"{re.escape(MARK)}, written by rlcore (\S+?)[;\s]")
 

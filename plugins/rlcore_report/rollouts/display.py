@@ -11,11 +11,11 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.cli.rollouts.read import RunSummary
 from rlcore.cli.screen import make_console, make_list
 from rlcore.loggers.conversations import display_row
 from rlcore.loggers.tables import make_table
-from rlcore.reports.run_files import Row
+from rlcore_report.rollouts.read import RunSummary
+from rlcore_report.run_files import Row
 
 SCHEMA = 1
 

@@ -12,9 +12,9 @@ from typing import Any
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.config import merge, unstructure
-from rlcore.reports.html_page import html_page
-from rlcore.reports.run_record import read_run
 from rlcore.settings import TrainConfig
+from rlcore_report.html_page import html_page
+from rlcore_report.run_record import read_run
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b[31m \u202e</script>"
 

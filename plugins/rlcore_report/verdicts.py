@@ -13,7 +13,7 @@ from typing import Literal
 import attrs
 import numpy as np
 
-from rlcore.reports.series import Series
+from rlcore_report.series import Series
 
 Metrics = Mapping[str, Series]
 ENOUGH = 5

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rlcore.reports.run_record import RunRecord
-    from rlcore.reports.variants import Difference
+    from rlcore_report.run_record import RunRecord
+    from rlcore_report.variants import Difference
 
 
 def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
@@ -26,9 +26,9 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _compare(arguments: argparse.Namespace) -> int:
     from rlcore.cli.screen import make_console
-    from rlcore.reports.run_files import find_run
-    from rlcore.reports.run_record import read_run
-    from rlcore.reports.variants import Variant, compare_variants
+    from rlcore_report.run_files import find_run
+    from rlcore_report.run_record import read_run
+    from rlcore_report.variants import Variant, compare_variants
 
     a, b = (
         Variant(names, tuple(read_run(find_run(name)) for name in names.split(",")))
@@ -44,7 +44,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _options(a: RunRecord, b: RunRecord) -> list[Sequence[str]]:
-    from rlcore.reports.option_table import option_rows
+    from rlcore_report.option_table import option_rows
 
     return [(row.path, *row.values) for row in option_rows([a, b]) if row.differs]
 
@@ -73,8 +73,8 @@ def _print_verdicts(console: Console, run: RunRecord) -> None:
     from rich.text import Text
 
     from rlcore.checkpoints.run_folder import RunDir
-    from rlcore.reports.samples_on_page import prompts_by_step, read_samples
-    from rlcore.reports.verdicts import verdicts
+    from rlcore_report.samples_on_page import prompts_by_step, read_samples
+    from rlcore_report.verdicts import verdicts
 
     prompts = prompts_by_step(read_samples(RunDir(run.folder).rollouts).rows)
     found = [each for each in verdicts(run.metrics, prompts) if each.level != "good"]

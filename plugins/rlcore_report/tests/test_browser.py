@@ -17,9 +17,9 @@ import pytest
 from report_runs import HOSTILE, address_of, make_run, picture, pictured_run, write_lines
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.local_server import ReportServer
-from rlcore.reports.series import MAX_POINTS
 from rlcore.safe_text import visible
+from rlcore_report.local_server import ReportServer
+from rlcore_report.series import MAX_POINTS
 
 Open = Callable[[str], Any]
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from rlcore.loggers.console import TIME_KEYS, ConsoleLogger
 from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.loggers.headline import MAX_CELLS
-from rlcore.loggers.tables import short_name, show_cell, show_number
+from rlcore.loggers.tables import html_table, short_name, show_cell, show_number
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
 
@@ -27,9 +27,9 @@ REFRESH_S = 0.5
 MAX_PLOTS = 6
 
 
-def make_console_logger(config: ConsoleConfig, run: RunView) -> ConsoleLogger:
-    """Return the logger of a notebook if this process is one's kernel, otherwise that of a terminal or a file."""
-    return NotebookLogger(config, run) if is_notebook() else ConsoleLogger(config, run)
+def in_notebook(console: ConsoleLogger) -> NotebookLogger:
+    """Return the logger of a notebook with the options and the run of a console."""
+    return NotebookLogger(console.config, console.run)
 
 
 def is_notebook() -> bool:
@@ -112,13 +112,13 @@ class NotebookLogger(ConsoleLogger):
             self._refreshed = time.monotonic()
             parts = [self._bar(), _lines_html(self._lines[-MAX_LINES:]), _completions_html(*self._completions)]
             parts += [f"<pre>{escape(chr(10).join(self._summary))}</pre>"] if self._summary else []
-            self._output.update(_Page("\n".join(parts), "\n".join(self._summary) or f"step {self._run.step}"))
+            self._output.update(_Page("\n".join(parts), "\n".join(self._summary) or f"step {self.run.step}"))
 
     def _bar(self) -> str:
-        step, total = self._run.step, self._run.total_steps
+        step, total = self.run.step, self.run.total_steps
         if total is None:
             return f"<div>step {step}</div>"
-        bar = f'<progress value="{step}" max="{total}"></progress> ' if self._config.progress else ""
+        bar = f'<progress value="{step}" max="{total}"></progress> ' if self.config.progress else ""
         return f"<div>{bar}step {step} of {total}</div>"
 
 
@@ -128,7 +128,7 @@ def _lines_html(lines: Sequence[_Line]) -> str:
         [line.kind, str(line.step), *(_number(line.cells.get(label)) for label in labels), _number(line.seconds)]
         for line in lines
     ]
-    return _table(["", "step", *labels, "s"], rows) if rows else ""
+    return html_table(["", "step", *labels, "s"], rows) if rows else ""
 
 
 def _completions_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -139,23 +139,11 @@ def _completions_html(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [*(visible(row.get(key, "")) for key in names), *(show_cell(row.get(key)) for key in numbers)] for row in rows
     ]
-    return f"<div>{escape(title)}</div>" + _table([*names, *map(short_name, numbers)], cells)
-
-
-def result_html(metrics: Mapping[str, float], step: int, folder: str) -> str:
-    """Return the table that stands for the result of a run: its last metrics, its steps and its folder."""
-    numbers = [[name, _number(value)] for name, value in metrics.items()]
-    return _table(["last metrics", "value"], [*numbers, ["steps", str(step)], ["folder", folder]])
+    return f"<div>{escape(title)}</div>" + html_table([*names, *map(short_name, numbers)], cells)
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else show_number(value).strip()
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [("th", head), *(("td", row) for row in rows)]
-    body = ("".join(f"<{tag}>{escape(visible(cell))}</{tag}>" for cell in row) for tag, row in lines)
-    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in body) + "</table>"
 
 
 def plot(lines: Sequence[_Line]) -> None:

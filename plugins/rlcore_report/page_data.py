@@ -12,14 +12,14 @@ import numpy as np
 
 from rlcore._version import __version__
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.metric_groups import plain_name, sorted_into_groups
-from rlcore.reports.option_table import OptionRow, option_rows
-from rlcore.reports.run_record import RunRecord
-from rlcore.reports.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
-from rlcore.reports.series import MAX_POINTS, Series, band, last_values, thinned
-from rlcore.reports.variants import Difference, Variant, compare_variants, variants
-from rlcore.reports.verdicts import verdicts
 from rlcore.safe_text import visible
+from rlcore_report.metric_groups import plain_name, sorted_into_groups
+from rlcore_report.option_table import OptionRow, option_rows
+from rlcore_report.run_record import RunRecord
+from rlcore_report.samples_on_page import ShownRows, prompts_by_step, read_images, read_samples, read_texts
+from rlcore_report.series import MAX_POINTS, Series, band, last_values, thinned
+from rlcore_report.variants import Difference, Variant, compare_variants, variants
+from rlcore_report.verdicts import verdicts
 
 DIGITS = 5
 """Significant digits of a number on the page."""

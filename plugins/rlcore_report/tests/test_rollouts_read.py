@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.cli.rollouts.read import Query, list_runs, parse_steps, select
 from rlcore.errors import ConfigError, NoRollouts
-from rlcore.reports.run_files import find_run, read_rows
+from rlcore_report.rollouts.read import Query, list_runs, parse_steps, select
+from rlcore_report.run_files import find_run, read_rows
 
 
 def make_run(folder: Path, rows: list[dict[str, Any]], *, completions: int = 0, keep: Any = 8) -> Path:

@@ -23,10 +23,10 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from rlcore.reports.html_page import html_page
-    from rlcore.reports.run_files import find_run
-    from rlcore.reports.run_record import read_run, write_page
     from rlcore.safe_text import write
+    from rlcore_report.html_page import html_page
+    from rlcore_report.run_files import find_run
+    from rlcore_report.run_record import read_run, write_page
 
     folders = list(dict.fromkeys(map(find_run, arguments.runs)))
     if arguments.serve:
@@ -38,8 +38,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _serve(folders: Sequence[Path], port: int) -> int:
-    from rlcore.reports.local_server import ReportServer
     from rlcore.safe_text import write
+    from rlcore_report.local_server import ReportServer
 
     with ReportServer(folders, port=port) as server:
         write(f"{server.url} follows {', '.join(map(str, folders))}; Ctrl-C ends it")

@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.reports.option_table import UNIMPORTANT, flatten
-from rlcore.reports.run_files import read_rows
-from rlcore.reports.run_record import RunRecord
-from rlcore.reports.series import last_values
+from rlcore_report.option_table import UNIMPORTANT, flatten
+from rlcore_report.run_files import read_rows
+from rlcore_report.run_record import RunRecord
+from rlcore_report.series import last_values
 
 SEED = "run.seed"
 T_975 = (

@@ -12,9 +12,9 @@ import attrs
 from rlcore.config.describe import Row, describe
 from rlcore.errors import RLCoreError
 from rlcore.plugins.registry import all_registries
-from rlcore.reports.run_record import RunRecord
 from rlcore.safe_text import visible
 from rlcore.settings import TrainConfig
+from rlcore_report.run_record import RunRecord
 
 UNIMPORTANT = (
     "run.name", "run.root", "run.resume", "run.overwrite", "run.accept_changes", "run.report",

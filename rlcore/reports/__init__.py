@@ -1,1 +1,0 @@
-"""Reports: one self-contained HTML page of one run or several, health verdicts, and comparisons."""
