@@ -1,4 +1,4 @@
-"""Read the rewards of demonstrations and assign them to tokens."""
+"""Rewards of demonstrations, assigned to their tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.data.sources import load_source
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample
 
@@ -40,8 +39,8 @@ class SampleReward:
         return math.fsum(self.tokens)
 
 
-def build_sample_rewards(source: Any, samples: Sequence[Sample], what: str = "rewards") -> list[SampleReward]:
-    """Read the rewards of demonstrations, in the samples' order, and assign each number to a token.
+def build_sample_rewards(rows: Sequence[Any], samples: Sequence[Sample], what: str = "rewards") -> list[SampleReward]:
+    """Assign the rewards of demonstrations, in the samples' order, to their tokens.
 
     * A number is assigned to the last chosen token, EOS included.
     * One number for each output of a dialogue is assigned to the last token of that output. An output is a run of
@@ -52,7 +51,7 @@ def build_sample_rewards(source: Any, samples: Sequence[Sample], what: str = "re
     the whole sample is assigned to the last remaining chosen token.
 
     Args:
-        source: any source of `load_source`.
+        rows: one for each demonstration, such as `load_source` returns.
         samples: the tokenised demonstrations.
         what: the option that holds the rewards, for errors.
 
@@ -60,7 +59,6 @@ def build_sample_rewards(source: Any, samples: Sequence[Sample], what: str = "re
         InputsError: there are more or fewer rewards than samples.
         DataError: a reward is invalid; the message names the first one and the reason.
     """
-    rows = load_source(source, what)
     if len(rows) != len(samples):
         raise InputsError(
             f"{what}: has {len(rows)} entries for {len(samples)} samples; pass one for each, in their order"

@@ -34,11 +34,19 @@ class Choice:
         Raises:
             PluginError: the target calls `sys.exit`.
         """
+        return self.wrap(self.unwrapped())
+
+    def unwrapped(self) -> Any:
+        """Return the same as `build`, without wrappers.
+
+        Raises:
+            PluginError: the target calls `sys.exit`.
+        """
         target = self.component.target()
         if self.options is None:
-            return self.wrap(target)
+            return target
         try:
-            return self.wrap(target(self.options))
+            return target(self.options)
         except SystemExit as error:  # otherwise the process would end without a message
             raise PluginError(f"{self.component}: its target raised {describe_error(error)}") from error
 

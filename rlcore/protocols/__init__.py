@@ -4,7 +4,13 @@ from rlcore.protocols.algorithms import RolloutStore, Sampler, Trainer
 from rlcore.protocols.decoders import Decoder, DecodeStep
 from rlcore.protocols.learners import Architecture, Learner, MovingReference, Policy, QPolicy, SequenceScorer
 from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
-from rlcore.protocols.pipeline import PromptPipeline, SamplePipeline
+from rlcore.protocols.pipeline import (
+    PreviewPipeline,
+    PromptPipeline,
+    RowStream,
+    SamplePipeline,
+    SourcePipeline,
+)
 from rlcore.protocols.run_views import Command, Logger, RunView
 from rlcore.protocols.sharding import Divisible
 from rlcore.protocols.tokenizer import Tokenizer
@@ -20,14 +26,17 @@ __all__ = [
     "MovingReference",
     "OptimizerBuilder",
     "Policy",
+    "PreviewPipeline",
     "PromptPipeline",
     "QPolicy",
     "RolloutStore",
+    "RowStream",
     "RunView",
     "SamplePipeline",
     "Sampler",
     "SchedulerBuilder",
     "SequenceScorer",
+    "SourcePipeline",
     "Tokenizer",
     "Trainer",
 ]

@@ -1,15 +1,13 @@
-"""Functions that turn data sources into prompts and rows to train on."""
+"""Functions that turn data sources into prompts and rows to train on, and what they may offer beside that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlcore.types import Prompt
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from rlcore.settings import DataConfig
 
 
@@ -17,18 +15,18 @@ class PromptPipeline(Protocol):
     """A function that turns a data source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`.
 
     A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
-    `example_rows`.
+    `example_rows`. One that is a `PreviewPipeline` lets a run check reward functions before it loads the model.
     """
 
     def __call__(
-        self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
+        self, source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = ...
     ) -> list[Prompt]:
         """Tokenise a source; the result must be the same on every rank.
 
         Args:
             source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
                 `rlcore.data.rows.load_rows` also renames columns and converts known formats.
-            tokenizer: the policy's tokenizer.
+            tokenizer: the policy's tokenizer, such as one of `transformers`.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens, prompt and continuation together; 0 if unbounded.
             what: name of the option that holds the source, for error messages.
@@ -48,18 +46,19 @@ class SamplePipeline(Protocol):
     fingerprint and to plan them.
 
     A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
-    `example_rows`.
+    `example_rows`. One that is a `SourcePipeline` opens its streams and reads further sources of the run itself;
+    otherwise the pipeline `samples` does.
     """
 
     def __call__(
-        self, source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = ...
+        self, source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = ...
     ) -> Sequence[Any]:
         """Tokenise a source and mark the tokens to train on; the result must be the same on every rank.
 
         Args:
             source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
                 `rlcore.data.rows.load_rows` also renames columns and converts known formats.
-            tokenizer: the policy's tokenizer.
+            tokenizer: the policy's tokenizer, such as one of `transformers`.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens; 0 if unbounded.
             what: name of the option that holds the source, for error messages.
@@ -67,5 +66,124 @@ class SamplePipeline(Protocol):
         Returns:
             One `Sample`, or one object of another class, per row, in the order of the rows. A row may give several,
             such as one for each turn of a conversation, if it is not streamed.
+        """
+        ...
+
+
+@runtime_checkable
+class PreviewPipeline(Protocol):
+    """A pipeline of prompts that returns the first rows of a source without a tokenizer.
+
+    With them, a run checks the signatures of reward and metric functions, and calls those that keep no state, before it
+    loads the model. Without this method, nothing is checked before.
+    """
+
+    def preview(self, source: Any, data: DataConfig, *, what: str) -> tuple[list[Prompt], bool] | None:
+        """Return the first two prompts, with all columns of the source, and whether their texts are final.
+
+        Args:
+            source: what the user passed.
+            data: the section `data` of the configuration.
+            what: name of the option that holds the source, for error messages.
+
+        Returns:
+            Prompts with any tokens, and False if their texts are known only once a tokenizer renders them; None if the
+            source cannot be read twice, if reading it takes long, or if it has no rows.
+        """
+        ...
+
+
+class RowStream(Protocol):
+    """Rows to train on that are read while a run trains, and their order; all ranks read the same rows."""
+
+    is_usable: Callable[[Any], bool]
+    """Returns whether a row is trained on; others are left out. A trainer may set it before the first row is taken."""
+
+    @property
+    def epoch(self) -> float:
+        """The number of whole passes over the rows."""
+        ...
+
+    def num_batches(self, size: int) -> int | None:
+        """Return the number of batches in a pass, or None, since the length of a stream is unknown.
+
+        Args:
+            size: rows of a batch.
+        """
+        ...
+
+    def take_within_pass(self, num: int) -> list[int]:
+        """Read the next usable rows, and return their indices; after the end of a pass the next one begins.
+
+        Args:
+            num: number of rows; fewer are returned if the pass ends before.
+        """
+        ...
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one of the rows that were taken last.
+
+        Args:
+            index: an index that `take_within_pass` returned.
+        """
+        ...
+
+    def head(self) -> Sequence[Any]:
+        """Return the first rows of the first pass, by which a resumed run recognises its data."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the stream has been read, as plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the row that was read last.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it is the state of rows that were not streamed.
+        """
+        ...
+
+
+@runtime_checkable
+class SourcePipeline(Protocol):
+    """A pipeline that opens streams, and reads sources that are not tokenised, such as the rewards of samples."""
+
+    def open_stream(
+        self,
+        source: Any,
+        data: DataConfig,
+        *,
+        seed: int,
+        read: Callable[[Sequence[Any], str], Sequence[Any]],
+        what: str = ...,
+    ) -> RowStream | None:
+        """Return the stream of a source, or None if all of its rows are to be read before the first step.
+
+        Args:
+            source: what the user passed; None if there is none.
+            data: the section `data` of the configuration, with `streaming` and `shuffle_buffer`.
+            seed: seed of the order of the rows.
+            read: tokenises some rows; called with them and with their name in errors.
+            what: name of the option that holds the source, for error messages.
+
+        Raises:
+            DataError: the source cannot be streamed.
+        """
+        ...
+
+    def read_rows(self, source: Any, columns: Mapping[str, str], *, what: str) -> list[Any]:
+        """Return all rows of a source.
+
+        Args:
+            source: what the user passed.
+            columns: a name → the column of the source that gets this name.
+            what: name of the option that holds the source, for error messages.
+
+        Raises:
+            DataError: the source cannot be read, or has none of the columns.
         """
         ...

@@ -6,34 +6,27 @@ import contextlib
 import dis
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import attrs
-
-from rlcore.config.paths import existing_path
-from rlcore.data.data_sets import is_instance
-from rlcore.data.rows import rename_columns
-from rlcore.data.sources import file_names, load_source
+from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.errors import RewardError
 from rlcore.logging import get_logger
+from rlcore.protocols import PreviewPipeline
 from rlcore.rewards.call_inputs import CallInputs, UserFunction, parameters_of
 from rlcore.rewards.calls import Call
 from rlcore.rewards.forms import resolve
 from rlcore.rewards.values import read_metrics, read_rewards
 from rlcore.safe_text import shorten
-from rlcore.settings import DataConfig, TrainConfig
+from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
-from rlcore.types import Prompt, is_conversation
+from rlcore.types import Prompt
 
 log = get_logger("check_functions")
 
 ANSWERS = ("This is an example answer.", "This is another one: 42.")
 """The outputs that functions receive."""
-LARGEST_FILE = 64 * 2**20
-"""Files of prompts that are larger are not read for the check, in bytes."""
 _PLAIN = (
     type(None),
     bool,
@@ -53,18 +46,10 @@ _PURE = (
 """Modules whose functions change nothing outside; others may write, send or signal."""
 
 
-@attrs.frozen(eq=False)
-class _Rows:
-    """The first rows of a source of prompts; whether their texts are known before a chat template renders them."""
-
-    prompts: list[Prompt]
-    is_text: bool
-
-
 def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> None:
     """Check the signature of each function against the columns, and call those that keep no state with two rows.
 
-    Checked are functions of the user's own, for prompts that are at hand: rows in memory and files. They are called if
+    Checked are functions of the user's own, for prompts of which the pipeline has a preview. They are called if
     `run.check_functions` is set and they can be called once more without a change to the run: functions that neither
     change nor read an object that may keep state (a list, an instance), and that need no tokenizer.
 
@@ -73,8 +58,11 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
             is a warning: it may need a larger batch, or outputs of a form that the policy keeps.
         DataError: a file of prompts cannot be read, or a function cannot be found.
     """
-    if chosen.prompts.component.qualified != "rlcore:prompts" or chosen.architecture.component.dist != "rlcore":
-        return  # other columns, or outputs that are no text
+    if kind_built(chosen.architecture.component.target()) not in (LANGUAGE_MODEL, SCORER):
+        return  # outputs that are no text
+    pipeline = chosen.prompts.unwrapped() if chosen.rewards or inputs.metric_fn is not None else None
+    if not isinstance(pipeline, PreviewPipeline):
+        return
     timeout_s = settings.run.reward_timeout_s
     rewards = [each for each in chosen.rewards if each.choice is None]
     functions = [UserFunction("reward", each.name, each.load(), each.weight, timeout_s) for each in rewards]
@@ -84,20 +72,22 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
         metrics = [UserFunction("metric", name, load(), timeout_s=timeout_s)]
     evaluated = settings.eval.every or settings.eval.at_start or settings.eval.at_end
     for what in ("prompts", "eval_prompts") if evaluated else ("prompts",):
-        rows = _first_rows(getattr(inputs, what), settings.data, f"data.{what}") if functions or metrics else None
+        source = getattr(inputs, what)
+        rows = pipeline.preview(source, settings.data, what=f"data.{what}") if functions or metrics else None
         evaluates = what == "eval_prompts" or inputs.eval_prompts is None
         for function in [*functions, *(metrics if evaluates else ())]:
             if rows is not None:
                 _check(function, rows, what, is_called=settings.run.check_functions)
 
 
-def _check(function: UserFunction, rows: _Rows, what: str, *, is_called: bool) -> None:
-    outputs = list(ANSWERS[: len(rows.prompts)])
+def _check(function: UserFunction, rows: tuple[list[Prompt], bool], what: str, *, is_called: bool) -> None:
+    prompts, is_text = rows
+    outputs = list(ANSWERS[: len(prompts)])
     tokens = [[0] * len(output.split()) for output in outputs] if function.kind == "reward" else None
     where = f"before the run, with {what}"
-    inputs = CallInputs.of(rows.prompts, outputs, None, where, output_tokens=tokens)
+    inputs = CallInputs.of(prompts, outputs, None, where, output_tokens=tokens)
     inputs.arguments_of(function)
-    unknown = ["tokenizer", *(() if rows.is_text else ("samples", "prompts"))]
+    unknown = ["tokenizer", *(() if is_text else ("samples", "prompts"))]
     if not (is_called and keeps_no_state(function.call)) or _names(function.call, unknown):
         return
     try:
@@ -117,43 +107,6 @@ def _check(function: UserFunction, rows: _Rows, what: str, *, is_called: bool) -
         if error.__cause__ is None:
             raise RewardError(text) from None
         log.warning(text)  # the function may be right for a batch of another size, and for what the policy writes
-
-
-def _first_rows(source: Any, data: DataConfig, what: str) -> _Rows | None:
-    """Return the first two rows of a source as prompts with all its columns; None if reading it takes long or once."""
-    if is_instance(source, "pandas", "DataFrame"):
-        rows, names = list(source.head(2).to_dict("records")), [str(name) for name in source.columns]
-    elif is_instance(source, "datasets", "Dataset"):
-        rows, names = [dict(source[i]) for i in range(min(2, len(source)))], list(source.column_names)
-    else:
-        files = [str(source)] if isinstance(source, (str, Path)) else file_names(source, what)
-        if files is not None and not all(map(_is_small, files)):
-            return None
-        if files is None and not isinstance(source, (list, tuple)):
-            return None
-        whole = load_source(source, what)
-        rows = whole[:2]
-        names = list(dict.fromkeys(key for row in whole if isinstance(row, Mapping) for key in row))
-    renamed = {theirs: ours for ours, theirs in data.columns.items()}
-    columns = [renamed.get(name, name) for name in names]
-    found = [_prompt(row, data.prompt_column, columns) for row in rename_columns(rows, data.columns, what, needed=())]
-    return _Rows([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
-
-
-def _is_small(name: str) -> bool:
-    path = existing_path(name)
-    return path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE
-
-
-def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
-    fields = row if isinstance(row, Mapping) else {}
-    content: Any = fields.get(column) if isinstance(row, Mapping) else row
-    values = {name: fields.get(name) for name in columns if name != column}
-    if isinstance(content, str):
-        return Prompt(content, (0,), values), True
-    messages = [dict(message) for message in content or ()] if is_conversation(content) else None
-    text = "\n".join(str(message.get("content")) for message in messages or ())
-    return Prompt(text, (0,), values, messages), False
 
 
 def keeps_no_state(function: Any) -> bool:

@@ -8,23 +8,28 @@ from typing import Any
 
 import attrs
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import evolve
-from rlcore.data.data_sets import refuse_stream
 from rlcore.data.logit_masks import load_logit_mask
 from rlcore.data.order import Order
-from rlcore.data.rows import rename_columns
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
-from rlcore.data.sources import load_source
-from rlcore.data.streams import SampleStream, open_stream
 from rlcore.data.truncation import check_parts, count_truncated, warn_of_counts
 from rlcore.data.user_code import load_reference
-from rlcore.errors import ConfigError
-from rlcore.protocols import Learner, Policy, PromptPipeline, SamplePipeline, SequenceScorer
+from rlcore.errors import ConfigError, DataError
+from rlcore.plugins.registry import registries
+from rlcore.protocols import (
+    Learner,
+    Policy,
+    PromptPipeline,
+    RowStream,
+    SamplePipeline,
+    SequenceScorer,
+    SourcePipeline,
+)
 from rlcore.rewards.combine import Rewards
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import Inputs
+from rlcore.training.run_components import PIPELINES
 from rlcore.types import Prompt, Sample, to_device
 
 
@@ -82,7 +87,7 @@ class RunData:
         return self.policy or self.scorer or self.other
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
+    def tokenizer(self) -> Any:
         """Return the tokenizer of the model."""
         return self.learner.tokenizer
 
@@ -117,22 +122,40 @@ class RunData:
             DataError: a row is invalid, or the rows are streamed, so that the trainer must call `ordered_samples`.
         """
         if self.sample_stream is not None:
-            refuse_stream("samples", self.sample_stream.rows)
+            raise DataError(
+                f"samples: is a stream ({type(self.inputs.samples).__name__}), but this trainer reads all rows before "
+                "the first step; give a part of the stream, such as list(rows.take(1000)), and leave data.streaming out"
+            )
         return self._read_whole(self.inputs.samples, "samples")
 
     @cached_property
-    def sample_stream(self) -> SampleStream | None:
-        """Return the demonstrations if they are streamed, otherwise None."""
-        config = self.config
-        rows = open_stream(self.inputs.samples, config.data, seed=config.run.seed)
-        return None if rows is None else SampleStream(rows, self._read_samples)
+    def sample_stream(self) -> RowStream | None:
+        """Return the demonstrations if they are streamed, otherwise None.
+
+        Raises:
+            DataError: they cannot be streamed.
+        """
+        config, sources = self.config, self._sources
+        if sources is None:
+            if config.data.streaming:
+                raise DataError("data.streaming: the pipeline of samples opens no streams; leave data.streaming out")
+            return None
+        return sources.open_stream(self.inputs.samples, config.data, seed=config.run.seed, read=self._read_samples)
+
+    @cached_property
+    def _sources(self) -> SourcePipeline | None:
+        """Return the pipeline that opens streams and reads rows: that of samples, or else the default one."""
+        if isinstance(self.build_samples, SourcePipeline):
+            return self.build_samples
+        default = registries().pipelines.matches(PIPELINES["sample_pipeline"])
+        return next((each.target() for each in default if isinstance(each.target(), SourcePipeline)), None)
 
     def ordered_samples(
         self,
         read: Callable[[Sequence[Any], str], Sequence[Any]] | None = None,
         *,
         is_usable: Callable[[Any], bool] | None = None,
-    ) -> tuple[Any, Order | SampleStream]:
+    ) -> tuple[Any, Order | RowStream]:
         """Return the demonstrations, and the order in which a trainer takes them; both are the stream if there is one.
 
         Args:
@@ -160,8 +183,9 @@ class RunData:
             return []
         samples = self.samples if self.inputs.samples is not None else []
         columns = {name: theirs for name, theirs in self.data.columns.items() if name == "reward"}
-        rows = load_source(self.inputs.rewards, "rewards")
-        return build_sample_rewards(rename_columns(rows, columns, "rewards", needed=list(columns)), samples)
+        if self._sources is None:
+            raise DataError("rewards: the pipeline of samples reads no rewards; name another with data.sample_pipeline")
+        return build_sample_rewards(self._sources.read_rows(self.inputs.rewards, columns, what="rewards"), samples)
 
     def read_prompts(self, source: Any, what: str) -> list[Prompt]:
         """Tokenise prompts of any form for the model; errors call them `what`."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlcore.data.pipelines import SAMPLES
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample
@@ -47,14 +48,17 @@ def test_a_list_of_one_is_a_number() -> None:
 
 
 def test_rewards_come_in_any_source(tmp_path: Any) -> None:
+    def read(source: Any) -> list[Any]:
+        return SAMPLES.read_rows(source, {}, what="rewards")
+
     file = tmp_path / "rewards.jsonl"
     file.write_text('1\n[2, 3]\n{"reward": 4}\n')
     expected = [(0, 0, 0, 0, 0, 1), (0, 0, 0, 2, 0, 3), (0, 4)]
-    assert [each.tokens for each in build_sample_rewards(file, [TALK, TALK, WORD])] == expected
+    assert [each.tokens for each in build_sample_rewards(read(file), [TALK, TALK, WORD])] == expected
     table = tmp_path / "rewards.csv"
     table.write_text("text,reward\na,1.5\nb,-1\n")
-    assert [each.total for each in build_sample_rewards(str(table), [TALK, WORD])] == [1.5, -1]
-    assert [each.total for each in build_sample_rewards(torch.tensor([1, 2]), [TALK, WORD])] == [1, 2]
+    assert [each.total for each in build_sample_rewards(read(str(table)), [TALK, WORD])] == [1.5, -1]
+    assert [each.total for each in build_sample_rewards(read(torch.tensor([1, 2])), [TALK, WORD])] == [1, 2]
 
 
 def test_the_number_of_a_cut_sample_stays_with_what_is_left() -> None:
