@@ -13,7 +13,7 @@ import torch
 from reward_asking import ARGUMENTS, OUTPUTS, PROMPTS, ask, by_label, by_output
 
 from rlcore.rewards.chosen_rewards import choose_rewards
-from rlcore.rewards.combine import Rewards, call_metric
+from rlcore.rewards.combine import RewardBatch, Rewards, call_metric
 
 
 class Scorer:
@@ -214,3 +214,12 @@ def test_dense_rewards_can_be_written_from_the_ids_behind_the_output():
     batch = ask(lambda output_tokens: [[float(token) for token in tokens] for tokens in output_tokens])
     assert batch.dense == [[0.0, 1.0], [0.0, 1.0, 2.0], [0.0]]
     assert batch.totals == [1.0, 3.0, 0.0]
+
+
+def test_scores_beside_rewards_of_tokens_are_at_the_last_token() -> None:
+    scores = RewardBatch([2.0, -1.0], None, {"a": [2.0, -1.0]})
+    dense = RewardBatch([1.5], [[0.5, 1.0]], {"b": [1.5]})
+    found = RewardBatch.together([([2, 0], scores), ([1], dense)], [3, 2, 1])
+    assert found.totals == [-1.0, 1.5, 2.0]
+    assert found.dense == [[0.0, 0.0, -1.0], [0.5, 1.0], [2.0]]
+    assert found.by_name == {"a": [-1.0, None, 2.0], "b": [None, 1.5, None]}

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.parts import StagedParts
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
 from rlcore.settings import TrainConfig
@@ -104,6 +106,18 @@ def test_logs_are_synced_before_the_checkpoint_that_counts_their_steps(
     renamed = next(i for i, (kind, name) in enumerate(recorder.events) if kind == "rename" and "00000004" in name)
     assert recorder.index("sync", "metrics.jsonl") < renamed
     assert ("sync", "checkpoints") in recorder.events[renamed:]
+
+
+@pytest.mark.parametrize("failure", [None, OSError(28, "No space left on device")])
+def test_the_temporary_folder_of_parts_is_removed_also_if_the_checkpoint_cannot_be_written(
+    parts: Assembly, monkeypatch: pytest.MonkeyPatch, failure: OSError | None
+) -> None:
+    folder = parts.run.dir / "checkpoints" / ".tmp-parts"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(parts.saver, "_stage", lambda *_: StagedParts(folder, failure=failure))
+    with pytest.raises(CheckpointError, match="No space left") if failure else nullcontext():
+        parts.saver.checkpoint(parts.trainer)
+    assert not folder.exists()
 
 
 def write_text(text: str) -> Any:

@@ -224,6 +224,11 @@ def test_no_pass_over_the_reference_exceeds_the_bounds_of_a_pass(tmp_path: Path)
         assert max(map(len, chunks)) <= 6
         wide = [2 * len(chunk) * max(longest[i] for i in chunk) for chunk in chunks]
         assert all(not bound or len(chunk) == 1 or width <= bound for chunk, width in zip(chunks, wide, strict=True))
+        shared = [width for chunk, width in zip(chunks, wide, strict=True) if len(chunk) > 1]
+        if bound and shared:  # a pass of exactly as many tokens is allowed
+            reference = make(tmp_path / f"{bound}-exactly", make_gpt2(), rows, micro_batch_tokens=max(shared)).reference
+            found = reference._chunks(reference.rows[0])
+            assert max(shared) in [2 * len(chunk) * max(longest[i] for i in chunk) for chunk in found if len(chunk) > 1]
         fewest = {40: 8, 64: 6, 100: 4, 0: 2}[bound]
         assert len(chunks) == fewest
 
