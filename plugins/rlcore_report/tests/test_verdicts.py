@@ -64,6 +64,8 @@ CASES: list[tuple[Callable[..., Verdict | None], dict[str, Sequence[float]], str
     (second_reward, {"reward/mean": UP, "reward/honesty": DOWN}, "bad"),
     (second_reward, {"reward/mean": UP, "eval/reward/mean@beta=1": [1.0, 0.9, 0.5, 0.45, 0.1]}, "bad"),
     (learning_rate, {"lr": [0.0, *[1e-4] * 8, 0.0]}, "bad"),
+    (learning_rate, {"lr": [1e-4] * 4 + [0.0]}, "good"),
+    (learning_rate, {"lr": [0.0, *[1e-4] * 3, 0.0]}, "bad"),
     (learning_rate, {"lr": [*[1e-4] * 18, 0.0, 0.0]}, "good"),
     (data_order, {"progress/epoch": [0.1, 0.2, 0.3, 0.4, 0.5]}, "good"),
     (data_order, {"progress/epoch": [0.1] * 5}, "bad"),
