@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from rlcore.types import PolicyOutputs, Trajectories
 
-PLACES = ("reward", "gradient", "logprobs", "old_logprobs", "ref_logprobs", "values", "q_values", "scores")
-"""Where the number is put: into the reward of one output, the gradient of one weight, or into what a policy returns for
-one token. `old_logprobs` are those of `policy.score` without gradients, `ref_logprobs` those of
-`policy.reference_score`, from which trainers compute a KL; `scores` are those of a scorer."""
+PLACES = (
+    "reward", "gradient", "activation", "logprobs", "old_logprobs", "ref_logprobs", "values", "q_values", "scores",
+)  # fmt: skip
+"""Where the number is put: into the reward of one output, the gradient of one weight, the output of the module of this
+weight in a forward pass with gradients, or into what a policy returns for one token. `old_logprobs` are those of
+`policy.score` without gradients, `ref_logprobs` those of `policy.reference_score`, from which trainers compute a KL;
+`scores` are those of a scorer."""
 VALUES = (math.nan, math.inf, -math.inf, 1e30)
 
 
@@ -43,10 +46,17 @@ class Spoiler:
                 setattr(policy, method, self._wrap(called))
 
     def watch(self, module: nn.Module) -> None:
-        """Put the number into the gradient of the first weight that is trained."""
+        """Put the number into the gradient of the first weight that is trained, or into the output of its module."""
         first = next(weight for weight in module.parameters() if weight.requires_grad)
         if self.place == "gradient":
             first.register_hook(self._spoiled)
+        if self.place == "activation":
+            owner = next(each for each in module.modules() if any(first is own for own in each.parameters(False)))
+            owner.register_forward_hook(self._activation)
+
+    def _activation(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        is_trained = torch.is_grad_enabled() and isinstance(outputs, Tensor)
+        return self._spoiled(outputs) if is_trained else outputs
 
     def rewards(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of a run with the number as the first reward of every call, or of all samples."""
