@@ -18,7 +18,7 @@ GROUPS = {
     "on_": ("Observers", "These hooks are called during a run, on every rank, and must not change it."),
     "": (
         "Further hooks",
-        "These hooks upload trained models and wrap the objects that components build.",
+        "These hooks adapt observers, upload trained models, and wrap what components build.",
     ),
 }
 INTRODUCTION = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,3 +66,17 @@ def find_uploader() -> Uploader:
     from rlcore_tools.hub import hub_upload
 
     return hub_upload
+
+
+@hookimpl
+def adapt_observer(observer: object) -> object | None:
+    """Return an observer that calls a callback of `transformers`."""
+    if "transformers.trainer_callback" not in sys.modules:  # where the class of every callback comes from
+        return None
+    from transformers import TrainerCallback
+
+    if not isinstance(observer, TrainerCallback):
+        return None
+    from rlcore_tools.trainer_callbacks import CallbackObserver
+
+    return CallbackObserver(observer)

@@ -259,6 +259,11 @@ def first_result(hook: str, **arguments: Any) -> Any:
     return None
 
 
+def describe_provider(kind: str, name: str) -> str:
+    """Return which dist a published component comes with, and how to install it, as the end of a sentence."""
+    return _describe_source(published(kind)[name].dist, registries().discovery.plugins)
+
+
 def _require_provider(option: str, value: Any, where: str) -> None:
     dist, plugins = published("options")[option].dist, registries().discovery.plugins
     providers = [plugin for plugin in plugins if plugin.dist == dist]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcore.errors import InputsError
 from rlcore.plugins.observer_objects import check_observer
+from rlcore.plugins.published import published
+from rlcore.plugins.registry import describe_provider, first_result
 from rlcore.safe_text import show
 
 LOGGER_METHODS = ("metrics(step, metrics)", "completions(step, rows)", "close(error)")
 
 
 def observers_by_name(given: Any) -> dict[str, Any]:
-    """Return the observers of a run by their names in messages; callbacks of `transformers` are adapted.
+    """Return the observers of a run by their names in messages; plugins may adapt them.
 
     Raises:
         InputsError: one of them is no observer.
@@ -26,7 +27,7 @@ def observers_by_name(given: Any) -> dict[str, Any]:
         raise InputsError(f"observers = {show(given)}: must be a list of objects, also if there is only one")
     observers = {}
     for i, observer in enumerate(given):
-        adapted = _adapt(observer)
+        adapted = _adapt(observer, f"observers[{i}]")
         check_observer(adapted, f"observers[{i}]")
         observers[_name("observers", i, observer)] = adapted
     return observers
@@ -67,15 +68,20 @@ def _checked(logger: Any, where: str) -> Any:
     return logger
 
 
-def _adapt(observer: Any) -> Any:
-    """Wrap a callback of `transformers` as an observer; return any other object as it is."""
-    if "transformers.trainer_callback" not in sys.modules:  # where its class comes from
-        return observer
-    from transformers import TrainerCallback
+def _adapt(observer: Any, where: str) -> Any:
+    """Return the observer that a plugin puts in the place of an object, or the object itself if none does.
 
-    from rlcore.training.trainer_callbacks import CallbackObserver
-
-    return CallbackObserver(observer) if isinstance(observer, TrainerCallback) else observer
+    Raises:
+        InputsError: a published plugin, which is not in use, adapts objects of its class.
+    """
+    adapted = first_result("adapt_observer", observer=observer)
+    if adapted is None:
+        known = published("observers")
+        for name in (f"{each.__module__}:{each.__qualname__}" for each in type(observer).__mro__):
+            if name in known:
+                source = describe_provider("observers", name)
+                raise InputsError(f"{where} ({type(observer).__name__}): support of {name.partition(':')[2]} {source}")
+    return observer if adapted is None else adapted
 
 
 def _name(argument: str, i: int, given: Any) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import ProgressCallback
 
 import rlcore
 from rlcore.errors import InputsError, PluginError
 from rlcore.hookspecs import hookimpl
+from rlcore.plugins.registry import registries
 from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 
@@ -152,3 +154,32 @@ def test_what_is_no_observer_or_logger_is_refused_before_the_run(
     with pytest.raises(InputsError, match=message):
         train(tmp_path, **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_callback_of_transformers_is_refused_where_no_plugin_adapts_it(tmp_path: Path) -> None:
+    said = r"observers\[0\] \(ProgressCallback\): support of TrainerCallback comes with rlcore-tools, which is"
+    with pytest.raises(InputsError, match=said):
+        train(tmp_path, observers=[ProgressCallback()], plugins={"disable": ["rlcore-tools"]})
+
+
+def test_a_plugin_makes_an_observer_of_another_librarys_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Steps:
+        def __init__(self, seen: list[int]) -> None:
+            self.seen = seen
+
+        def on_step(self, run: Any) -> None:
+            self.seen.append(run.step)
+
+    class Lists:
+        @hookimpl
+        def adapt_observer(self, observer: Any) -> Steps | None:
+            return Steps(observer) if isinstance(observer, list) else None
+
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-tools")
+    plugin, seen, hooks = Lists(), [], registries().discovery.hooks
+    hooks.register(plugin, "acme:main")
+    try:
+        train(tmp_path, observers=[seen])
+    finally:
+        hooks.unregister(plugin)
+    assert seen == [1, 2, 3]

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from rlcore.errors import InputsError
 from rlcore.logging import get_logger
 from rlcore.settings import TrainConfig
-from rlcore.training.run import Run
+from rlcore.training import Run
 
 log = get_logger("callbacks")
 

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 import rlcore
+from rlcore.errors import InputsError
 from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 
@@ -109,3 +110,14 @@ def test_a_callback_that_raises_is_named_with_the_hook_and_the_run_goes_on(tmp_p
     assert result.run.step == 4
     (dropped,) = result.run.dropped
     assert str(dropped) == "observers[0] (Failing)  on_step at step 1: RuntimeError: the server is gone"
+
+
+class Narrow(TrainerCallback):
+    def on_log(self, args: Any, state: Any, control: Any) -> None:
+        """Take no keyword."""
+
+
+def test_callbacks_are_checked_by_their_signatures(tmp_path: Path) -> None:
+    said = r"Narrow\.on_log does not take .*on_log\(self, args, state, control, \*\*kwargs\)"
+    with pytest.raises(InputsError, match=said):
+        train(tmp_path, Narrow())

@@ -1,0 +1,3 @@
+import rlcore
+
+rlcore.train(config="imitate.yaml", observers=[print])
