@@ -17,10 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from rlcore.config import unstructure
 from rlcore.errors import ConfigError, PluginError
-from rlcore.optim.optimizer_options import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
 from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
+from rlcore.protocols.optimizer_builders import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
 from rlcore.settings import OptimizerConfig
 
 _TRIAL_UPDATES = 10**9

@@ -11,12 +11,6 @@ import attrs
 
 from rlcore.config import config, option
 
-COMMON = ("betas", "eps", "weight_decay")
-"""Options of every optimizer that has them in its signature."""
-WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"
-"""Arguments of a schedule that come from the run, if its signature has them."""
-BESIDE_OPTIONS = {"optimizers": ("lr", *COMMON), "schedulers": (WARMUP, TOTAL)}
-"""Kind → arguments that the core passes by name, so that no option of a component may have these names."""
 MUST_BE_GIVEN = attrs.NOTHING
 
 

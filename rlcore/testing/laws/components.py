@@ -17,9 +17,9 @@ from rlcore.components import KINDS
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError, PluginError
-from rlcore.optim.optimizer_options import BESIDE_OPTIONS, TOTAL, WARMUP
 from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
+from rlcore.protocols.optimizer_builders import BESIDE_OPTIONS, TOTAL, WARMUP
 from rlcore.rewards.forms import OWN_KEYS
 from rlcore.testing.law import EVERY, LawBroken, Subject, is_not_the_core, law, require
 from rlcore.testing.rig.isolate import call_in_new_process

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.optim.optimization import Optimization, Optimizers, parameters_of
-from rlcore.optim.optimizer_options import WARMUP
+from rlcore.protocols.optimizer_builders import WARMUP
 from rlcore.settings import OptimizerConfig
 from rlcore.testing.law import Subject, law, require
 
