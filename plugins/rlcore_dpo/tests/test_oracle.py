@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from rlcore.testing import LawBroken, conformance
 from rlcore_dpo import loss as losses
+from rlcore_dpo.config import LossName
 from rlcore_dpo.kto_objective import KTOObjective
 from rlcore_dpo.reference import Reference
 
@@ -151,6 +152,10 @@ def check(law: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_equals_its_oracle(variant: str) -> None:
     check("it_equals_its_oracle", variant)
+
+
+def test_every_loss_is_compared_with_an_oracle() -> None:
+    assert {each["loss"] for each in VARIANTS.values() if isinstance(each["loss"], str)} == set(get_args(LossName))
 
 
 @pytest.mark.parametrize("variant", ["sigmoid", "kto"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 
 import rlcore_grpo.advantages
 import rlcore_grpo.trainer
+from rlcore.config import structure
 from rlcore.testing import LawBroken, conformance
+from rlcore_grpo.config import GRPOConfig
 from rlcore_grpo.loss import clipped_loss
 
 SMALL = {"rollouts": 8, "num_generations": 4, "iterations": 2}
@@ -28,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "sync_ref_every": 2,
         "mask_truncated": True,
     },
+    "a constant norm of masked responses": {**SMALL, "preset": "dr_grpo", "mask_truncated": True},
     "minibatches": {**SMALL, **CLOSE, "minibatches": 2},
     "sapo": {**SMALL, "surrogate": "sapo", "scale": "batch", "kl_coef": 0.1, "kl_estimator": "k2"},
 }
@@ -45,7 +48,8 @@ def grpo(run: Any) -> Iterator[tuple[Tensor, dict[str, float]]]:
         sums, count = 0.0, 0
         while made < end:
             rows = next(steps)
-            rows = [each for each in (responses if options["minibatches"] == 1 else rows) if id(each) in counted]
+            every_row = responses if options["minibatches"] == 1 else rows
+            rows = [each for each in every_row if id(each) in counted]
             found = [_response(run, each, advantage[id(each)], old[id(each)], ref[id(each)]) for each in rows]
             sums, count = sums + float(sum(policy.sum() for policy, _ in found)), count + sum(len(x) for x, _ in found)
             every = [loss for _, loss in found]
@@ -54,7 +58,7 @@ def grpo(run: Any) -> Iterator[tuple[Tensor, dict[str, float]]]:
             elif options["norm"] == "sequence":
                 loss = torch.stack([each.mean() for each in every]).mean()
             else:
-                loss = torch.stack([each.sum() for each in every]).sum() / (len(rows) * run.gen["max_new_tokens"])
+                loss = torch.stack([each.sum() for each in every]).sum() / (len(every_row) * run.gen["max_new_tokens"])
             yield loss, {"loss/policy": sums / count}
             made += 1
             if options["sync_ref_every"] and made % options["sync_ref_every"] == 0:
@@ -132,6 +136,13 @@ def check(law: str, variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_equals_its_oracle(variant: str) -> None:
     check("it_equals_its_oracle", variant)
+
+
+@pytest.mark.parametrize("option", ["preset", "surrogate", "level", "norm", "scale", "baseline", "kl_in"])
+def test_every_choice_of_the_loss_is_compared_with_the_oracle(option: str) -> None:
+    choices = get_args(get_type_hints(GRPOConfig)[option])
+    names = {name for each in choices for name in (get_args(each) or [each])} - {type(None)}
+    assert names - {getattr(structure(GRPOConfig, each, where=""), option) for each in VARIANTS.values()} == set()
 
 
 @pytest.mark.parametrize("variant", ["KL in the loss", "minibatches"])
