@@ -136,17 +136,17 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise DamagedCheckpoint(f"{path}: {_differs(entry['sha256'], seen)}")
 
 
-def verify_model(folder: Path, ends: tuple[str, ...] = READ) -> None:
+def verify_model(folder: Path, ends: tuple[str, ...] | None = None) -> None:
     """Compare what is read of a model's folder with the manifest in it, or with that of the checkpoint it is part of.
 
     Args:
         folder: the folder.
-        ends: ends of the names of the files that are read.
+        ends: ends of the names of the files that are read; by default weights, configuration and tokenizer.
 
     Raises:
         CheckpointError: such a file differs, is missing, or is not listed; nothing is raised without a manifest.
     """
-    folder = folder.absolute()
+    folder, ends = folder.absolute(), READ if ends is None else ends
     for place in (folder, folder.parent):
         if not _is_manifest(place / FILE_NAME):
             continue
