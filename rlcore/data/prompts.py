@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.data.chat import Chat, make_chat, render_prompt, template_variables
 from rlcore.data.limits import truncated_prompt
-from rlcore.data.rows import load_rows, refuse_empty
+from rlcore.data.rows import PROMPT_KEYS, load_rows, refuse_empty
 from rlcore.data.tokens import decode, encode, missing_opening, opening_tokens, rendered_opening
 from rlcore.data.truncation import warn_of_counts
 from rlcore.errors import DataError
@@ -59,6 +59,7 @@ def _content(row: Any, data: DataConfig, where: str) -> str | Chat:
     value, column, variables = row, data.prompt_column, {}
     if isinstance(row, Mapping):
         if column not in row:
+            refuse_empty(row, PROMPT_KEYS, where)
             raise DataError(
                 f"{where}: has no key '{column}' (keys: {', '.join(map(repr, row)) or 'none'}); "
                 "name the prompt's key with data.prompt_column"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rlcore.settings import DataConfig
 
 ANSWERS = ("chosen", "rejected")
+PROMPT_KEYS = ("instruction", "conversations")
+"""Keys of known formats that become the prompt."""
 _NO_ROLE = (
     "is a text without a prompt, which data.as_messages cannot read as messages; give a prompt and an answer, or leave "
     "data.as_messages at false"
@@ -135,6 +137,7 @@ def _read_conversations(
     row: Mapping[str, Any], column: str, answers: Sequence[str], where: str
 ) -> dict[str, list[Mapping[str, Any]]]:
     messages = row["conversations"]
+    refuse_empty(row, ("conversations",), where)
     if not is_conversation(messages):
         raise DataError(
             f"{where}['conversations']: is {shorten(messages)} ({type(messages).__name__}); it must be a list of "

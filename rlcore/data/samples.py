@@ -9,7 +9,7 @@ import attrs
 
 from rlcore.data.chat import Chat, make_chat, template_variables
 from rlcore.data.limits import truncated_prompt
-from rlcore.data.rows import load_rows, refuse_empty
+from rlcore.data.rows import PROMPT_KEYS, load_rows, refuse_empty
 from rlcore.data.tokens import (
     encode,
     encode_continuations,
@@ -145,7 +145,8 @@ def _read_mapping(row: Mapping[str, Any], data: DataConfig, where: str) -> _Draf
                 f"{where}: has the key '{key}', as {kind} have, and is no demonstration: name a trainer that learns "
                 "from such rows (rlcore list-plugins lists them)"
             )
-    refuse_empty(row, (prompt_column, *OUTPUT_KEYS, "messages", "text"), where)
+    known = () if row.get(prompt_column) else PROMPT_KEYS
+    refuse_empty(row, (prompt_column, *OUTPUT_KEYS, "messages", "text", *known), where)
     raise DataError(
         f"{where}: has an unknown set of keys ({', '.join(map(repr, row)) or 'none'}); pass '{prompt_column}' with "
         f"one of {', '.join(map(repr, OUTPUT_KEYS))}, or 'messages', or 'text', or rename columns: "

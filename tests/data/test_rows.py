@@ -186,6 +186,18 @@ def test_an_empty_cell_is_an_error_that_names_row_and_key(tmp_path, char_tokeniz
                 make(source, char_tokenizer, DataConfig(), max_length=0, what="samples")
 
 
+@pytest.mark.parametrize("key", ["instruction", "conversations"])
+@pytest.mark.parametrize("empty", [None, float("nan")])
+def test_an_empty_cell_of_a_known_format_is_named(chat_tokenizer, key, empty):
+    whole = {"instruction": "why", "conversations": [USER, ANSWER]}[key]
+    rows = [{key: whole, "output": "yes"}, {key: empty, "output": "yes"}]
+    for make in (build_samples, build_prompts):
+        with pytest.raises(DataError, match=rf"samples\[1\]\['{key}'\]: is empty \(null"):
+            make(rows, chat_tokenizer, DataConfig(), max_length=0, what="samples")
+    with pytest.raises(DataError, match=r"samples\[0\]: has an unknown set of keys"):
+        build_samples([{"prompt": "why", key: empty}], chat_tokenizer, DataConfig(), max_length=0)
+
+
 @pytest.mark.parametrize("message", [{"role": "user", "content": None}, {"role": "user", "name": "x"}])
 def test_a_message_without_content_is_named_in_words(chat_tokenizer, message):
     state = "is null" if "content" in message else "is missing"
