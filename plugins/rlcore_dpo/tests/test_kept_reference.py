@@ -61,7 +61,7 @@ def test_a_table_of_other_rows_weights_or_lengths_is_not_taken(tmp_path: Path, c
     assert len(computed) == 4
 
 
-@pytest.mark.parametrize("damage", ["code", "file", "unsealed", "tail", "swapped", "shifted", "other rows"])
+@pytest.mark.parametrize("damage", ["code", "file", "unsealed", "tail", "swapped", "shifted", "other rows", "bfloat16"])
 def test_a_table_that_is_not_what_was_computed_is_computed_again_with_one_warning(
     tmp_path: Path, computed: list[int], capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
@@ -91,6 +91,8 @@ def test_a_table_that_is_not_what_was_computed_is_computed_again_with_one_warnin
             table[last] = 0.0
         elif damage == "swapped":
             table[[last, before]] = table[[before, last]]
+        elif damage == "bfloat16":
+            parts["table"] = table.bfloat16()
         else:
             table[last] -= 20.0
         save_file(parts, file)
