@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlcore.config.synonyms import Synonym, synonyms
+from rlcore_tools.synonyms import LibraryName, synonyms
 
 INTRODUCTION = """\
 # Arguments of TRL and their options here
@@ -21,7 +21,7 @@ def pages() -> dict[str, str]:
     return {"trl-arguments.md": INTRODUCTION + "".join(map(_row, synonyms("trl").values()))}
 
 
-def _row(synonym: Synonym) -> str:
+def _row(synonym: LibraryName) -> str:
     ours = " or ".join(" and ".join(f"`{path}`" for path in paths) for paths in synonym.alternatives)
     values = ", ".join(f"{theirs} → {value}" for theirs, value in synonym.values.items() if theirs != str(value))
     how = synonym.how or values or "the same value"

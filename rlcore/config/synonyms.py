@@ -1,15 +1,18 @@
-"""Names that users of TRL, trlX and `transformers` bring, and the options that replace them (`synonyms.toml`)."""
+"""What to write instead of an unknown name: a near match, the option of another section, or a synonym.
+
+Packages know the names of other libraries: an entry point in the group `rlcore.synonyms` names a function that takes a
+name and its kind, as `find_synonym` does, and returns a `Synonym` or None. It is imported when an error needs it.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
+from typing import ParamSpec, TypeVar
 
 import attrs
 
@@ -17,55 +20,30 @@ from rlcore.errors import UnknownArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
+GROUP = "rlcore.synonyms"
 MISSPELT = 0.85
 """Similarity of an unknown name to a known one (`difflib`) above which it is taken for a misspelling."""
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @attrs.frozen
 class Synonym:
-    """An option of another library.
+    """What replaces a name of another library.
 
     Attributes:
         name: its name there.
-        alternatives: dotted paths of the options that replace it here, of which a run has one group; empty if there is
-            no counterpart.
-        how: how the value converts, or why there is no counterpart.
-        values: the value here for each value there, as text; empty if values stay the same.
-        negated: whether true becomes false.
-        same: whether the value stays the same in spite of `how`.
+        alternatives: dotted paths of the options that replace it here, of which a run has one group, or the name of a
+            component; empty if there is no counterpart.
+        how: how the value converts or which options to set, or why there is no counterpart.
     """
 
     name: str
     alternatives: tuple[tuple[str, ...], ...]
     how: str = ""
-    values: Mapping[str, Any] = _NOTHING
-    negated: bool = False
-    same: bool = False
 
     @property
     def ours(self) -> str:
         """Return the options here as text."""
         return " or ".join(" and ".join(paths) for paths in self.alternatives)
-
-
-@functools.cache
-def synonyms(library: str) -> dict[str, Synonym]:
-    """Return the options of a library, `trl` or `trlx` (with their section), or the names of `component_names`."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).get(library, {})
-    return {name: _read(name, {"ours": entry} if isinstance(entry, str) else entry) for name, entry in table.items()}
-
-
-_ACCEPTED = {"optimizers": "optim", "schedulers": "lr_scheduler_type"}
-"""Kind of component → the option of TRL whose values are names of such components."""
-
-
-@functools.cache
-def component_names(kind: str) -> dict[str, Synonym]:
-    """Return the names of other libraries for components of a kind, in small letters; `how` has options to set."""
-    values = synonyms("trl")[_ACCEPTED[kind]].values if kind in _ACCEPTED else _NOTHING
-    found = {name: Synonym(name, ((ours,),)) for name, ours in values.items()} | synonyms(kind)
-    return {name.lower(): synonym for name, synonym in found.items()}
 
 
 _everywhere: dict[str, list[str]] = {}
@@ -78,17 +56,27 @@ def index_options(paths: Iterable[str]) -> None:
         known += [path] if path not in known else []
 
 
-def _read(name: str, entry: Mapping[str, Any]) -> Synonym:
-    rest = {key: value for key, value in entry.items() if key != "ours"}
-    groups = filter(None, entry["ours"].split(" or "))
-    return Synonym(name, tuple(tuple(group.split(" and ")) for group in groups), **rest)
+@functools.cache
+def _finders() -> list[Callable[[str, str], Synonym | None]]:
+    found = []
+    for point in entry_points(group=GROUP):
+        with suppress(Exception):  # an error is being reported, which a broken package must not hide
+            found.append(point.load())
+    return found
 
 
-def find_synonym(name: str) -> Synonym | None:
-    """Return the option of another library that is called `name`, in any section."""
-    short = name.rpartition(".")[2]
-    in_sections = {other.partition(".")[2]: found for other, found in synonyms("trlx").items()}
-    return synonyms("trl").get(short) or synonyms("trlx").get(name) or in_sections.get(short)
+def find_synonym(name: str, kind: str = "options") -> Synonym | None:
+    """Return what replaces a name of another library, by the first package that knows it.
+
+    Args:
+        name: the name, in any section.
+        kind: `options`, or a kind of component, such as `optimizers`.
+    """
+    for find in _finders():
+        with suppress(Exception):
+            if (found := find(name, kind)) is not None:
+                return found
+    return None
 
 
 def replacement(name: str, known: Collection[str]) -> str:

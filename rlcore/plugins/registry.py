@@ -12,7 +12,7 @@ import attrs
 
 from rlcore import errors
 from rlcore.components import KINDS, Component, describe_error, normalise
-from rlcore.config.synonyms import component_names
+from rlcore.config.synonyms import find_synonym
 from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.fence import one_by_one
 from rlcore.plugins.published import how_to_install, published
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
         elsewhere = {
             other: one.dist for short, one in published(self.kind).items() for other in (short, f"{one.dist}:{short}")
         }
-        synonym = component_names(self.kind).get(name.lower())
+        synonym = find_synonym(name, self.kind)
         if synonym and (synonym.ours in here or synonym.ours in elsewhere):
             options, known = f" with {synonym.how}" if synonym.how else "", synonym.ours in here
             source = "" if known else f", which {_describe_source(elsewhere[synonym.ours], self._plugins)}"

@@ -9,9 +9,9 @@ import attrs
 
 from rlcore.config import describe, dump_yaml, merge
 from rlcore.config.structure import structure_valid
-from rlcore.config.synonyms import Synonym
 from rlcore.models.model_options import CausalLMConfig, TokenizerConfig
 from rlcore.settings import TrainConfig
+from rlcore_tools.synonyms import LibraryName
 
 MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
 
@@ -55,7 +55,7 @@ class Conversion:
         """Report an option that is not converted."""
         self.left.append(f"{name} = {value}: {reason}")
 
-    def convert(self, synonym: Synonym | None, name: str, value: Any) -> None:
+    def convert(self, synonym: LibraryName | None, name: str, value: Any) -> None:
         """Set the option that replaces `name`, or report why it is not converted; null and unused switches ask nothing.
 
         Args:
@@ -76,7 +76,7 @@ class Conversion:
         elif value not in (False, 0, "", [], {}):
             self.leave(name, value, synonym.how)
 
-    def _convert_to(self, paths: tuple[str, ...], synonym: Synonym, value: Any) -> None:
+    def _convert_to(self, paths: tuple[str, ...], synonym: LibraryName, value: Any) -> None:
         """Set the options of `paths`, or report that the value must be converted by hand."""
         key = str(value).lower() if isinstance(value, bool) or value is None else str(value)
         if key in synonym.values:

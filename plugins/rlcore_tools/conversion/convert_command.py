@@ -21,10 +21,10 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 def _convert(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     from rlcore.config import load_yaml
-    from rlcore.config.synonyms import component_names
     from rlcore.errors import ConfigError
     from rlcore.plugins.registry import all_registries
     from rlcore_tools.conversion import trl_arguments, trlx_config
+    from rlcore_tools.synonyms import component_names
 
     values = load_yaml(arguments.file)
     is_trlx = isinstance(values.get("train"), dict) and isinstance(values.get("method"), dict)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from rlcore.config.synonyms import synonyms
 from rlcore_tools.conversion.conversion import Conversion
+from rlcore_tools.synonyms import synonyms
 
 LOSSES = {"exo_pair": "exo", "nca_pair": "nca", "bco_pair": "bco", "sppo_hard": "sppo"}
 _DATA = Path(__file__).with_suffix(".toml")

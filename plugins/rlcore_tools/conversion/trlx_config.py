@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from rlcore.config.synonyms import synonyms
 from rlcore_tools.conversion.conversion import Conversion
+from rlcore_tools.synonyms import synonyms
 
 SAME = ("max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "beta")
 ENDLESS = 1e9

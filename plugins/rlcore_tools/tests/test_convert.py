@@ -10,12 +10,12 @@ import pytest
 
 from rlcore.cli import main
 from rlcore.config import load_yaml, structure
-from rlcore.config.synonyms import synonyms
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import TrainConfig
 from rlcore_tools.conversion.conversion import Conversion
 from rlcore_tools.conversion.trl_arguments import convert_trl
 from rlcore_tools.conversion.trlx_config import convert_trlx
+from rlcore_tools.synonyms import synonyms
 
 TRLX: dict[str, Any] = {
     "train": {

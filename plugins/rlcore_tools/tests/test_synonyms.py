@@ -9,7 +9,6 @@ import pytest
 import rlcore
 from rlcore.config import structure
 from rlcore.config.describe import describe
-from rlcore.config.synonyms import Synonym, component_names, synonyms
 from rlcore.errors import ConfigError, UnknownArgument, UnknownComponent
 from rlcore.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
 from rlcore.plugins.published import published
@@ -17,6 +16,7 @@ from rlcore.plugins.registry import all_registries
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 from rlcore_ppo.config import PPOConfig
 from rlcore_sft.config import SFTConfig
+from rlcore_tools.synonyms import LibraryName, component_names, synonyms
 
 OPTIONS = [
     pytest.param(each, id=f"{library}:{name}")
@@ -43,7 +43,7 @@ KNOWN = known_options()
 
 
 @pytest.mark.parametrize("synonym", OPTIONS)
-def test_every_option_that_an_error_names_exists(synonym: Synonym) -> None:
+def test_every_option_that_an_error_names_exists(synonym: LibraryName) -> None:
     assert synonym.alternatives or synonym.how
     for paths in synonym.alternatives:
         assert set(paths) <= KNOWN
