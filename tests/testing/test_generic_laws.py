@@ -137,7 +137,7 @@ DISTS = {
     **{
         name: Dist(f"{WRAPPING}KINDS = {{{kind!r}: {wrapper}}}\n")
         for name, kind, wrapper in [
-            ("wrapping_barely", "pipelines", "bare"),
+            ("wrapping_barely", "schedulers", "bare"),
             ("wrapping_functions", "rewards", "of_functions"),
             ("wrapping_methods", "architectures", "of_methods"),
             ("wrapping_trainers", "trainers", "bare"),
@@ -180,7 +180,7 @@ WRONG = [
     Wrong("a_spawned_worker_has_the_same_components", "nameless", "cannot be sent to another process"),
     Wrong("a_spawned_worker_has_the_same_components", "by_process", "is not registered in the new process"),
     Wrong("a_spawned_worker_has_the_same_components", "here_only", "rewards:polite cannot be unpickled, KeyError"),
-    Wrong("wrappers_keep_the_interface", "wrapping_barely", "has no parameter source, tokenizer, data"),
+    Wrong("wrappers_keep_the_interface", "wrapping_barely", "has no parameter optimizer, num_warmup_steps"),
     Wrong("wrappers_keep_the_interface", "wrapping_functions", "has no attribute close"),
     Wrong("wrappers_keep_the_interface", "wrapping_methods", "has no attribute"),
     Wrong("wrappers_keep_the_interface", "wrapping_trainers", "has no attribute default_budget, load_state_dict, "),
