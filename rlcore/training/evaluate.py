@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -246,16 +245,20 @@ def with_scores(
     return rows
 
 
+UNSCORED = "reward/unscored"
+"""Metric that counts the rows without a score."""
+
+
 def summarise(rows: Sequence[Row]) -> Metrics:
-    """Return the mean of every numeric column, and the standard deviation of the reward."""
+    """Return the mean of every numeric column, the standard deviation of the reward, and how many rows have none."""
     metrics: Metrics = {}
     for name in rows[0]:
         if name in ("prompt", "messages", "output"):
             continue
         values = torch.tensor([float(row[name]) for row in rows if row[name] is not None], dtype=torch.float64)
+        if name == "reward" and len(values) < len(rows):
+            metrics[UNSCORED] = float(len(rows) - len(values))
         if not len(values):
-            if name == "reward":  # nothing has a score; runs that rank checkpoints by it continue
-                metrics |= {"reward/mean": math.nan, "reward/std": math.nan}
             continue
         if name == "reward":
             metrics |= {"reward/mean": float(values.mean()), "reward/std": float(values.std(correction=0))}

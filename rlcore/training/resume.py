@@ -25,6 +25,7 @@ from rlcore.settings import to_record
 from rlcore.sharding.divided import divided_weights, local_weights, streaming
 from rlcore.training.check_trainer import check_state
 from rlcore.training.eval_grid import eval_samplings, find_score
+from rlcore.training.evaluate import UNSCORED
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 
@@ -78,12 +79,14 @@ class Saver:
         """Record the value of the metric that ranks checkpoints.
 
         Raises:
-            ConfigError: `checkpoint.keep_best` is set and the evaluation yields no such metric.
+            ConfigError: `checkpoint.keep_best` is set and the evaluation yields no such metric, also not where rows
+                have a score.
         """
         config = self.run.config
         keep, suffixes = config.checkpoint, [suffix for suffix, _ in eval_samplings(config.gen, config.eval.gen)]
         self.evaluated_at, self.score = self.run.step, find_score(metrics, keep.metric, suffixes, keep.mode)
-        if keep.keep_best and self.score is None:
+        is_unscored = keep.metric.startswith("eval/reward/") and any(UNSCORED in name for name in metrics)
+        if keep.keep_best and self.score is None and not is_unscored:
             raise ConfigError(
                 f"checkpoint.metric = {keep.metric!r}: the evaluation yields no such metric; it yields "
                 f"{', '.join(sorted(metrics))}"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import json
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import rlcore
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
 from rlcore.sampling import sample
-from rlcore.testing.small import EOS, make_gpt2
+from rlcore.testing.small import EOS, make_gpt2, make_tokenizer
 from rlcore.training.evaluate import check_evaluation, evaluate
 from rlcore.training.run import Run
 
@@ -312,3 +315,33 @@ def test_none_of_a_metric_function_is_left_out_of_its_mean(make_trainer: Make) -
     assert metrics["eval/some"] == 3.0
     assert "eval/no" not in metrics
     assert [row["some"] for row in rows] == [None, 3.0]
+
+
+def test_no_score_is_a_count_and_no_number_in_evaluations_and_ends_no_run_that_ranks_checkpoints(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint of an evaluation without scores is not among the best."""
+    scores: dict[str, Any] = {"first": lambda i: None, "second": lambda i: None if i else 3.0}
+
+    def reward(outputs: Sequence[str]) -> list[float | None]:
+        return [scores["second" if steps else "first"](i) for i in range(len(outputs))]
+
+    steps: list[int] = []
+
+    class Counts:
+        def on_evaluate(self, run: Run, metrics: Any) -> None:
+            steps.append(run.step)
+            seen.append({name: value for name, value in metrics.items() if name.startswith("eval/reward")})
+
+    seen: list[dict[str, float]] = []
+    result = rlcore.train(
+        make_gpt2(), trainer="sft", samples=[["a", "b"], ["c", "d"]], eval_prompts=["a", "b"], reward_fn=reward,
+        tokenizer=make_tokenizer(), gen={"max_new_tokens": 2}, eval={"every": 1}, checkpoint={"keep_best": 1},
+        loggers=[], observers=[Counts()], run={"root": str(tmp_path), "steps": 2, "report": False},
+    )  # fmt: skip
+    assert seen == [
+        {"eval/reward/unscored": 2.0},
+        {"eval/reward/unscored": 1.0, "eval/reward/mean": 3.0, "eval/reward/std": 0.0},
+    ]
+    manifests = [result.run_dir / "checkpoints" / f"0000000{step}" / "manifest.json" for step in (1, 2)]
+    assert [json.loads(each.read_text())["score"] for each in manifests] == [None, 3.0]
