@@ -15,17 +15,15 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config.plain import to_json, to_plain
 from rlcore.data.sample_rewards import SampleReward
 from rlcore.errors import DataError
-from rlcore.models.hub import commit_of
 from rlcore.safe_text import is_secret
 from rlcore.types import Prompt, Sample
 from rlcore.types.training_rows import has_samples
@@ -37,6 +35,8 @@ BLOCKS, BLOCK_BYTES = 256, 4096
 ELEMENTS = 256
 """Elements of a tensor in memory that are read, evenly spaced."""
 WEIGHTS = (".safetensors", ".bin")
+DESCRIBED = "config.json"
+"""File of a model on the hub by which its commit is found in the local cache."""
 VOLATILE = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "attn_implementation"}
 """Entries of a model's configuration that loading and saving change; so are all that begin with an underscore."""
 
@@ -182,20 +182,39 @@ def describe_model(module: nn.Module, named: Any, revision: str | None) -> dict[
         revision: `model.revision`.
     """
     config = _config_of(module)
-    about = {"config": None if config is None else digest([_encode(to_json(_lasting(config)))])}
+    if config is None:
+        about = {"config": None, "weights": fingerprint_parameters(module)}
+    else:
+        about = {"config": digest([_encode(to_json(_lasting(config)))])}
     if not isinstance(named, str | os.PathLike):
         return about
     folder = Path(named).expanduser()
     if folder.exists():
         return about | {"weights": fingerprint_weights(folder)}
-    return about | {"hub_id": os.fspath(named), "commit": commit_of(os.fspath(named), revision)}
+    return about | {"hub_id": os.fspath(named), "commit": _commit_of(os.fspath(named), revision)}
+
+
+def _commit_of(name: str, revision: str | None) -> str | None:
+    """Return the commit of a model of the hub from which its configuration was loaded; None if it is not cached."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, DESCRIBED, revision=revision or "main")
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+@runtime_checkable
+class _Configuration(Protocol):
+    """The configuration of a model, such as that of a model of `transformers`."""
+
+    def to_dict(self) -> Mapping[str, Any]: ...
 
 
 def _config_of(module: nn.Module) -> Mapping[str, Any] | None:
-    """Return the configuration of the model in `module`, of transformers or, as a mapping, of another package."""
+    """Return the configuration of the first model in `module` that has one, or the mapping that `module` has as one."""
     for part in module.modules():
-        if isinstance(part, PreTrainedModel):
-            return part.config.to_dict()
+        config = getattr(part, "config", None)
+        if isinstance(config, _Configuration):
+            return config.to_dict()
     found = getattr(module, "config", None)
     return found if isinstance(found, Mapping) else None
 
@@ -234,8 +253,22 @@ def fingerprint_weights(folder: Path) -> str:
     return digest(parts)
 
 
-def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of everything that decides which tokens a text becomes."""
+@runtime_checkable
+class _Vocabulary(Protocol):
+    """What the tokenizers of `transformers` tell of themselves."""
+
+    special_tokens_map: Mapping[str, Any]
+    chat_template: Any
+
+    def get_vocab(self) -> Mapping[str, int]: ...
+
+    def get_added_vocab(self) -> Mapping[str, int]: ...
+
+
+def fingerprint_tokenizer(tokenizer: Any) -> str:
+    """Return a digest of everything that decides which tokens a text becomes; of other tokenizers, of their class."""
+    if not isinstance(tokenizer, _Vocabulary):
+        return f"{type(tokenizer).__module__}:{type(tokenizer).__qualname__}"
     backend = getattr(tokenizer, "backend_tokenizer", None)  # of tokenizers in Rust
     if backend is None:
         parts = [type(tokenizer).__name__.encode(), _encode(to_json(sorted(tokenizer.get_vocab().items())))]

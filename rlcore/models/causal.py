@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from transformers import PreTrainedModel
@@ -16,6 +17,7 @@ from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
+from rlcore.models.save_load import starting_point
 from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.frozen_trunk import make_trunk
 from rlcore.models.speed.packing import longest_packed
@@ -30,6 +32,7 @@ def build_causal_lm(
     value_head: bool = False,
     reference: bool = False,
     q_heads: int = 0,
+    start: Path | None = None,
 ) -> ModelPolicy:
     """Build a policy from a model specification.
 
@@ -40,6 +43,7 @@ def build_causal_lm(
         value_head: add a value function as `config` describes; one that was saved with the model is loaded.
         reference: keep the initial policy for comparison; frozen layers are shared, not copied.
         q_heads: number of Q-heads on the trunk, each with a target copy; those saved with the model are loaded.
+        start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
@@ -47,6 +51,7 @@ def build_causal_lm(
     """
     if config.decoding == "static":
         check_static_is_installed()
+    spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)

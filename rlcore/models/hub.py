@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
@@ -51,12 +50,6 @@ def why_out_of_reach(model: str | os.PathLike[str], revision: str | None, files:
     except Exception as error:  # noqa: BLE001  offline, refused, no proxy: each library raises its own error
         return f"{first_line(error):.100}"
     return ""
-
-
-def commit_of(name: str, revision: str | None) -> str | None:
-    """Return the commit of a model of the hub from which its configuration was loaded; None if it is not cached."""
-    found = try_to_load_from_cache(name, DESCRIBED[0], revision=revision or "main")
-    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def check_reach(model: Any, revision: str | None, files: Sequence[str] = DESCRIBED, *, what: str = "model") -> None:

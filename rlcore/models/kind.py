@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import attrs
@@ -56,11 +57,18 @@ def check_kind(config: PretrainedConfig, wanted: Kind, name: str) -> None:
     )
 
 
+def without_wrapper(spec: Any) -> Any:
+    """Return the model in a `PeftModel`, with its adapter in it; anything else as it is."""
+    peft = sys.modules.get("peft")
+    return spec.get_base_model() if peft is not None and isinstance(spec, peft.PeftModel) else spec
+
+
 def declared(spec: Any, revision: str | None = None) -> PretrainedConfig | None:
     """Return the configuration of the model that `spec` names; None if it cannot be read.
 
     This raises no error, because loading the model afterwards raises a better one.
     """
+    spec = without_wrapper(spec)
     if isinstance(spec, PreTrainedModel):
         return spec.config
     if isinstance(spec, PretrainedConfig):

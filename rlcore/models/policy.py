@@ -18,6 +18,7 @@ from rlcore.models.decoding.causal_decoder import ReadHeads
 from rlcore.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore.models.decoding.static import MakeDecoder, make_no_decoder
 from rlcore.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
+from rlcore.models.freezing import vocabulary_size
 from rlcore.models.heads import TrunkValue
 from rlcore.models.kind import kind_of
 from rlcore.models.learner import ModelLearner
@@ -234,6 +235,11 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         self.drop()
         sync_targets(dict(self.parts()), rate)
         self.version += 1
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return V, the size of the input embeddings."""
+        return vocabulary_size(self.model)
 
     @property
     def export_class(self) -> str:

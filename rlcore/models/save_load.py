@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
@@ -19,7 +19,7 @@ from rlcore.logging import get_logger
 from rlcore.models.hub import quiet_transformers
 from rlcore.models.model_files import PARTS, file_layout, read_model
 from rlcore.models.peft.adapters import find_adapters
-from rlcore.models.peft.inject import REWRITTEN
+from rlcore.models.peft.inject import REWRITTEN, unwrap
 from rlcore.models.peft.layers import bare_twin, merged_twin
 from rlcore.models.quantization import is_quantized, whole_twin
 from rlcore.models.weights import check_same_form
@@ -159,6 +159,26 @@ def load_start(folder: Path, model: PreTrainedModel) -> None:
     beneath.load_state_dict(_read_model(folder, beneath))
     if adapters is not None and (folder / ADAPTER).is_dir():
         adapters.load(folder / ADAPTER)
+
+
+def starting_point(spec: Any, start: Path | None, *, in_place: bool) -> Any:
+    """Return the model to build a learner from: `spec`, or in a resumed run the one before training.
+
+    Args:
+        spec: the model as the user gave it, no name of one if `start` is set.
+        start: the folder that `save_start` wrote; None in a new run.
+        in_place: load the weights into a model in memory, which is then trained.
+
+    Raises:
+        CheckpointError: the folder cannot be read, or holds another model.
+    """
+    spec = unwrap(spec)
+    if start is None or not isinstance(spec, (PretrainedConfig, PreTrainedModel)):
+        return spec
+    if not in_place or isinstance(spec, PretrainedConfig):
+        return start
+    load_start(start, spec)
+    return spec
 
 
 def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -13,6 +15,7 @@ from rlcore.models.learner import ModelLearner
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.padding_token import settle_padding
 from rlcore.models.policy_parts import check_vocabulary, prepare
+from rlcore.models.save_load import starting_point
 from rlcore.models.speed import SpeedReport
 from rlcore.models.speed.activations import checkpoint_activations, fuse_activations, has_fused_activations
 from rlcore.models.tokenizers import load_tokenizer
@@ -44,7 +47,7 @@ class ModelScorer(ModelLearner[SequenceClassifier]):
 
 
 def build_sequence_scorer(
-    spec: loading.ModelSpec, config: SequenceScorerConfig, *, tokenizer: object = None
+    spec: loading.ModelSpec, config: SequenceScorerConfig, *, tokenizer: object = None, start: Path | None = None
 ) -> ModelScorer:
     """Build a scorer from a model specification.
 
@@ -56,10 +59,12 @@ def build_sequence_scorer(
             (random weights); or a model in memory.
         config: options of the architecture.
         tokenizer: object, folder or hub id; the model's own if omitted.
+        start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
     """
+    spec = starting_point(spec, start, in_place=False)
     model = load_classifier(spec, config)
     loaded = load_tokenizer(spec, tokenizer, config)
     # The embeddings of a language model in memory are its caller's, perhaps tied to a head that would not grow.

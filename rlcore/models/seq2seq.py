@@ -7,6 +7,8 @@ algorithm sees the same prompts and continuations as with a decoder-only model.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.data.tokens import closing_tokens, opening_tokens
@@ -17,6 +19,7 @@ from rlcore.models.model_options import Seq2SeqLMConfig
 from rlcore.models.peft.adapters import keep_reference
 from rlcore.models.policy import ModelPolicy
 from rlcore.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
+from rlcore.models.save_load import starting_point
 from rlcore.models.seq2seq_layout import Seq2SeqLayout
 from rlcore.models.speed import SpeedReport
 from rlcore.models.tokenizers import load_tokenizer
@@ -30,12 +33,14 @@ def build_seq2seq_lm(
     value_head: bool = False,
     reference: bool = False,
     q_heads: int = 0,
+    start: Path | None = None,
 ) -> ModelPolicy:
     """Build a policy from a model specification; the arguments are those of `rlcore.models.causal.build_causal_lm`.
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
     """
+    spec = starting_point(spec, start, in_place=True)
     model = loading.load_model(spec, config, ENCODER_DECODER)
     loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded_tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from rlcore.models import loading
 from rlcore.models.classifier import ClassifierKind, SequenceClassifier, has_head, load_classifier
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.policy_parts import check_vocabulary, prepare
+from rlcore.models.save_load import starting_point
 from rlcore.models.scorer import ModelScorer
 from rlcore.models.speed.activations import checkpoint_activations
 from rlcore.models.tokenizers import load_tokenizer
@@ -59,12 +61,15 @@ class StepScorer(ModelScorer):
         return self.logprobs(batch)[torch.arange(len(batch), device=last.device), last, 1].exp()
 
 
-def build_step_scorer(spec: loading.ModelSpec, config: SequenceScorerConfig, *, tokenizer: object = None) -> StepScorer:
+def build_step_scorer(
+    spec: loading.ModelSpec, config: SequenceScorerConfig, *, tokenizer: object = None, start: Path | None = None
+) -> StepScorer:
     """Build a step scorer, to train it; the arguments are those of `rlcore.models.scorer.build_sequence_scorer`.
 
     Raises:
         ModelError: the model, tokenizer or options do not fit.
     """
+    spec = starting_point(spec, start, in_place=False)
     model = load_classifier(spec, config, TOKENS)
     loaded = load_tokenizer(spec, tokenizer, config)
     check_vocabulary(model, loaded)

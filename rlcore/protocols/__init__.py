@@ -2,7 +2,16 @@
 
 from rlcore.protocols.algorithms import RolloutStore, Sampler, Trainer
 from rlcore.protocols.decoders import Decoder, DecodeStep
-from rlcore.protocols.learners import Architecture, Learner, MovingReference, Policy, QPolicy, SequenceScorer
+from rlcore.protocols.learners import (
+    Architecture,
+    Learner,
+    MovingReference,
+    Policy,
+    QPolicy,
+    Restorable,
+    SequenceScorer,
+    SizedVocabulary,
+)
 from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
 from rlcore.protocols.pipeline import (
     PreviewPipeline,
@@ -29,6 +38,7 @@ __all__ = [
     "PreviewPipeline",
     "PromptPipeline",
     "QPolicy",
+    "Restorable",
     "RolloutStore",
     "RowStream",
     "RunView",
@@ -36,6 +46,7 @@ __all__ = [
     "Sampler",
     "SchedulerBuilder",
     "SequenceScorer",
+    "SizedVocabulary",
     "SourcePipeline",
     "Tokenizer",
     "Trainer",

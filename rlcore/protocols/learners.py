@@ -203,6 +203,49 @@ class SequenceScorer(Learner, Protocol):
         ...
 
 
+@runtime_checkable
+class SizedVocabulary(Protocol):
+    """A `Policy` that states how many tokens it knows, so that a run can compare it with another one's vocabulary."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the number of different tokens."""
+        ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A `Learner` whose model before training can be kept in the run's folder, for a run that is resumed.
+
+    A run keeps it if the user gave no name from which it can be loaded again, and if the learner has a reference or
+    `saves_part`. The resumed run passes the folder to the architecture as its argument `start`.
+    """
+
+    @property
+    def saves_part(self) -> bool:
+        """Whether `save_pretrained` leaves out what does not train, such as the model beneath an adapter."""
+        ...
+
+    def save_start(self, folder: Path) -> None:
+        """Write the model before training.
+
+        Args:
+            folder: a folder that does not exist yet or is empty.
+
+        Raises:
+            ModelError: it cannot be restored from files.
+        """
+        ...
+
+    def note_start(self, folder: Path) -> None:
+        """Record in the learner's files where the model before training is.
+
+        Args:
+            folder: a folder that `save_start` wrote.
+        """
+        ...
+
+
 class Architecture(Protocol):
     """A function that builds a policy from a model spec; the built-in one is `rlcore.models.causal.build_causal_lm`.
 
@@ -228,6 +271,7 @@ class Architecture(Protocol):
         value_head: bool = False,
         reference: bool = False,
         q_heads: int = 0,
+        start: Path | None = None,
     ) -> Policy:
         """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
 
@@ -239,5 +283,8 @@ class Architecture(Protocol):
             reference: keep a copy of the initial weights for `reference_score`.
             q_heads: number of Q-heads, each with a target copy. Passed only to builders that have this parameter, and
                 always together with a value head.
+            start: folder with the model before training that `Restorable.save_start` wrote in an earlier process, to
+                be used in place of the weights of `spec`, which is no hub id or folder. Passed only in resumed runs, to
+                builders that have this parameter; others receive the folder as `spec`.
         """
         ...

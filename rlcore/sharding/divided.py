@@ -63,7 +63,7 @@ class DividedModule:
         further: Sequence[Tensor] = (),
         *,
         here: bool,
-        merged: bool = False,
+        merged: bool = False,  # noqa: ARG002
         omit_weights: bool = False,  # noqa: ARG002
     ) -> Iterator[TensorStream]:
         """Complete the weights in the CPU's memory of the processes that pass `here`, inside the context."""

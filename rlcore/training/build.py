@@ -20,7 +20,6 @@ from rlcore.components import Component
 from rlcore.config import Problems, evolve, unstructure
 from rlcore.errors import ConfigError, InputsError
 from rlcore.loggers import Loggers
-from rlcore.models.peft.inject import unwrap
 from rlcore.optim.optimization import Optimizers
 from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.choice import Choice, Chooser
@@ -89,7 +88,6 @@ def assemble(settings: TrainConfig, inputs: Inputs, where: str, problems: Proble
 
 
 def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, problems: Problems) -> Assembly:
-    inputs = attrs.evolve(inputs, model=unwrap(inputs.model))
     idle = idle_providers({"run.profile": settings.run.profile}, where)
     observers = Observers(idle=idle, own=inputs.observers)
     wrapping = Wrapping(fence=observers.fence, config=settings)

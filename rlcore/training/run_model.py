@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import attrs
-from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.checkpoints.claim import Claim
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
 from rlcore.config import evolve
 from rlcore.errors import ModelError
-from rlcore.models.freezing import vocabulary_size
-from rlcore.models.learner import ModelLearner
 from rlcore.models.manifest import write_manifest
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.save_load import load_start
 from rlcore.plugins.choice import Choice
-from rlcore.protocols import Learner, Policy, SequenceScorer
+from rlcore.protocols import Learner, Policy, Restorable, SequenceScorer, SizedVocabulary
 from rlcore.ranks import Ranks
 from rlcore.training.inputs import Inputs
 from rlcore.training.resume import save_beside
@@ -55,8 +51,7 @@ class ModelMaker:
         if q_heads:
             _check_q_heads(component, build)
         parts = {"value_head": value_head, "reference": reference, **({"q_heads": q_heads} if q_heads else {})}
-        spec = self._starting_point(in_place=True)
-        policy: Policy = build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer, **parts)
+        policy: Policy = self._build(build, **parts)
         self._keep(policy, is_needed=reference)
         wrapped: Policy = self.architecture.wrap(policy)
         return wrapped
@@ -73,7 +68,7 @@ class ModelMaker:
         other: Policy = build(
             model, evolve(options, **dict.fromkeys(own)) if own else options, tokenizer=policy.tokenizer
         )
-        sizes = [vocabulary_size(each.model) for each in (policy, other) if isinstance(each, ModelPolicy)]
+        sizes = [each.vocabulary_size for each in (policy, other) if isinstance(each, SizedVocabulary)]
         if len(set(sizes)) > 1:
             raise ModelError(
                 f"{model!r:.80}: has a vocabulary of {sizes[1]} tokens, the policy one of {sizes[0]}; it cannot score "
@@ -95,8 +90,7 @@ class ModelMaker:
                 f"model.architecture = '{component.name}': builds {found}, and this trainer trains a model "
                 "that scores sequences: set model.architecture=sequence_scorer"
             )
-        spec = self._starting_point(in_place=False)
-        scorer: SequenceScorer = build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer)
+        scorer: SequenceScorer = self._build(build)
         self._keep(scorer, is_needed=False)
         wrapped: SequenceScorer = self.architecture.wrap(scorer)
         return wrapped
@@ -114,25 +108,27 @@ class ModelMaker:
         wrapped: Learner = self.architecture.wrap(built)
         return wrapped
 
-    def _starting_point(self, *, in_place: bool) -> Any:
-        """Return the model before training; a resumed run needs it as its reference or beneath an adapter."""
-        model, start = self.inputs.model, self.place.start
-        if start is None:
-            return model
-        if isinstance(model, PreTrainedModel) and in_place:
-            load_start(start, model)
-            return model
-        return start if isinstance(model, (PretrainedConfig, PreTrainedModel)) else model
+    def _build(self, build: Any, **parts: Any) -> Any:
+        """Call an architecture; a resumed run passes it the model before training that the run has kept."""
+        spec, start = self.inputs.model, self.place.start
+        if start is not None and not _is_name(spec):
+            if _takes(build, "start"):
+                parts["start"] = start
+            else:
+                spec = start
+        return build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer, **parts)
 
     def _keep(self, built: Learner, *, is_needed: bool) -> None:
-        """Save the starting model if resuming needs it and no name refers to it."""
-        is_needed = is_needed or (isinstance(built, ModelLearner) and built.saves_part)
-        if not is_needed or not isinstance(self.inputs.model, (PretrainedConfig, PreTrainedModel)):
+        """Save the model before training if resuming needs it and no name refers to it."""
+        restorable = built if isinstance(built, Restorable) else None
+        is_needed = is_needed or (restorable is not None and restorable.saves_part)
+        is_known = restorable is not None or _takes(self.architecture.component.target(), "start")
+        if not is_needed or not is_known or _is_name(self.inputs.model):
             return
         kept = RunDir(self.place.path).start
 
         def save(folder: Path) -> None:
-            (built.save_start if isinstance(built, ModelLearner) else built.save_pretrained)(folder)
+            (built.save_pretrained if restorable is None else restorable.save_start)(folder)
             write_manifest(folder, step=0, score=None, further={})
 
         def keep() -> None:
@@ -140,14 +136,24 @@ class ModelMaker:
                 save_beside(save, kept)
 
         self.ranks.on_main(keep)
-        if isinstance(built, ModelLearner):
-            built.note_start(kept)
+        if restorable is not None:
+            restorable.note_start(kept)
+
+
+def _is_name(spec: Any) -> bool:
+    """Return whether a model is given as a hub id or folder, from which a resumed run loads it again."""
+    return isinstance(spec, str | os.PathLike)
+
+
+def _takes(build: Any, name: str) -> bool:
+    """Return whether an architecture takes an optional argument; not all architectures do."""
+    parameters = inspect.signature(build).parameters.values()
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _check_q_heads(component: Component[Any], build: Any) -> None:
-    """Check that an architecture takes the argument `q_heads`; not all architectures do."""
-    parameters = inspect.signature(build).parameters.values()
-    if not any(p.name == "q_heads" or p.kind is p.VAR_KEYWORD for p in parameters):
+    """Check that an architecture takes the argument `q_heads`."""
+    if not _takes(build, "q_heads"):
         raise ModelError(
             f"model.architecture = '{component.name}' ({component.dist} {component.version}): has no Q-heads, which "
             "this trainer needs; choose another architecture, such as causal_lm"

@@ -15,6 +15,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from rlcore.checkpoints.fingerprints import (
@@ -277,6 +278,33 @@ def test_the_configuration_of_a_model_counts_but_not_what_saving_changes(tmp_pat
         loaded.lm_head.weight.mul_(1.01)
     loaded.save_pretrained(tmp_path / "model")
     assert describe_model(loaded, str(tmp_path / "model"), None)["weights"] != folder["weights"]
+
+
+def test_a_model_without_a_configuration_is_described_by_its_weights() -> None:
+    module = nn.Linear(2, 2)
+    before = describe_model(module, module, None)
+    assert before == describe_model(module, module, None)
+    with torch.no_grad():
+        module.bias[0] += 1.0
+    assert describe_model(module, module, None) != before
+
+
+def test_a_mapping_that_a_module_has_as_its_configuration_counts_in_place_of_its_weights() -> None:
+    module = nn.Linear(2, 2)
+    module.config = {"width": 2}  # type: ignore[assignment]
+    before = describe_model(module, module, None)
+    assert set(before) == {"config"}
+    module.config = {"width": 3}  # type: ignore[assignment]
+    assert describe_model(module, module, None) != before
+
+
+def test_a_tokenizer_that_states_no_vocabulary_is_described_by_its_class() -> None:
+    class Bytes:
+        def decode(self, token_ids: list[list[int]], **_: Any) -> list[str]:
+            return [bytes(ids).decode() for ids in token_ids]
+
+    assert fingerprint_tokenizer(Bytes()).endswith("Bytes")
+    assert fingerprint_tokenizer(Bytes()) != fingerprint_tokenizer(make_tokenizer())
 
 
 def test_a_tokenizer_is_the_same_after_saving_and_use_and_another_with_another_token(tmp_path: Path) -> None:

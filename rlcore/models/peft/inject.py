@@ -6,7 +6,6 @@ import copy
 import difflib
 import numbers
 import os
-import sys
 import typing
 import warnings
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from rlcore.config.describe import arms, phrase
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
-from rlcore.models.kind import DECODER_ONLY, kind_of
+from rlcore.models.kind import DECODER_ONLY, kind_of, without_wrapper
 from rlcore.models.manifest import verify_model
 from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
@@ -86,11 +85,10 @@ def unwrap(spec: Any) -> Any:
     Raises:
         ModelError: the adapter is of a type that cannot be trained here.
     """
-    peft = sys.modules.get("peft")
-    if peft is None or not isinstance(spec, peft.PeftModel):
-        return spec
-    _check_type(spec.active_peft_config, f"model: a {type(spec).__name__}")
-    return spec.get_base_model()
+    model = without_wrapper(spec)
+    if model is not spec:
+        _check_type(spec.active_peft_config, f"model: a {type(spec).__name__}")
+    return model
 
 
 def activate(model: PreTrainedModel) -> None:
