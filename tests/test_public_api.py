@@ -32,7 +32,7 @@ MODULES = [
     "rlcore.components",
     "rlcore.config",
     "rlcore.data.chat",
-    "rlcore.data.labelled_answers",
+    "rlcore.data.pipelines",
     "rlcore.data.prompts",
     "rlcore.data.rows",
     "rlcore.data.sample_rewards",
@@ -74,6 +74,8 @@ MODULES = [
     "rlcore_ppo.config",
     "rlcore_ppo.loss",
     "rlcore_ppo.shaping",
+    "rlcore_preferences.labelled_answers",
+    "rlcore_preferences.preferences",
     "rlcore_sft.config",
     "rlcore_sft.loss",
 ]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from rlcore.data.labelled_answers import SEPARATOR, build_stepwise
 from rlcore.data.tokens import shorter
 from rlcore.errors import ConfigError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.step_scorer import StepScorer, load_step_scorer
 from rlcore.settings import DataConfig
 from rlcore.types import SteppedSample
+from rlcore_preferences.labelled_answers import SEPARATOR, build_stepwise
 from rlcore_reward.config import ProcessRewardModelConfig
 from rlcore_reward.loss import combine_steps
 from rlcore_reward.placement import place

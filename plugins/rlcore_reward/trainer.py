@@ -18,10 +18,9 @@ from rlcore.training import (
     disable_dropout,
     eval_mode,
     micro_batches,
-    stack_pairs,
-    usable_pairs,
 )
 from rlcore.types import Metrics, Pair, Trajectories
+from rlcore_preferences.preferences import stack_pairs, usable_pairs
 from rlcore_reward.config import RewardConfig, workload
 from rlcore_reward.loss import pair_loss
 

@@ -11,14 +11,13 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import evolve
 from rlcore.data.chat import SYSTEM_ROLES
-from rlcore.data.labelled_answers import UNLABELLED
 from rlcore.data.prompts import build_prompts
 from rlcore.data.rows import ANSWERS, load_rows
 from rlcore.data.samples import OUTPUT_KEYS
 from rlcore.data.tokens import decode
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
-from rlcore.types import Prompt, Sample, is_conversation, sequences_of
+from rlcore.types import UNLABELLED, Prompt, Sample, is_conversation, sequences_of
 
 
 @attrs.frozen

@@ -84,24 +84,9 @@ COMMANDS = (
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
-    """Register the tokenisation of prompts, demonstrations, preferences and labelled answers."""
+    """Register the tokenisation of prompts and demonstrations."""
     register("prompts", "rlcore.data.pipelines:PROMPTS", summary="tokenise prompts")
     register("samples", "rlcore.data.pipelines:SAMPLES", summary="tokenise demonstrations and mark their outputs")
-    register(
-        "preferences",
-        "rlcore.data.preferences:build_preferences",
-        summary="tokenise pairs of a chosen and a rejected answer",
-    )
-    register(
-        "unpaired",
-        "rlcore.data.labelled_answers:build_unpaired",
-        summary="tokenise answers, each labelled desirable or not",
-    )
-    register(
-        "stepwise",
-        "rlcore.data.labelled_answers:build_stepwise",
-        summary="tokenise answers in steps, each labelled correct or not",
-    )
 
 
 @hookimpl

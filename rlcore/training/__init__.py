@@ -11,7 +11,6 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.data.order import Order
-    from rlcore.data.preferences import flaw_of, stack_pairs, usable_pairs
     from rlcore.dropout import disable_dropout, eval_mode
     from rlcore.optim.batches import micro_batches, minibatches, put_through
     from rlcore.optim.meter import Meter
@@ -37,7 +36,6 @@ __all__ = [
     "check_logprob_gap",
     "disable_dropout",
     "eval_mode",
-    "flaw_of",
     "gather_round",
     "measure_outputs",
     "micro_batches",
@@ -46,17 +44,15 @@ __all__ = [
     "rollout_health",
     "rollout_metrics",
     "stack_groups",
-    "stack_pairs",
     "stack_samples",
     "summarise",
-    "usable_pairs",
     "validate",
     "warn_of_bias",
 ]
 
 _HOMES = {
     "rlcore.data.order": ("Order",),
-    "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),
+    "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),  # which have moved
     "rlcore.dropout": ("disable_dropout", "eval_mode"),
     "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
     "rlcore.optim.meter": ("Meter",),

@@ -4,6 +4,7 @@ from rlcore.types.messages import is_conversation, without_none
 from rlcore.types.policy_outputs import Output, PolicyOutputs
 from rlcore.types.training_rows import (
     RESERVED_COLUMNS,
+    UNLABELLED,
     LabelledSample,
     Pair,
     Prompt,
@@ -19,6 +20,7 @@ Metrics = dict[str, float]
 
 __all__ = [
     "RESERVED_COLUMNS",
+    "UNLABELLED",
     "LabelledSample",
     "Metrics",
     "Output",

@@ -81,13 +81,17 @@ class LabelledSample:
     label: bool
 
 
+UNLABELLED = -100
+"""Label of a token that is not the last of a step, which `torch.nn.functional.cross_entropy` ignores."""
+
+
 @attrs.frozen
 class SteppedSample:
     """An answer in steps, each with a verdict.
 
     Attributes:
         sample: the prompt with all steps.
-        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, -100 elsewhere.
+        labels: one number for each token: 1 or 0 at the last token of a correct or wrong step, `UNLABELLED` elsewhere.
     """
 
     sample: Sample

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 import rlcore
-from rlcore.data.labelled_answers import build_unpaired
-from rlcore.data.preferences import build_preferences
 from rlcore.data.prompts import build_prompts
 from rlcore.data.samples import build_samples
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError, RLCoreError
 from rlcore.settings import DataConfig
+from rlcore_preferences.labelled_answers import build_unpaired
+from rlcore_preferences.preferences import build_preferences
 from rlcore.testing.small import make_gpt2, make_tokenizer
 
 USER, ANSWER = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "because"}

@@ -6,13 +6,13 @@ from tokenizers import Tokenizer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from rlcore.data.chat import Chat
-from rlcore.data.labelled_answers import build_unpaired
-from rlcore.data.preferences import build_preferences
 from rlcore.data.prompts import build_prompts
 from rlcore.data.samples import build_samples
 from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
+from rlcore_preferences.labelled_answers import build_unpaired
+from rlcore_preferences.preferences import build_preferences
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTIONS, ANSWERS = ["why ?", "the cat", "the dog"], ["because .", "the\nmat", "the food !"]

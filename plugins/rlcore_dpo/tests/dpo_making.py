@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from rlcore.config import structure
-from rlcore.data.preferences import build_preferences
 from rlcore.settings import TrainConfig
 from rlcore.testing.small import make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Sample
+from rlcore_preferences.preferences import build_preferences
 
 ROWS: list[dict[str, Any]] = build_preferences.example_rows  # type: ignore[attr-defined]
 LABELLED = [

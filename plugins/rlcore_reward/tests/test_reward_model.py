@@ -16,7 +16,6 @@ from transformers import (
 )
 
 import rlcore
-from rlcore.data.preferences import build_preferences
 from rlcore.errors import ConfigError, ModelError
 from rlcore.models.model_options import SequenceScorerConfig
 from rlcore.models.scorer import build_sequence_scorer
@@ -24,6 +23,7 @@ from rlcore.rewards import Rewards
 from rlcore.settings import DataConfig
 from rlcore.testing.small import EOS, LETTERS, PAD, PROMPTS, make_gpt2, make_llama, make_tokenizer
 from rlcore.types import Prompt
+from rlcore_preferences.preferences import build_preferences
 from rlcore_reward.config import RewardModelConfig
 from rlcore_reward.reward_model import RewardModel
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.data.labelled_answers import build_stepwise, build_unpaired
-from rlcore.data.preferences import build_preferences
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import LabelledSample, Sample, SteppedSample
+from rlcore_preferences.labelled_answers import build_stepwise, build_unpaired
+from rlcore_preferences.preferences import build_preferences
 
 EOS = 30  # of the character tokenizer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.answers import join_answers
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import Sample
+from rlcore_preferences.answers import join_answers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import Conversation, make_chat
+from rlcore.data.chat import make_chat
 from rlcore.data.limits import truncated_prompt
 from rlcore.data.offsets import count_common
 from rlcore.data.rows import refuse_empty
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from rlcore.settings import DataConfig
 
+Conversation = Sequence[Mapping[str, Any]]
 Content = str | Conversation
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore.data.chat import template_variables
-from rlcore.data.preferences import read_preference
 from rlcore.data.rows import ANSWERS, load_rows
-from rlcore.data.token_rows import are_token_ids, read_token_ids
 from rlcore.data.tokens import encode as encode_texts
 from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, shorter
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import LabelledSample, Pair, Sample, SteppedSample
+from rlcore.types import UNLABELLED, LabelledSample, Pair, Sample, SteppedSample
+from rlcore_preferences.answers import Exchange, number_rows, read_content, tokenise_answers
+from rlcore_preferences.preferences import read_preference
+from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\n"
 """Text after every step of an answer; the label of the step is that of its last token."""
-UNLABELLED = -100
-"""Label of all other tokens, which `torch.nn.functional.cross_entropy` ignores."""
 
 
 def build_unpaired(
@@ -34,8 +32,8 @@ def build_unpaired(
 
     A row is a mapping with `prompt` (or `data.prompt_column`), `completion` and `label`, true or false; prompt and
     completion are strings, or lists of {role, content} messages. A row with `chosen` and `rejected` gives a pair, as in
-    `rlcore.data.preferences.build_preferences`: its answers are a desirable and an undesirable one. Instead of texts,
-    all rows may have token ids, `prompt_ids` and `completion_ids`.
+    `rlcore_preferences.preferences.build_preferences`: its answers are a desirable and an undesirable one. Instead of
+    texts, all rows may have token ids, `prompt_ids` and `completion_ids`.
 
     The arguments are those of `rlcore.protocols.SamplePipeline`.
 

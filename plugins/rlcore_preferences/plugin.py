@@ -1,0 +1,26 @@
+"""Registration of the pipelines `preferences`, `unpaired` and `stepwise`."""
+
+from __future__ import annotations
+
+from rlcore import hookimpl
+from rlcore.hookspecs import Register
+
+
+@hookimpl
+def register_pipelines(register: Register) -> None:
+    """Register the tokenisation of preferences, of labelled answers and of labelled steps."""
+    register(
+        "preferences",
+        "rlcore_preferences.preferences:build_preferences",
+        summary="tokenise pairs of a chosen and a rejected answer",
+    )
+    register(
+        "unpaired",
+        "rlcore_preferences.labelled_answers:build_unpaired",
+        summary="tokenise answers, each labelled desirable or not",
+    )
+    register(
+        "stepwise",
+        "rlcore_preferences.labelled_answers:build_stepwise",
+        summary="tokenise answers in steps, each labelled correct or not",
+    )

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from rlcore.testing import Case, conformance
+
+
+@pytest.mark.parametrize("law", conformance("rlcore-preferences"))
+def test_law(law: Case) -> None:
+    law()
