@@ -12,9 +12,9 @@ from rlcore.data.samples import build_samples
 from rlcore.data.sources import load_source
 from rlcore.errors import DataError, RLCoreError
 from rlcore.settings import DataConfig
+from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore_preferences.labelled_answers import build_unpaired
 from rlcore_preferences.preferences import build_preferences
-from rlcore.testing.small import make_gpt2, make_tokenizer
 
 USER, ANSWER = {"role": "user", "content": "why ?"}, {"role": "assistant", "content": "because"}
 OTHER = {"role": "assistant", "content": "the cat"}
