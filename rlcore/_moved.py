@@ -29,6 +29,7 @@ MOVED: dict[str, str] = {
     "rlcore.data.token_rows": "rlcore_preferences.token_rows",
     "rlcore.data.torch_defaults": "rlcore.data.user_code",
     "rlcore.models.dropout": "rlcore.dropout",
+    "rlcore.models.manifest": "rlcore.checkpoints.manifest",
     "rlcore.models.parallel_files": "rlcore.sharding.parallel_files",
     "rlcore.models.shards": "rlcore.sharding.shards",
     "rlcore.models.tensor_file": "rlcore.sharding.tensor_file",

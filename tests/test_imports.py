@@ -35,7 +35,7 @@ LIGHT_SHELVES = (
 """Packages and modules without heavy imports; of other packages, the `__init__` modules alone."""
 LIGHT_MODULES = (
     "rlcore",
-    "rlcore.models.manifest",
+    "rlcore.checkpoints.manifest",
     "rlcore.checkpoints.run_folder",
     "rlcore.loggers.console_options",
     "rlcore.loggers.tables",

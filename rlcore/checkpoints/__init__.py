@@ -8,10 +8,10 @@ from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
     from rlcore.checkpoints.durability import sync
-    from rlcore.models.manifest import verify_model
+    from rlcore.checkpoints.manifest import verify_model
 
 __all__ = ["sync", "verify_model"]
 
-_HOMES = {"rlcore.checkpoints.durability": ("sync",), "rlcore.models.manifest": ("verify_model",)}
+_HOMES = {"rlcore.checkpoints.durability": ("sync",), "rlcore.checkpoints.manifest": ("verify_model",)}
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

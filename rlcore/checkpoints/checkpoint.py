@@ -22,10 +22,10 @@ from typing import Any, Literal
 import attrs
 
 from rlcore.checkpoints.durability import OLD, put_back, put_in_place, remove_folder
+from rlcore.checkpoints.manifest import read_manifest, unreadable, verify_files, write_manifest
 from rlcore.checkpoints.state import io_failure
 from rlcore.errors import CheckpointError, DamagedCheckpoint, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.manifest import read_manifest, unreadable, verify_files, write_manifest
 
 log = get_logger("rlcore.checkpoints.checkpoint")
 _FULL = {errno.ENOSPC, errno.EDQUOT}

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.durability import put_in_place
+from rlcore.checkpoints.manifest import OWN_FIELDS, file_entry, write_manifest
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import io_failure, parts_folder
 from rlcore.errors import CheckpointError, ConfigError, RanksError, io_remedy
-from rlcore.models.manifest import OWN_FIELDS, file_entry, write_manifest
-from rlcore.models.model_files import PARTS, write_weights
 from rlcore.ranks import Ranks
 from rlcore.sharding.parallel_files import SUFFIX, saved_parts, write_parts
 from rlcore.sharding.tensor_file import SavedTensor, TensorFile
+from rlcore.sharding.weight_files import PARTS, write_weights
 
 MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.checkpoints.checkpoint import list_checkpoints
+from rlcore.checkpoints.manifest import read_manifest
 from rlcore.checkpoints.run_folder import AUTO, NEVER
 from rlcore.errors import CheckpointError, ConfigError, DataError, InputsError, UnknownComponent
-from rlcore.models.manifest import read_manifest
 from rlcore.plugins.discovery import Plugin
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import RunConfig

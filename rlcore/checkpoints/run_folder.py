@@ -25,13 +25,13 @@ from typing import Any
 import attrs
 
 from rlcore.checkpoints.durability import sync
+from rlcore.checkpoints.manifest import MISSING, unreadable
 from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
 from rlcore.checkpoints.run_lock import LOCK, OWNER
 from rlcore.config.plain import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists
 from rlcore.logging import get_logger
-from rlcore.models.manifest import MISSING, unreadable
 
 log = get_logger("resume")
 MARK = "# rlcore run"

@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from rlcore.checkpoints.manifest import verify_model
 from rlcore.config import ConfigOnly, evolve
 from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
@@ -27,12 +28,11 @@ from rlcore.logging import get_logger
 from rlcore.models.freezing import vocabulary_size
 from rlcore.models.hub import DESCRIBED, WEIGHTS, base_of, check_reach, first_line, is_hub_id, quiet_transformers
 from rlcore.models.kind import DECODER_ONLY, Kind, check_kind, declared
-from rlcore.models.manifest import verify_model
-from rlcore.models.model_files import PARTS
 from rlcore.models.peft.inject import activate, attach, unwrap
 from rlcore.models.quantization import quantization_options
 from rlcore.models.speed.activations import fuse_activations
 from rlcore.safe_text import shorten
+from rlcore.sharding.weight_files import PARTS
 
 if TYPE_CHECKING:
     from rlcore.models.model_options import LanguageModelConfig, TransformerConfig

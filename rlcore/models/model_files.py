@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -23,12 +22,8 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from rlcore.errors import CheckpointError
 from rlcore.models.hub import quiet_transformers
 from rlcore.models.weights import check_same_form
-from rlcore.sharding.parallel_files import SUFFIX, saved_parts
-from rlcore.sharding.tensor_file import TensorFile
-
-SINGLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", f"model{SUFFIX}"
-LARGEST = "50GB"
-"""Size from which the weights are written to several files; the default of `transformers`."""
+from rlcore.sharding.parallel_files import saved_parts
+from rlcore.sharding.weight_files import INDEX, PARTS, SINGLE, write_weights
 
 
 def file_layout(model: PreTrainedModel, shapes: Mapping[int, torch.Size]) -> dict[str, Tensor] | None:
@@ -77,31 +72,6 @@ def write_model(
     buffers = ((own[name], own[name]) for name in layout if id(own[name]) not in parameters)
     named = ((names.get(id(each)), whole) for source in (buffers, weights) for each, whole in source)
     write_weights(folder, layout, ((name, whole) for name, whole in named if name is not None))
-
-
-def write_weights(folder: Path, layout: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Write the weights of a model to one file, or to several with an index.
-
-    Args:
-        folder: the folder.
-        layout: name → a tensor of the shape and dtype of a weight.
-        weights: the name and value of each.
-    """
-    plan = split_torch_state_dict_into_shards(
-        dict(layout), filename_pattern="model{suffix}.safetensors", max_shard_size=LARGEST
-    )
-    with ExitStack() as stack:
-        files = {
-            file: stack.enter_context(
-                TensorFile(folder / file, {name: layout[name] for name in held}, {"format": "pt"})
-            )
-            for file, held in plan.filename_to_tensors.items()
-        }
-        for name, whole in weights:
-            files[plan.tensor_to_filename[name]].write(name, whole)
-    if plan.is_sharded:
-        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_model(folder: Path, model: PreTrainedModel, layout: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, Any]]:

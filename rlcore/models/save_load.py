@@ -17,12 +17,13 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import quiet_transformers
-from rlcore.models.model_files import PARTS, file_layout, read_model
+from rlcore.models.model_files import file_layout, read_model
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import REWRITTEN, unwrap
 from rlcore.models.peft.layers import bare_twin, merged_twin
 from rlcore.models.quantization import is_quantized, whole_twin
 from rlcore.models.weights import check_same_form
+from rlcore.sharding.weight_files import PARTS
 
 
 class Modelled(Protocol):

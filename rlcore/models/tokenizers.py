@@ -10,12 +10,12 @@ from typing import Any
 
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from rlcore.checkpoints.manifest import READ_BESIDE, verify_model
 from rlcore.config import evolve, structure, unstructure
 from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.models.hub import base_of, first_line, quiet_transformers
-from rlcore.models.manifest import READ_BESIDE, verify_model
 from rlcore.models.model_options import TokenizerConfig, TransformerConfig
 
 log = get_logger("models")

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from rlcore.checkpoints.manifest import remove_weights, write_manifest
 from rlcore.components import Component
 from rlcore.config import Problems, load_yaml, merge, structure, unstructure
 from rlcore.config.plain import MAX_DEPTH, is_too_deep
@@ -18,7 +19,6 @@ from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
 from rlcore.loggers.headline import headline_metrics
 from rlcore.logging import check_environment, get_logger
-from rlcore.models.manifest import remove_weights, write_manifest
 from rlcore.plugins.registry import all_registries, find_uploader
 from rlcore.plugins.switches import configured
 from rlcore.protocols import Policy

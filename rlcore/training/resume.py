@@ -10,6 +10,7 @@ from typing import Any
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.durability import put_back, put_in_place
 from rlcore.checkpoints.identity import ACCEPTED
+from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
@@ -17,7 +18,6 @@ from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
 from rlcore.logging import get_logger
-from rlcore.models.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.safe_text import shorten

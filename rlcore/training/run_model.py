@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 
 from rlcore.checkpoints.claim import Claim
+from rlcore.checkpoints.manifest import write_manifest
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.components import LANGUAGE_MODEL, SCORER, Component, kind_built
 from rlcore.config import evolve
 from rlcore.errors import ModelError
-from rlcore.models.manifest import write_manifest
 from rlcore.plugins.choice import Choice
 from rlcore.protocols import Learner, Policy, Restorable, SequenceScorer, SizedVocabulary
 from rlcore.ranks import Ranks

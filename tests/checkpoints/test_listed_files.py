@@ -13,9 +13,9 @@ from checkpoint_making import folder, write
 
 import rlcore
 from rlcore.checkpoints.checkpoint import Checkpoints
+from rlcore.checkpoints.manifest import verify_files, verify_model, write_manifest
 from rlcore.errors import CheckpointError, DamagedCheckpoint
 from rlcore.models.loading import load_model
-from rlcore.models.manifest import verify_files, verify_model, write_manifest
 from rlcore.models.model_options import CausalLMConfig
 from rlcore.models.peft.adapters import find_adapters
 from rlcore.models.peft.inject import attach

@@ -18,10 +18,10 @@ from checkpoint_making import fill_with, write
 from claiming import build, left_in, make_run
 from kill_points import fork, wait
 
+from rlcore.checkpoints import manifest as manifests
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.config.plain import to_json
 from rlcore.errors import CheckpointError, DamagedCheckpoint
-from rlcore.models import manifest as manifests
 
 NOBODY = 65534
 

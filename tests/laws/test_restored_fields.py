@@ -13,8 +13,8 @@ import attrs
 import pytest
 from torch import Tensor
 
+from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.models.manifest import OWN_FIELDS, write_manifest
 from rlcore.testing.cases import cases
 from rlcore.testing.law import Subject
 from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import rlcore
+from rlcore.checkpoints.manifest import read_manifest
 from rlcore.errors import ConfigError
 from rlcore.hookspecs import hookimpl
-from rlcore.models.manifest import read_manifest
 from rlcore.plugins.registry import registries
 from rlcore.testing.small import SAMPLES, make_gpt2, make_tokenizer
 

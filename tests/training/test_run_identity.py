@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rlcore
+from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import merge
 from rlcore.errors import CheckpointError, ConfigError
-from rlcore.models.manifest import OWN_FIELDS, write_manifest
 from rlcore.plugins.choice import Choice
 from rlcore.sampling.sampler import DefaultSampler
 from rlcore.testing.small import make_gpt2, make_tokenizer

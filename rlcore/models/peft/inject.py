@@ -18,13 +18,13 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from rlcore.checkpoints.manifest import verify_model
 from rlcore.config import unstructure
 from rlcore.config.describe import arms, phrase
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.models.hub import WEIGHTS_FILE, first_line
 from rlcore.models.kind import DECODER_ONLY, kind_of, without_wrapper
-from rlcore.models.manifest import verify_model
 from rlcore.models.peft.adapters import Adapters, find_adapters
 from rlcore.models.peft.layers import take_out
 from rlcore.safe_text import show
