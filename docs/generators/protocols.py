@@ -52,7 +52,7 @@ def pages(protocols: dict[str, type] | None = None, examples: Path = EXAMPLES / 
 def methods(protocol: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the methods and properties of a protocol, in the order of their definition."""
     for name, value in vars(protocol).items():
-        if inspect.isfunction(value) and (not name.startswith("_") or name in {"__call__", "__len__"}):
+        if inspect.isfunction(value) and (not name.startswith("_") or name in {"__call__", "__getitem__", "__len__"}):
             if value.__qualname__.startswith(protocol.__name__ + "."):  # skip methods that typing.Protocol adds
                 yield name, value
         elif isinstance(value, property | functools.cached_property):
