@@ -28,8 +28,9 @@ class Published:
 
 def how_to_install(dist: str) -> str:
     """Return the command that installs the dist of a published plugin, by name and from a clone of the repository."""
-    folder = _table()["folders"].get(dist, f"plugins/{dist.replace('-', '_')}")
-    return f"pip install {dist} (in a clone of rlcore: pip install ./{folder})"
+    table, needed = _table(), (*_table()["requires"].get(dist, ()), dist)
+    folders = [table["folders"].get(each, f"plugins/{each.replace('-', '_')}") for each in needed]
+    return f"pip install {dist} (in a clone of rlcore: pip install {' '.join(f'./{folder}' for folder in folders)})"
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pluggy
 import pytest
+from packaging.requirements import Requirement
 
 from rlcore import errors
 from rlcore.components import KINDS, Component
@@ -135,13 +137,16 @@ def test_what_is_published_is_what_the_packages_of_this_repository_register() ->
         assert listed == brought, registry.kind
 
 
-def test_the_folder_to_install_is_that_of_the_package() -> None:
+def test_the_folders_to_install_are_those_of_the_package_and_of_what_it_requires() -> None:
     dists = {one.dist for registry in registries_of() for one in published(registry.kind).values()}
-    folders = {dist: how_to_install(dist).rpartition("./")[2].rstrip(")") for dist in dists}
-    assert {"rlcore-sft", "rlcore-dpo"} <= set(folders)
-    for dist, folder in folders.items():
-        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
-        assert project["project"]["name"] == dist
+    named = {dist: re.findall(r"\./(\w[\w/]*)", how_to_install(dist)) for dist in dists}
+    assert {"rlcore-sft", "rlcore-dpo"} <= set(named)
+    for dist, folders in named.items():
+        read = [tomllib.loads((ROOT / each / "pyproject.toml").read_text(encoding="utf-8")) for each in folders]
+        *required, name = (each["project"]["name"] for each in read)
+        assert name == dist
+        needed = [Requirement(each).name for each in read[-1]["project"]["dependencies"]]
+        assert required == [each for each in needed if each.startswith("rlcore-")]
 
 
 def test_what_a_published_trainer_is_the_default_for_is_what_its_class_says() -> None:
