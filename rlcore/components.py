@@ -24,6 +24,7 @@ KINDS = {
     "rewards": "reward",
     "optimizers": "optimizer",
     "schedulers": "scheduler",
+    "shardings": "sharding",
     "commands": "command",
 }
 """The kinds of components, each with the word for one component of the kind."""

@@ -109,6 +109,10 @@ class UnknownScheduler(UnknownComponent):
     """A learning-rate schedule name that no installed plugin registered."""
 
 
+class UnknownSharding(UnknownComponent):
+    """A strategy of sharding that no installed plugin registered."""
+
+
 class UnknownCommand(UnknownComponent):
     """A subcommand of `rlcore` that no installed plugin registered."""
 

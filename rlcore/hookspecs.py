@@ -170,6 +170,16 @@ def register_schedulers(register: Register) -> None:
 
 
 @hookspec
+def register_shardings(register: Register) -> None:
+    """Register strategies that divide a model among processes, selected by `run.shard`.
+
+    Args:
+        register: takes a name and a function that is called as `build(config, ranks)`, with the section `run` of the
+            configuration and this process's place among the others, and returns a `rlcore.protocols.Sharding`.
+    """
+
+
+@hookspec
 def register_commands(register: Register) -> None:
     """Register subcommands of `rlcore`, such as `rlcore report`.
 

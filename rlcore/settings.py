@@ -155,11 +155,11 @@ class RunConfig:
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "precision of forward and backward passes; default: that of `accelerate launch`, else no"
     )
-    shard: Literal["none", "fsdp", "zero2", "zero3"] = option(
+    shard: str = option(
         "none",
         "what several processes divide among themselves: `none`: nothing, each has the whole model; `fsdp`: weights, "
         "gradients and optimizer state, with torch's fully_shard; `zero2`: gradients and optimizer state, with "
-        "DeepSpeed; `zero3`: the same and the weights, with DeepSpeed",
+        "DeepSpeed; `zero3`: the same and the weights, with DeepSpeed; or the strategy of a plugin",
     )
     shard_within: Literal["node", "world"] = option(
         "node",

@@ -63,6 +63,8 @@ MODULES = [
     "rlcore.sampling",
     "rlcore.settings",
     "rlcore.sharding.divided",
+    "rlcore.sharding.shards",
+    "rlcore.sharding.whole",
     "rlcore.checkpoints.state",
     "rlcore.training",
     "rlcore.testing",

@@ -18,10 +18,9 @@ from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed
-from rlcore.protocols import Learner
+from rlcore.protocols import Learner, Sharding
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
-from rlcore.sharding import Sharding
 from rlcore.sharding.whole import WholeModel
 from rlcore.types import Trajectories
 

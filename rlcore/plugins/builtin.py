@@ -163,6 +163,15 @@ def register_schedulers(register: Register) -> None:
 
 
 @hookimpl
+def register_shardings(register: Register) -> None:
+    """Register strategies of torch and DeepSpeed."""
+    register("none", "rlcore.sharding.whole:build_none", summary="every process has the whole model")
+    register("fsdp", "rlcore.sharding.fsdp:build_fsdp", summary="weights, gradients and optimizer state, with torch")
+    register("zero2", "rlcore.sharding.zero:build_zero2", summary="gradients and optimizer state, with DeepSpeed")
+    register("zero3", "rlcore.sharding.zero:build_zero3", summary="as zero2, and the weights")
+
+
+@hookimpl
 def register_commands(register: Register) -> None:
     """Register the core's commands, so that plugin commands of the same name are reported as conflicts."""
     for name, target, summary in COMMANDS:

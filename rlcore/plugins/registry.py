@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RolloutStore,
         Sampler,
         SchedulerBuilder,
+        Sharding,
         Trainer,
     )
 
@@ -46,6 +47,7 @@ _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "rewards": errors.UnknownReward,
     "optimizers": errors.UnknownOptimizer,
     "schedulers": errors.UnknownScheduler,
+    "shardings": errors.UnknownSharding,
     "commands": errors.UnknownCommand,
 }
 
@@ -161,6 +163,7 @@ class Registries:
     rewards: Registry[Callable[..., Any]]
     optimizers: Registry[OptimizerBuilder]
     schedulers: Registry[SchedulerBuilder]
+    shardings: Registry[Callable[..., Sharding]]
     commands: Registry[Command]
 
     def __iter__(self) -> Iterator[Registry[Any]]:

@@ -21,7 +21,7 @@ from rlcore.protocols.pipeline import (
     SourcePipeline,
 )
 from rlcore.protocols.run_views import Command, Logger, RunView
-from rlcore.protocols.sharding import Divisible
+from rlcore.protocols.sharding import Divisible, Sharding
 from rlcore.protocols.tokenizer import Tokenizer
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Sampler",
     "SchedulerBuilder",
     "SequenceScorer",
+    "Sharding",
     "SizedVocabulary",
     "SourcePipeline",
     "Tokenizer",

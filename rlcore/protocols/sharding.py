@@ -1,4 +1,4 @@
-"""What a learner offers so that its weights can be divided among processes."""
+"""Strategies that divide a model among processes, and what a learner offers so that they can."""
 
 from __future__ import annotations
 
@@ -8,6 +8,90 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+
+from rlcore.protocols.learners import Learner
+
+
+class Sharding(Protocol):
+    """A strategy (`run.shard`), as the updater sees it.
+
+    It is registered as a function `build(config, ranks)` of `rlcore.settings.RunConfig` and `rlcore.ranks.Ranks`. The
+    learner keeps the parts of its weights, and completes them for passes without gradients, for files and for samplers.
+    """
+
+    was_skipped: bool
+    """Whether the last `step` made no step, because a gradient was not finite."""
+    divides_rows: bool
+    """Whether what it divides are rows of tensors (`DTensor`), which `checkpoint.format=dcp` needs."""
+
+    def cut(self, policy: Learner) -> list[torch.nn.Parameter]:
+        """Wrap the module of `policy`, and return what the optimizer changes, in the order of its parameters.
+
+        Args:
+            policy: the learner.
+
+        Raises:
+            ModelError: the model cannot be divided in this way.
+        """
+        ...
+
+    def drive(self, optimizer: Optimizer) -> Any:
+        """Return the optimizer that `step` steps.
+
+        Args:
+            optimizer: an optimizer of the parameters that `cut` returned.
+
+        Raises:
+            ConfigError: the optimizer needs whole tensors.
+        """
+        ...
+
+    def exchanging(self, last: bool) -> AbstractContextManager[None]:
+        """Return the context of the passes of one micro-batch; processes exchange gradients in the last one.
+
+        Args:
+            last: whether this is the last micro-batch before a step.
+        """
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss.
+
+        Args:
+            loss: this process's share of a sum over all processes.
+        """
+        ...
+
+    def step(self, max_norm: float) -> Tensor | None:
+        """Clip, step and clear the gradients; return the norm of the whole gradient before it was clipped.
+
+        A gradient whose norm is not finite makes no step, on any process.
+
+        Args:
+            max_norm: 0 does not clip, and returns None.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Clear the gradients, in place of a step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the optimizer; collective.
+
+        Tensors are whole on rank 0, or divided ones (`DTensor`), which are made whole while they are written.
+        """
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state of the optimizer.
+
+        Args:
+            state: whole tensors, or with `divides_rows` files of tensors (`rlcore.sharding.tensor_file.SavedTensor`),
+                which any strategy on any number of processes wrote.
+        """
+        ...
 
 
 @runtime_checkable

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from rlcore.errors import RanksError
-from rlcore.settings import RunConfig, TrainConfig
+from rlcore.settings import TrainConfig
 
 FSDP, DEEPSPEED = "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"
 NAMES = {
@@ -60,7 +60,7 @@ def _is_set(variable: str) -> bool:
 def _options(variable: str) -> dict[str, Any]:
     """Return the options of a run that do what a variable and those beside it say; empty if there are none."""
     shard, offload = _of_fsdp() if variable == FSDP else _of_deepspeed() if variable == DEEPSPEED else ({}, False)
-    if shard.get("run.shard") not in get_args(get_type_hints(RunConfig)["shard"]):
+    if not shard:
         return {}
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):  # one machine, to which both are the same
         shard.pop("run.shard_within", None)

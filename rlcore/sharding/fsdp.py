@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
+from rlcore.settings import RunConfig
 from rlcore.sharding.blocks import norms_of, shared_weights
 from rlcore.sharding.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 from rlcore.sharding.optimizer_state import load_optimizer
@@ -34,13 +35,15 @@ from rlcore.sharding.tensor_file import SavedTensor
 
 
 class FullySharded:
-    """The strategy `fsdp` (`rlcore.sharding.Sharding`).
+    """The strategy `fsdp` (`rlcore.protocols.Sharding`).
 
     Args:
         ranks: this process's place among the others.
         within_node: cut weights among the processes of a machine only, and copy them between machines.
         offload: keep the parts, their gradients and moments in the CPU's memory.
     """
+
+    divides_rows = True
 
     def __init__(self, ranks: Ranks, *, within_node: bool, offload: bool) -> None:
         if ranks.mixed_precision == "fp16":
@@ -214,6 +217,15 @@ class FullySharded:
         if own is not part:
             first = self._mesh.get_local_rank("shard") * -(-part.shape[0] // self._mesh["shard"].size())
         return whole[first : first + own.shape[0]]
+
+
+def build_fsdp(config: RunConfig, ranks: Ranks) -> FullySharded:
+    """Return the strategy `fsdp`.
+
+    Raises:
+        ConfigError: it does not work with the other options of the run.
+    """
+    return FullySharded(ranks, within_node=config.shard_within == "node", offload=config.offload)
 
 
 def _mesh(ranks: Ranks, *, within_node: bool) -> DeviceMesh:

@@ -29,6 +29,11 @@ class Cut:
     reads_rows: bool = False
 
 
+def undivided(part: Tensor) -> Tensor:
+    """Return the whole tensor of a part where nothing is divided: the part, without its gradient."""
+    return part.detach()
+
+
 class TensorStream:
     """Whole tensors that one process writes, assembled one after another from the parts of all processes.
 
@@ -41,7 +46,7 @@ class TensorStream:
         join: returns the whole tensor of a part; collective.
     """
 
-    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = Tensor.detach) -> None:
+    def __init__(self, parts: Iterable[Tensor], join: Callable[[Tensor], Tensor] = undivided) -> None:
         self._pending, self._join = deque(parts), join
 
     def take(self, part: Tensor) -> Tensor:

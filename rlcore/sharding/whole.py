@@ -9,18 +9,21 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rlcore.errors import RanksError
+from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
+from rlcore.settings import RunConfig
 from rlcore.sharding.optimizer_state import load_optimizer
 
 
 class WholeModel:
-    """The strategy `none` (`rlcore.sharding.Sharding`).
+    """The strategy `none` (`rlcore.protocols.Sharding`).
 
     Attributes:
         wrapped: the module as it is called: itself, or DistributedDataParallel.
     """
+
+    divides_rows = False
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self.was_skipped = ranks, False
@@ -92,3 +95,14 @@ class WholeModel:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of the optimizer."""
         load_optimizer(self.optimizer, state)
+
+
+def build_none(config: RunConfig, ranks: Ranks) -> WholeModel:
+    """Return the strategy `none`.
+
+    Raises:
+        ConfigError: `run.offload` is set, which needs parts to keep elsewhere.
+    """
+    if config.offload:
+        raise ConfigError("run.offload: needs run.shard=fsdp, zero2 or zero3, whose parts it keeps in the CPU's memory")
+    return WholeModel(ranks)

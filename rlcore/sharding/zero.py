@@ -24,13 +24,14 @@ from torch.optim import Optimizer
 from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
+from rlcore.settings import RunConfig
 from rlcore.sharding.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 from rlcore.sharding.flat_state import Fragment, gather_state, load_state
 from rlcore.sharding.shards import Cut, Shards
 
 
 class ZeroRedundancy:
-    """The strategies `zero2` and `zero3` (`rlcore.sharding.Sharding`).
+    """The strategies `zero2` and `zero3` (`rlcore.protocols.Sharding`).
 
     Args:
         ranks: this process's place among the others.
@@ -38,6 +39,8 @@ class ZeroRedundancy:
         within_node: refused if there are several machines: DeepSpeed divides among all processes.
         offload: keep the optimizer's state in the CPU's memory, where it steps, and in stage 3 the weights' parts too.
     """
+
+    divides_rows = False
 
     def __init__(self, ranks: Ranks, *, stage: int, within_node: bool, offload: bool) -> None:
         self.ranks, self.was_skipped, self.name = ranks, False, f"zero{stage}"
@@ -214,6 +217,24 @@ class ZeroRedundancy:
         size = max(0, min(size, parameter.ds_numel - offset))
         tensor = self.optimizer.fp32_partitioned_groups_flat[group]
         return Fragment(tensor, parameter.ds_shape, start=start, offset=offset, size=size)
+
+
+def build_zero2(config: RunConfig, ranks: Ranks) -> ZeroRedundancy:
+    """Return the strategy `zero2`.
+
+    Raises:
+        ConfigError: deepspeed is not installed, or does not work with the other options of the run.
+    """
+    return ZeroRedundancy(ranks, stage=2, within_node=config.shard_within == "node", offload=config.offload)
+
+
+def build_zero3(config: RunConfig, ranks: Ranks) -> ZeroRedundancy:
+    """Return the strategy `zero3`.
+
+    Raises:
+        ConfigError: deepspeed is not installed, or does not work with the other options of the run.
+    """
+    return ZeroRedundancy(ranks, stage=3, within_node=config.shard_within == "node", offload=config.offload)
 
 
 def _import_deepspeed(ranks: Ranks, strategy: str) -> Any:

@@ -35,6 +35,7 @@ MODULES = {
     "rewards": "rlcore.testing.laws.rewards",
     "optimizers": "rlcore.testing.laws.optimizers",
     "schedulers": "rlcore.testing.laws.schedulers",
+    "shardings": "rlcore.testing.laws.shardings",
     "commands": "rlcore.testing.laws.commands",
 }
 """Kind of law → module that defines its laws."""

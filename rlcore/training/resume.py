@@ -57,7 +57,8 @@ class Saver:
             raise ConfigError(
                 f"checkpoint.keep_best = {keep.keep_best}: needs evaluations to rank checkpoints; set eval.every"
             )
-        self._in_parts = keep.format == "dcp" and run.config.run.shard == "fsdp"
+        self._by_rows = any(updater.sharding.divides_rows for updater in run.updaters)
+        self._in_parts = keep.format == "dcp" and self._by_rows
         if keep.format == "dcp" and not self._in_parts:
             log.warning("checkpoint.format=dcp has no effect without run.shard=fsdp", shard=run.config.run.shard)
         self.checkpoints: Checkpoints | None = None
@@ -172,7 +173,7 @@ class Saver:
         for line in compare_plugins(checkpoint.manifest):
             log.warning(line)
         trainer.policy().load_pretrained(folder / "model")
-        state = load_state(folder / "trainer.safetensors", by_rows=run.config.run.shard == "fsdp")
+        state = load_state(folder / "trainer.safetensors", by_rows=self._by_rows)
         trainer.load_state_dict(state["trainer"])
         run.step, run.elapsed_before_s, run.metrics = state["step"], state["elapsed_s"], state["metrics"]
         self.evaluated_at, self.score = state["evaluated_at"], state["score"]

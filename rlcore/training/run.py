@@ -17,9 +17,8 @@ from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
-from rlcore.protocols import Learner
+from rlcore.protocols import Learner, Sharding
 from rlcore.settings import OptimizerConfig
-from rlcore.sharding import choose_sharding
 from rlcore.training.run_sampling import RunSampling
 from rlcore.types import Metrics
 
@@ -35,6 +34,7 @@ class Run(RunSampling):
         observers: the observer hooks of all plugins.
         loggers: all loggers of the run.
         optimizers: the optimizers and schedules that the trainer's options name.
+        make_sharding: returns the strategy that `run.shard` names.
         total_steps: yields after which the run ends, None where only time bounds it.
         started: clock reading at which this process began, in seconds.
         elapsed_before_s: seconds the run had taken before it was resumed.
@@ -52,6 +52,7 @@ class Run(RunSampling):
     observers: Observers
     loggers: Loggers
     optimizers: Optimizers
+    make_sharding: Callable[[], Sharding]
     total_steps: int | None = None
     started: float = attrs.field(factory=time.monotonic)
     elapsed_before_s: float = 0.0
@@ -146,7 +147,7 @@ class Run(RunSampling):
             policy, config, self.ranks, optimization=self.optimizers.get(config),
             total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
             updates_per_step=updates_per_step, steps_done=lambda: self.step,
-            sharding=choose_sharding(self.config.run, self.ranks),
+            sharding=self.make_sharding(),
         )  # fmt: skip
         self.updaters.append(updater)
         return updater

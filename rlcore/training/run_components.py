@@ -35,6 +35,7 @@ class Chosen:
     architecture: Choice
     sampler: Choice
     store: Choice
+    sharding: Choice
     prompts: Choice
     samples: Choice
     loggers: tuple[Choice, ...]
@@ -43,7 +44,7 @@ class Chosen:
     @property
     def plugins(self) -> dict[str, str]:
         """Versions of the dists that the components come from."""
-        one = (self.trainer, self.architecture, self.sampler, self.store, self.prompts, self.samples)
+        one = (self.trainer, self.architecture, self.sampler, self.store, self.sharding, self.prompts, self.samples)
         rewards = [reward.choice for reward in self.rewards if reward.choice is not None]
         return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers, *rewards)}
 
@@ -78,6 +79,7 @@ def choose(
         ),
         sampler=attempt(chooser.named, known.samplers, settings.sampler, "sampler"),
         store=attempt(chooser.named, known.rollout_stores, settings.store, "store"),
+        sharding=attempt(chooser.named, known.shardings, settings.run.shard, "run.shard"),
         prompts=attempt(chooser.named, known.pipelines, data.prompt_pipeline or prompts, "data.prompt_pipeline"),
         samples=attempt(chooser.named, known.pipelines, data.sample_pipeline or samples, "data.sample_pipeline"),
         loggers=tuple(

@@ -26,10 +26,10 @@ from rlcore.checkpoints.state import divided_tensors, save_state
 from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
 from rlcore.settings import RunConfig, TrainConfig
-from rlcore.sharding import choose_sharding
 from rlcore.sharding.divided import streaming
 from rlcore.sharding.parallel_files import saved_parts, write_parts
 from rlcore.sharding.tensor_file import SavedTensor
+from rlcore.sharding.whole import build_none
 from rlcore.testing.small import make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
@@ -122,7 +122,7 @@ def hold(root: Path, changes: dict[str, Any]) -> None:
         "whole": sum(weight.numel() for weight in policy.module.parameters()),
         "streamed": sum(weight.numel() for _, weight in policy.weights()),
         "refusals": [refusal(lambda: trainer.updater.sharding.cut(trainer)),
-                     refusal(lambda: choose_sharding(RunConfig(offload=True), parts.run.ranks)),
+                     refusal(lambda: build_none(RunConfig(offload=True), parts.run.ranks)),
                      refusal(lambda: trainer.updater.sharding.drive(Adafactor([torch.zeros(2)])))],
     }  # fmt: skip
     (root / f"held-{parts.run.ranks.rank}.json").write_text(json.dumps(held))

@@ -169,7 +169,7 @@ def test_each_kind_has_an_error_of_its_own_and_all_share_a_base() -> None:
             registry.get("x")
         assert isinstance(caught.value, LookupError)
         raised.add(caught.type)
-    assert len(raised) == len(KINDS) == 10
+    assert len(raised) == len(KINDS) == 11
 
 
 def test_two_dists_with_one_name_are_told_apart_by_their_full_names() -> None:

@@ -11,8 +11,8 @@ import torch
 
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.settings import RunConfig
-from rlcore.sharding import choose_sharding
 from rlcore.sharding.flat_state import Fragment, gather_state, load_state
+from rlcore.sharding.zero import build_zero3
 
 ALONE: Any = SimpleNamespace(world=1, is_main=True, device=torch.device("cpu"))
 
@@ -75,4 +75,4 @@ def test_zero_is_refused_with_the_remedy(
         monkeypatch.setenv(name, value)
     ranks: Any = SimpleNamespace(**{"mixed_precision": "no", "world": 4, "device": torch.device("cpu"), **given})
     with pytest.raises(ConfigError, match=message):
-        choose_sharding(RunConfig(shard="zero3"), ranks)
+        build_zero3(RunConfig(shard="zero3"), ranks)

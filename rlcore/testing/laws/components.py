@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trainers": (("config", "run"), ()),
     "loggers": (("config", "run"), ()),
     "commands": (("parser",), ()),
+    "shardings": (("config", "ranks"), ()),
     "architectures": (("spec", "config"), ("tokenizer", "value_head", "reference")),
 }
 """Kind → positional and keyword arguments that rlcore passes to its components."""
