@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,15 +13,12 @@ from torch import Tensor
 from rlcore.protocols.decoders import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 class Learner(Protocol):
     """A model in training: what a `Policy`, a `SequenceScorer` and a model of any other kind have in common."""
 
-    tokenizer: PreTrainedTokenizerBase
-    """The model's tokenizer; saved with the model."""
+    tokenizer: Any
+    """The tokenizer, at least a `rlcore.protocols.Tokenizer`; pipelines may require more. Saved with the model."""
     max_length: int
     """Longest sequence in tokens, prompt and continuation together; 0 if unbounded."""
     version: int
