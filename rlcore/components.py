@@ -30,6 +30,14 @@ KINDS = {
 """The kinds of components, each with the word for one component of the kind."""
 FACTS = {"architectures": ("fits", "sections")}
 """Kind of components → the further arguments of their registration (`rlcore.hookspecs.Register`)."""
+FORMERLY = "formerly"
+"""Argument of every registration: the full name of the component in an earlier dist, which still finds it."""
+COMMON_OPTIONS = ("betas", "eps", "weight_decay")
+"""Options of every optimizer that has them in its signature."""
+WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"
+"""Arguments of a schedule that come from the run, if its signature has them."""
+BESIDE_OPTIONS = {"optimizers": ("lr", *COMMON_OPTIONS), "schedulers": (WARMUP, TOTAL)}
+"""Kind → arguments that the core passes by name, so that no option of a component may have these names."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LONGEST = 500  # characters of an exception's message
@@ -69,6 +77,11 @@ class Component(Generic[T]):
     def qualified(self) -> str:
         """The full name, `dist:name`, which is unique."""
         return f"{self.dist}:{self.name}"
+
+    @property
+    def lasting_name(self) -> str:
+        """The full name that records of runs hold: that of the dist which registered the component first."""
+        return str(self.facts.get(FORMERLY, self.qualified))
 
     @property
     def is_reserved(self) -> bool:
@@ -163,17 +176,23 @@ def check_component(component: Component[Any]) -> None:
     if not (config is None or _is_config(config)):
         raise PluginError(f"{what}: config is {config!r}; it must be a config class, 'module:attribute' or None")
     for fact, value in component.facts.items():
-        if fact not in FACTS.get(component.kind, ()):
-            raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
-        if fact == "fits" and not (callable(value) or _is_reference(value)):
-            raise PluginError(f"{what}: fits is {value!r}; it must be callable or 'module:attribute'")
-        if fact == "sections" and not (isinstance(value, Mapping) and all(map(_is_config, value.values()))):
-            raise PluginError(f"{what}: sections is {value!r}; it must map names to config classes")
+        _check_fact(component, fact, value, what)
     if component.kind == "commands" and config is not None:
         raise PluginError(f"{what}: config is {config!r}; a command has none: its target adds arguments to a parser")
     summary: Any = component.summary
     if not isinstance(summary, str):
         raise PluginError(f"{what}: summary is {summary!r}; it must be text")
+
+
+def _check_fact(component: Component[Any], fact: str, value: Any, what: str) -> None:
+    if fact not in (FORMERLY, *FACTS.get(component.kind, ())):
+        raise PluginError(f"{what}: '{fact}' is no argument of the registration of {component.kind}")
+    if fact == FORMERLY and not (isinstance(value, str) and all(value.partition(":"))):
+        raise PluginError(f"{what}: formerly is {value!r}; it must be the full name 'dist:name'")
+    if fact == "fits" and not (callable(value) or _is_reference(value)):
+        raise PluginError(f"{what}: fits is {value!r}; it must be callable or 'module:attribute'")
+    if fact == "sections" and not (isinstance(value, Mapping) and all(map(_is_config, value.values()))):
+        raise PluginError(f"{what}: sections is {value!r}; it must map names to config classes")
 
 
 def _is_reference(value: Any) -> bool:

@@ -52,6 +52,7 @@ class Register(Protocol):
         summary: str = "",
         fits: Any = None,
         sections: Mapping[str, Any] | None = None,
+        formerly: str = "",
     ) -> None:
         """Register a component.
 
@@ -67,6 +68,8 @@ class Register(Protocol):
                 several the first by name.
             sections: of an architecture, the class of the options of each mapping in the section `model`, such as
                 `tokenizer`, by name, for `rlcore show`.
+            formerly: full name of the component in an earlier dist, if it has moved; configurations and checkpoints
+                with that name still find it.
         """
         ...
 

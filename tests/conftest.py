@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from transformers import GPT2LMHeadModel, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlcore.testing.rig.isolate import default_signals
-from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore_testing.rig.isolate import default_signals
+from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent / "warm"))
 sys.path.insert(0, str(Path(__file__).parent / "rig"))

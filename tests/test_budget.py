@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Path:
     files = {
         "rlcore/ops.py": "def shared(): ...\ndef lone(): ...\ndef inner(): ...\n",
         "rlcore/run.py": "from rlcore.ops import inner\n",
-        "rlcore/testing/laws.py": "a law\n" * 50,
+        "plugins/rlcore_testing/laws.py": "a law\n" * 50,
         "rlcore_a/pyproject.toml": "",
         "rlcore_a/trainer.py": "from rlcore.ops import inner, lone, shared\n",
         "plugins/rlcore_b/pyproject.toml": "",
@@ -91,7 +91,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_name_that_one_package_alone_imports_is_found(tree: Path) -> None:
-    (tree / "rlcore/testing/laws.py").write_text("", encoding="utf-8")
+    (tree / "plugins/rlcore_testing/laws.py").write_text("", encoding="utf-8")
     assert used_by_one(tree) == ["rlcore.ops.lone rlcore_a"]
 
 

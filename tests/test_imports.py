@@ -39,16 +39,16 @@ LIGHT_MODULES = (
     "rlcore.checkpoints.run_folder",
     "rlcore.loggers.console_options",
     "rlcore.loggers.tables",
-    "rlcore.models.model_options",
+    "rlcore_transformers.models.model_options",
     "rlcore.optim",
-    "rlcore.optim.optimizer_options",
+    "rlcore_transformers.optimizers.optimizer_options",
     "rlcore.rewards",
     "rlcore.training",
     "rlcore.training.peak_memory",
 )
-DEFAULT_PACKAGES = {"rlcore_preferences", "rlcore_report"}
+DEFAULT_PACKAGES = {"rlcore_testing", "rlcore_transformers", "rlcore_preferences", "rlcore_report"}
 """Packages that are made of the former parts of the core, and may be built upon."""
-MAY_NAME_PACKAGES = ("rlcore._moved", "rlcore.testing")
+MAY_NAME_PACKAGES = ("rlcore._moved", "rlcore_testing")
 """Old names of modules that are in a package today, and the conformance kit, which is published with the packages."""
 
 
@@ -168,7 +168,7 @@ def test_the_name_of_a_module_or_class_occurs_once() -> None:
     modules: dict[str, list[str]] = {}
     classes: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        if name.partition(".")[0] == "rlcore" and not within(name, ("rlcore.testing",)) and path.stem[0] != "_":
+        if name.partition(".")[0] == "rlcore" and not within(name, ("rlcore_testing",)) and path.stem[0] != "_":
             modules.setdefault(path.stem, []).append(name)
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):

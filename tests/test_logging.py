@@ -14,9 +14,9 @@ import structlog
 
 from rlcore import logging
 from rlcore.cli import main
-from rlcore.data.sources import load_source
 from rlcore.errors import ConfigError
 from rlcore.logging import FORMAT, check_environment
+from rlcore_transformers.data.sources import load_source
 
 VARIABLES = ("RLCORE_LOG_LEVEL", "RLCORE_LOG_FORMAT", "RLCORE_PROGRESS")
 REPORT = (

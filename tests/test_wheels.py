@@ -254,7 +254,7 @@ HOOKS_ONLY = {"rlcore-cuda-graphs", "rlcore-profile"}
 """Dists that register no component: they wrap others' components and observe runs."""
 TRAIN = """
 import json, rlcore
-from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 result = rlcore.train(
     make_gpt2(), tokenizer=make_tokenizer(), prompts=list(PROMPTS), reward_fn=toy_reward,
     trainer={"name": "ppo", "rollouts": 4, "batch_size": 4, "epochs": 1}, gen={"max_new_tokens": 3},

@@ -10,9 +10,9 @@ import attrs
 
 from rlcore.components import KINDS
 from rlcore.config import Row, describe
-from rlcore.models.model_options import TokenizerConfig
 from rlcore.plugins.registry import registries
 from rlcore.settings import TrainConfig
+from rlcore_transformers.models.model_options import TokenizerConfig
 
 SHOWN = ("rlcore", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")
 INTRODUCTION = """\

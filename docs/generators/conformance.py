@@ -6,13 +6,13 @@ import importlib
 
 from generators.docstrings import Undocumented
 from rlcore.components import KINDS
-from rlcore.testing.cases import MODULES
-from rlcore.testing.law import DIST, EVERY, Law, laws_in
+from rlcore_testing.cases import MODULES
+from rlcore_testing.law import DIST, EVERY, Law, laws_in
 
 INTRODUCTION = """\
 # The conformance kit
 
-Generated from `rlcore/testing` by `make docs`. `rlcore.testing` checks an installed plugin against the laws below.
+Generated from the package by `make docs`. `rlcore_testing` checks an installed plugin against the laws below.
 Which laws apply depends on the components that the plugin registers and on what they declare. All checks run on the
 CPU, with models and tokenizers created in the tests; `pip install "rlcore[testing]"` installs pytest. Every package of
 this repository passes.
@@ -21,7 +21,7 @@ In the tests of a plugin, each law is a separate test:
 
 ```text
 import pytest
-from rlcore.testing import conformance
+from rlcore_testing import conformance
 
 @pytest.mark.parametrize("law", conformance("acme-polite"))
 def test_law(law):
@@ -40,7 +40,7 @@ $ pip install -e .
 
 <!-- setup: file=check.py -->
 ```python
-from rlcore.testing import check_plugin
+from rlcore_testing import check_plugin
 
 if __name__ == "__main__":  # some laws start processes
     print(check_plugin("acme-polite"))
@@ -101,7 +101,7 @@ should loop over rows without padding, and call neither the trainer's own functi
 
 ```python
 import torch
-from rlcore.testing import conformance
+from rlcore_testing import conformance
 
 
 def loss(run):  # of a trainer that imitates demonstrations
@@ -117,7 +117,7 @@ def loss(run):  # of a trainer that imitates demonstrations
 assert len(conformance("rlcore-sft", oracles={"sft": loss})) > 20
 ```
 
-It receives a `rlcore.testing.Recorded`:
+It receives a `rlcore_testing.Recorded`:
 
 | attribute | what it has |
 |---|---|

@@ -21,7 +21,7 @@ INTRODUCTION = """\
 Generated from `rlcore/protocols/` by `make docs`.
 
 The interfaces of components. None of them is a base class: any class or function with these attributes and methods
-works, and `rlcore.testing` checks it.
+works, and `rlcore_testing` checks it.
 
 | protocol | meaning |
 |---|---|

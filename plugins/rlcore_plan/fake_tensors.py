@@ -19,11 +19,11 @@ from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from rlcore.models.speed import fused_logprobs
-from rlcore.models.speed.logit_tiles import Tile, tiles
 from rlcore_plan.forms import Forms, call_of
 from rlcore_plan.heap import Heap
 from rlcore_plan.live import LiveBytes
+from rlcore_transformers.models.speed import fused_logprobs
+from rlcore_transformers.models.speed.logit_tiles import Tile, tiles
 
 _aten, _device_of = torch.ops.aten, torch.ops.prim.device.default
 _INDEXED = (

@@ -14,14 +14,14 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rlcore.config import Workload
 from rlcore.config.paths import existing_path
-from rlcore.data.data_sets import is_stream
 from rlcore.errors import ConfigError
-from rlcore.models.hub import is_hub_id
-from rlcore.models.tokenizers import load_tokenizer
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
 from rlcore.types import Sample, sequences_of
+from rlcore_transformers.data.data_sets import is_stream
+from rlcore_transformers.models.hub import is_hub_id
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 UNREAD = "not read here"
 FILES = (".jsonl", ".json", ".csv", ".parquet", ".txt")

@@ -13,10 +13,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.config import ConfigOnly, Rehearsal, Workload, evolve
 from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
-from rlcore.models.freezing import vocabulary_size
-from rlcore.models.hub import check_reach
-from rlcore.models.kind import declared
-from rlcore.models.peft.inject import unwrap
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
@@ -28,6 +24,10 @@ from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import Chosen, choose
 from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
 from rlcore_plan.reward_models import PlannedReward, build_reward_models
+from rlcore_transformers.models.freezing import vocabulary_size
+from rlcore_transformers.models.hub import check_reach
+from rlcore_transformers.models.kind import declared
+from rlcore_transformers.models.peft.inject import unwrap
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
 

@@ -11,11 +11,11 @@ import torch
 from transformers import PreTrainedModel
 
 from rlcore.config import ConfigOnly, evolve
-from rlcore.models.freezing import vocabulary_size
 from rlcore.rewards.chosen_rewards import ChosenReward
 from rlcore.types import Trajectories
 from rlcore_plan.lengths import stand_in
 from rlcore_plan.live import LiveBytes
+from rlcore_transformers.models.freezing import vocabulary_size
 
 
 @attrs.frozen(eq=False)

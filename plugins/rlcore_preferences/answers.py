@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlcore.data.chat import make_chat
-from rlcore.data.limits import truncated_prompt
-from rlcore.data.offsets import count_common
-from rlcore.data.rows import refuse_empty
-from rlcore.data.tokens import (
+from rlcore.errors import DataError
+from rlcore.safe_text import shorten
+from rlcore.types import Sample, is_conversation
+from rlcore_transformers.data.chat import make_chat
+from rlcore_transformers.data.limits import truncated_prompt
+from rlcore_transformers.data.offsets import count_common
+from rlcore_transformers.data.rows import refuse_empty
+from rlcore_transformers.data.tokens import (
     encode,
     eos_id,
     missing_opening,
     opening_tokens,
     shorter,
 )
-from rlcore.data.turns import tokenise_chats
-from rlcore.errors import DataError
-from rlcore.safe_text import shorten
-from rlcore.types import Sample, is_conversation
+from rlcore_transformers.data.turns import tokenise_chats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import template_variables
-from rlcore.data.rows import ANSWERS, load_rows
-from rlcore.data.tokens import encode as encode_texts
-from rlcore.data.tokens import encode_continuations, missing_opening, opening_tokens, shorter
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
 from rlcore.types import UNLABELLED, LabelledSample, Pair, Sample, SteppedSample
 from rlcore_preferences.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.preferences import read_preference
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
+from rlcore_transformers.data.chat import template_variables
+from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.tokens import encode as encode_texts
+from rlcore_transformers.data.tokens import encode_continuations, missing_opening, opening_tokens, shorter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

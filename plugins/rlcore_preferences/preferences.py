@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rlcore.data.chat import template_variables
-from rlcore.data.rows import ANSWERS, load_rows
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
 from rlcore.types import Pair, Trajectories, stack_samples, without_none
 from rlcore_preferences.answers import Content, Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
+from rlcore_transformers.data.chat import template_variables
+from rlcore_transformers.data.rows import ANSWERS, load_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.models.scorer import ModelScorer
 from rlcore_reward.config import RewardModelConfig
+from rlcore_transformers.models.scorer import ModelScorer
 
 
 def place(scorer: ModelScorer, config: RewardModelConfig) -> None:

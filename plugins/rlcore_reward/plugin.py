@@ -28,8 +28,8 @@ def register_architectures(register: Register) -> None:
     """Register the architecture `step_scorer`."""
     register(
         "step_scorer",
-        "rlcore.models.step_scorer:build_step_scorer",
-        config="rlcore.models.model_options:SequenceScorerConfig",
+        "rlcore_transformers.models.step_scorer:build_step_scorer",
+        config="rlcore_transformers.models.model_options:SequenceScorerConfig",
         summary="any AutoModelForTokenClassification with two labels, which judges each step of an answer",
     )
 

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rlcore.data.tokens import shorter
 from rlcore.errors import ConfigError
-from rlcore.models.model_options import SequenceScorerConfig
-from rlcore.models.step_scorer import StepScorer, load_step_scorer
 from rlcore.settings import DataConfig
 from rlcore.types import SteppedSample
 from rlcore_preferences.labelled_answers import SEPARATOR, build_stepwise
@@ -17,6 +14,9 @@ from rlcore_reward.config import ProcessRewardModelConfig
 from rlcore_reward.loss import combine_steps
 from rlcore_reward.placement import place
 from rlcore_reward.process_trainer import stack_steps
+from rlcore_transformers.data.tokens import shorter
+from rlcore_transformers.models.model_options import SequenceScorerConfig
+from rlcore_transformers.models.step_scorer import StepScorer, load_step_scorer
 
 
 class ProcessRewardModel:

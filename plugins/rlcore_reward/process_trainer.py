@@ -11,12 +11,12 @@ from torch import Tensor
 from rlcore.config import default_workload
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
-from rlcore.models.step_scorer import StepScorer
 from rlcore.protocols import SequenceScorer
 from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro_batches
 from rlcore.types import Metrics, SteppedSample, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
+from rlcore_transformers.models.step_scorer import StepScorer
 
 
 class ProcessRewardTrainer:

@@ -11,16 +11,16 @@ from transformers import PretrainedConfig
 
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
 from rlcore.config import evolve, structure
-from rlcore.data.streams import open_stream
 from rlcore.errors import ConfigError, InputsError
-from rlcore.models.kind import ENCODER_DECODER, declared, kind_of
-from rlcore.models.tokenizers import load_tokenizer
 from rlcore.plugins.switches import configured
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import DataConfig, TrainConfig
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import choose
 from rlcore_tools.shown_rows import Shown, show_rows
+from rlcore_transformers.data.streams import open_stream
+from rlcore_transformers.models.kind import ENCODER_DECODER, declared, kind_of
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 STREAMED = 1000
 """Rows of a stream that are read for their lengths."""

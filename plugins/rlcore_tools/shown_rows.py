@@ -10,14 +10,14 @@ import attrs
 from transformers import PreTrainedTokenizerBase
 
 from rlcore.config import evolve
-from rlcore.data.chat import SYSTEM_ROLES
-from rlcore.data.prompts import build_prompts
-from rlcore.data.rows import ANSWERS, load_rows
-from rlcore.data.samples import OUTPUT_KEYS
-from rlcore.data.tokens import decode
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import UNLABELLED, Prompt, Sample, is_conversation, sequences_of
+from rlcore_transformers.data.chat import SYSTEM_ROLES
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.rows import ANSWERS, load_rows
+from rlcore_transformers.data.samples import OUTPUT_KEYS
+from rlcore_transformers.data.tokens import decode
 
 
 @attrs.frozen

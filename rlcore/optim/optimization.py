@@ -15,12 +15,12 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from rlcore.components import BESIDE_OPTIONS, COMMON_OPTIONS, TOTAL, WARMUP
 from rlcore.config import unstructure
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.choice import Choice, Chooser, check_keys
 from rlcore.plugins.registry import registries
 from rlcore.plugins.wrappers import Wrapping
-from rlcore.protocols.optimizer_builders import BESIDE_OPTIONS, COMMON, TOTAL, WARMUP
 from rlcore.settings import OptimizerConfig
 
 _TRIAL_UPDATES = 10**9
@@ -105,7 +105,7 @@ class Optimization:
         parameters = parameters_of(self.optimizer)
         lines = [
             f"{self.where}.{name} = {value!r}: {self.optimizer.component} has no such option; omit it, or set null"
-            for name in COMMON
+            for name in COMMON_OPTIONS
             if (value := getattr(self.config, name)) is not None and not _has(parameters, name)
         ]
         if self.config.warmup_steps and not _has(parameters_of(self.scheduler), WARMUP):
@@ -117,7 +117,7 @@ class Optimization:
             raise ConfigError("\n".join(lines))
 
     def _build(self, groups: list[dict[str, Any]], target: Any) -> Optimizer:
-        common = {name: value for name in COMMON if (value := getattr(self.config, name)) is not None}
+        common = {name: value for name in COMMON_OPTIONS if (value := getattr(self.config, name)) is not None}
         built: Any = self._call(self.optimizer, target, groups, {"lr": self.config.lr, **common})
         if not isinstance(built, Optimizer):
             name = type(built).__name__

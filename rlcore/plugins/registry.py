@@ -92,7 +92,10 @@ class Registry(Generic[T]):
         dist, colon, short = str(name).rpartition(":")
         named = self._by_name.get(short, [])
         if colon:
-            return [component for component in named if component.dist == normalise(dist)]
+            full = f"{normalise(dist)}:{short}"
+            return [each for each in named if full == each.qualified] or [
+                each for each in self._components if full == each.lasting_name
+            ]
         return [component for component in named if component.is_reserved] or list(named)
 
     def _explain(self, name: str) -> str:

@@ -244,14 +244,14 @@ class Restorable(Protocol):
 
 
 class Architecture(Protocol):
-    """A function that builds a policy from a model spec; the built-in one is `rlcore.models.causal.build_causal_lm`.
+    """A function that builds a policy from a model spec; `causal_lm` is one.
 
     The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
     `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one, with
     the same weights in every call.
 
     An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
-    `build(spec, config, tokenizer=...)`; the built-in one is `rlcore.models.scorer.build_sequence_scorer`.
+    `build(spec, config, tokenizer=...)`; `sequence_scorer` is one.
 
     An architecture that builds a `Learner` of another kind states which in an attribute `builds`, such as
     `"an image pipeline"`, has an `example_model`, and is called in the same way. Trainers pass that kind to

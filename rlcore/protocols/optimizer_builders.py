@@ -7,13 +7,6 @@ from typing import Any, Protocol
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-COMMON = ("betas", "eps", "weight_decay")
-"""Options of every optimizer that has them in its signature."""
-WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"
-"""Arguments of a schedule that come from the run, if its signature has them."""
-BESIDE_OPTIONS = {"optimizers": ("lr", *COMMON), "schedulers": (WARMUP, TOTAL)}
-"""Kind → arguments that the core passes by name, so that no option of a component may have these names."""
-
 
 class OptimizerBuilder(Protocol):
     """A function that builds an optimizer: any class of `torch.optim`, or a function of the same form.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PromptPipeline(Protocol):
-    """A function that turns a data source into prompts; the built-in one is `rlcore.data.prompts.build_prompts`.
+    """A function that turns a data source into prompts; `prompts` is one.
 
     A pipeline whose rows have a format of their own provides examples for the conformance kit in an attribute
     `example_rows`. One that is a `PreviewPipeline` lets a run check reward functions before it loads the model.
@@ -24,8 +24,8 @@ class PromptPipeline(Protocol):
         """Tokenise a source; the result must be the same on every rank.
 
         Args:
-            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
-                `rlcore.data.rows.load_rows` also renames columns and converts known formats.
+            source: what the user passed: rows, a file, a data set or a stream; the package of the default pipelines has
+                functions that read every form.
             tokenizer: the policy's tokenizer, such as one of `transformers`.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens, prompt and continuation together; 0 if unbounded.
@@ -38,7 +38,7 @@ class PromptPipeline(Protocol):
 
 
 class SamplePipeline(Protocol):
-    """A function that turns a data source into rows to train on; built-in: `rlcore.data.samples.build_samples`.
+    """A function that turns a data source into rows to train on; `samples` is one.
 
     A demonstration is a `Sample`. A row of more than one sequence is an object of an attrs class whose fields are
     samples, tuples or lists of samples, and plain values: `rlcore.types.Pair`, or a class of the plugin's own.
@@ -56,8 +56,8 @@ class SamplePipeline(Protocol):
         """Tokenise a source and mark the tokens to train on; the result must be the same on every rank.
 
         Args:
-            source: what the user passed; `rlcore.data.sources.load_source` turns every supported form into rows, and
-                `rlcore.data.rows.load_rows` also renames columns and converts known formats.
+            source: what the user passed: rows, a file, a data set or a stream; the package of the default pipelines has
+                functions that read every form.
             tokenizer: the policy's tokenizer, such as one of `transformers`.
             data: the section `data` of the configuration: columns, limits, special tokens; not its sources.
             max_length: the policy's context length in tokens; 0 if unbounded.

@@ -43,7 +43,7 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
             "trainer": {**config["trainer"], "name": chosen.trainer.component.name},
             "model": {**model, **_model(run)},
             "gen": config["gen"],
-            "sampler": {"name": sampler.component.qualified, **(redact(unstructure(sampler.options)) or {})},
+            "sampler": {"name": sampler.component.lasting_name, **(redact(unstructure(sampler.options)) or {})},
             "data": {**_rows(run), "reward_fn": _rewards(run, chosen)},
             "run": {"seed": run.config.run.seed, "mixed_precision": run.ranks.mixed_precision},
         }
@@ -90,6 +90,6 @@ def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:
         if reward.choice is None:
             about = describe_function(function.call)
         else:
-            about = describe_bound(reward.choice.component.qualified, unstructure(reward.choice.options) or {})
+            about = describe_bound(reward.choice.component.lasting_name, unstructure(reward.choice.options) or {})
         found[function.name] = f"{about}, weight {function.weight}"
     return found

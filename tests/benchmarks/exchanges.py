@@ -19,10 +19,10 @@ from rlcore.config import structure
 from rlcore.ranks import Ranks
 from rlcore.ranks.trajectory_bytes import header, num_bytes
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_tokenizer
 
 COLUMNS = ("entropy", "kl", "logprobs", "ref_logprobs", "values")
 """Those of PPO's rounds with a KL penalty, per token."""

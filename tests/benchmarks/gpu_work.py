@@ -23,12 +23,12 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_cuda_graphs.plugin import with_static_decoding
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 EOS, PAD = 1, 0
 Rows = list[tuple[int, ...]]

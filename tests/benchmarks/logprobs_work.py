@@ -30,15 +30,15 @@ from figures import usage
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.speed.fused_logprobs import score_tokens
 from rlcore.optim.updater import Updater
 from rlcore.ranks import Ranks
 from rlcore.settings import OptimizerConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
 from rlcore_ppo.loss import policy_loss, value_loss
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.speed.fused_logprobs import score_tokens
 
 VOCABULARY, ENTROPY_COEF, LR = 50_000, 0.01, 1e-5
 Scored = tuple[Tensor, Tensor, Tensor | None]

@@ -23,10 +23,10 @@ from figures import usage
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 VOCABULARY, PROMPTS, SAMPLES, PROMPT, LONGEST = 5_000, 4, 8, 160, 64
 

@@ -28,12 +28,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
 from rlcore.config import structure
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.sampling.sampler import build_sampler
-from rlcore.sampling.sampler_options import SamplerConfig
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.sampling.sampler import build_sampler
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 
 EOS, PAD = 1, 0
 MEAN_LENGTH = 32

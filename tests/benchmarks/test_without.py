@@ -15,9 +15,9 @@ import without
 from run_options import merged, nested
 
 import rlcore
-from rlcore.models import causal
-from rlcore.models.speed import BY_NAME
-from rlcore.sampling import sampler
+from rlcore_transformers.models import causal
+from rlcore_transformers.models.speed import BY_NAME
+from rlcore_transformers.sampling import sampler
 
 ELSEWHERE = {"packing", "length_groups", "frozen_trunk", "fused_logprobs", "small_logprobs"}
 """Techniques measured by separate cases, against other programs or with other models."""

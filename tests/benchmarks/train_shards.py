@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import rlcore
 from rlcore import hookimpl
 from rlcore.plugins.registry import registries
-from rlcore.testing.small import LETTERS, make_tokenizer
+from rlcore_testing.small import LETTERS, make_tokenizer
 
 LENGTH, ROWS = 128, 8
 

@@ -2,7 +2,7 @@
 
     python without.py TECHNIQUE SCRIPT [ARGUMENT ...]
 
-The technique's option in `rlcore.models.speed.TECHNIQUES` is set to false; the program must accept `--set`.
+The technique's option in `TECHNIQUES` is set to false; the program must accept `--set`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from rlcore.models.speed import BY_NAME
+from rlcore_transformers.models.speed import BY_NAME
 
 
 def arguments_without(technique: str) -> list[str]:

@@ -30,10 +30,10 @@ from rlcore.checkpoints.fingerprints import (
     fingerprint_weights,
 )
 from rlcore.data.sample_rewards import SampleReward
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.types import LabelledSample, Pair, Prompt, Sample, SteppedSample
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 PROMPTS = [Prompt("ab", (1, 2), {"label": 1}), Prompt("c", (3,), {"label": None})]
 SAMPLES = [Sample((1, 2, 3), (False, True, True)), Sample((4, 5), (False, True))]

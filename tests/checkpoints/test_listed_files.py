@@ -15,12 +15,12 @@ import rlcore
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.manifest import verify_files, verify_model, write_manifest
 from rlcore.errors import CheckpointError, DamagedCheckpoint
-from rlcore.models.loading import load_model
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.peft.adapters import find_adapters
-from rlcore.models.peft.inject import attach
-from rlcore.models.tokenizers import load_tokenizer
-from rlcore.testing.small import SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
+from rlcore_transformers.models.loading import load_model
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.peft.adapters import find_adapters
+from rlcore_transformers.models.peft.inject import attach
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 __all__ = ["folder"]  # a fixture
 UNREAD = r"is not among the files that manifest.json of this model or checkpoint lists, and would be read"

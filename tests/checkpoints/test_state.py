@@ -18,9 +18,9 @@ from rlcore.config import structure
 from rlcore.errors import CheckpointError
 from rlcore.settings import TrainConfig
 from rlcore.sharding.tensor_file import SavedTensor
-from rlcore.testing.small import make_llama, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_testing.small import make_llama, make_tokenizer
 
 
 def through(tmp_path: Path, state: Any) -> Any:

@@ -11,9 +11,9 @@ import pytest
 
 from rlcore.cli import main
 from rlcore.config import describe, load_yaml
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.training import api
 from rlcore_ppo.config import PPOConfig
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 def test_a_short_command_sets_the_options_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

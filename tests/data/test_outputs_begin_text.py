@@ -11,11 +11,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast, T5Config
 
 import rlcore
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
 from rlcore.data.text import render_outputs
 from rlcore.settings import DataConfig
 from rlcore.types import Trajectories
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
 
 PAIR = ["the house is red", "das Haus ist rot"]
 OWN, ON = DataConfig(outputs_begin_text=True), DataConfig(outputs_begin_text=False)

@@ -7,11 +7,11 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore_preferences.preferences import build_preferences
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
 
 PLAIN = DataConfig()
 CHATS = [[{"role": "user", "content": "why ?"}], [{"role": "user", "content": "the cat"}]]

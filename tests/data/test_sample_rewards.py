@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.pipelines import SAMPLES
 from rlcore.data.sample_rewards import SampleReward, build_sample_rewards
 from rlcore.errors import DataError, InputsError
 from rlcore.types import Sample
+from rlcore_transformers.data.pipelines import SAMPLES
 
 # A prompt of two tokens, an output of two, another speaker's token, an output of one; and a one-token sample.
 TALK = Sample(tokens=(1, 2, 3, 4, 5, 6), action_mask=(False, False, True, True, False, True))

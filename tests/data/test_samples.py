@@ -7,12 +7,12 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
-from rlcore.data.tokens import encode_continuations
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore.types import Sample, stack_groups
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.tokens import encode_continuations
 
 EOS = 30  # of the character tokenizer
 TALK = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.data.sources import load_reference, load_source
 from rlcore.errors import DataError
+from rlcore_transformers.data.sources import load_reference, load_source
 
 ROWS = [{"prompt": "a b", "n": 1}, {"prompt": "c", "n": 2}]
 

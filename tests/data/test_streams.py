@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import rlcore
-from rlcore.data.samples import build_samples
-from rlcore.data.streams import SampleStream, open_stream
 from rlcore.errors import CheckpointError, ConfigError, DataError
 from rlcore.settings import DataConfig
-from rlcore.testing.small import LETTERS, make_gpt2, make_tokenizer
+from rlcore_testing.small import LETTERS, make_gpt2, make_tokenizer
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.streams import SampleStream, open_stream
 
 ROWS = [{"prompt": LETTERS[i], "output": LETTERS[i + 1]} for i in range(10)]
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.data.prompts import build_prompts
 from rlcore.data.text import render_outputs
-from rlcore.data.tokens import decode
 from rlcore.settings import DataConfig
 from rlcore.types import Trajectories
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.tokens import decode
 
 
 def sampled(tokenizer, prompts, outputs):

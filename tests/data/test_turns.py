@@ -5,14 +5,14 @@ from template_families import CHATML, FAMILIES, FINAL
 from tokenizers import Tokenizer
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from rlcore.data.chat import Chat
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
-from rlcore.data.turns import tokenise_chats
 from rlcore.errors import DataError
 from rlcore.settings import DataConfig
 from rlcore_preferences.labelled_answers import build_unpaired
 from rlcore_preferences.preferences import build_preferences
+from rlcore_transformers.data.chat import Chat
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.turns import tokenise_chats
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTIONS, ANSWERS = ["why ?", "the cat", "the dog"], ["because .", "the\nmat", "the food !"]

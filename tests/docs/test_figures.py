@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.models.decoding import block_cache, packed_decoder
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.sampling import sampler
 from rlcore_profile import recorder
+from rlcore_transformers.models.decoding import block_cache, packed_decoder
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.sampling import sampler
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SAID = {

@@ -16,7 +16,7 @@ from e2e_scenarios import GRPO, PPO, count_a
 
 import rlcore
 from rlcore.config import merge
-from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore_testing.small import make_llama, make_tokenizer
 
 WORDS = [first + second for first in "abcdefgh" for second in "abcdefgh"]
 PAIRS = [{"prompt": "it is ", "chosen": word, "rejected": f"{word} not"} for word in WORDS]

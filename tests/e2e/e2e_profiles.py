@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from e2e_scenarios import train
 
-from rlcore.models.policy import ModelPolicy
 from rlcore.ranks import Ranks
+from rlcore_transformers.models.policy import ModelPolicy
 
 
 def told(run: Path) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from rlcore.config import merge
 from rlcore.hookspecs import Register
 from rlcore.protocols import DecodeStep
 from rlcore.sharding.divided import DividedModule
-from rlcore.testing.small import EOS, VOCABULARY, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_testing.small import EOS, VOCABULARY, make_tokenizer
 
 WIDTH, LAYERS = 8, 2
 WEIGHTS = "weights.safetensors"

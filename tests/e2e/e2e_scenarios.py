@@ -18,10 +18,10 @@ import rlcore
 from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import merge, structure
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 
 LETTERS = "abcdefghij"
 WORDS = ["".join(random.Random(i).choices(LETTERS, k=2 + i % 5)) for i in range(23)]

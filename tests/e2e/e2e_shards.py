@@ -30,9 +30,9 @@ from rlcore.sharding.divided import streaming
 from rlcore.sharding.parallel_files import saved_parts, write_parts
 from rlcore.sharding.tensor_file import SavedTensor
 from rlcore.sharding.whole import build_none
-from rlcore.testing.small import make_llama, make_t5, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_testing.small import make_llama, make_t5, make_tokenizer
 
 # With a large eps AdamW does not enlarge rounding errors of small gradients.
 STEADY = {"optimizer": {"lr": 3e-3, "eps": 1e-2}}

@@ -37,7 +37,7 @@ from e2e_scenarios import COMMON, PPO, SFT, WORDS, count_a, model_config, noisy_
 from kill_points import fork, killed_at, states, succeed, wait  # noqa: E402
 
 import rlcore  # noqa: E402
-import rlcore.testing.small  # noqa: E402
+import rlcore_testing.small  # noqa: E402
 from rlcore.checkpoints.replacement import ASIDE, DISCARDED, REPLACED  # noqa: E402
 from rlcore.config import merge  # noqa: E402
 from rlcore.plugins import registry  # noqa: E402
@@ -70,7 +70,7 @@ def train(trainer: str, root: Path, **run: Any) -> None:
     given = (
         {"model": {"path": model_config(0.1)}}
         | TRAINERS[trainer]
-        | {"tokenizer": rlcore.testing.small.make_tokenizer()}
+        | {"tokenizer": rlcore_testing.small.make_tokenizer()}
     )
     given = merge(COMMON | given, OFTEN)
     given["run"] = {"name": "run", "root": str(root), "steps": STEPS, **run}

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 import rlcore
 from rlcore.config import merge
 from rlcore.errors import ModelError
-from rlcore.models.peft.adapters import Adapters
-from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.models.peft.adapters import Adapters
 
 LORA = {"type": "lora", "r": 4, "lora_alpha": 16, "target_modules": ["c_attn"], "lora_dropout": 0.1}
 LLAMA = LORA | {"target_modules": ["q_proj", "down_proj"]}

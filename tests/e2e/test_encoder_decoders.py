@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 import rlcore
 from rlcore.errors import ModelError
-from rlcore.testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
+from rlcore_testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
 
 
 def train(model: Any, root: Path, **given: Any) -> rlcore.Result:

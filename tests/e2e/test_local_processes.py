@@ -15,7 +15,7 @@ import pytest
 from e2e_processes import TIMEOUT_S, inherited, newest_checkpoint, run_process, run_ranks
 from warm_python import WarmPython
 
-from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore_testing.small import make_llama, make_tokenizer
 
 CONFIG = """
 trainer: {name: ppo, rollouts: 8, batch_size: 4}

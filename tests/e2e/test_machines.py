@@ -15,7 +15,7 @@ from e2e_processes import TIMEOUT_S, inherited, newest_checkpoint
 from safetensors.torch import load_file
 
 import rlcore
-from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore_testing.small import make_llama, make_tokenizer
 
 # With a large eps AdamW does not enlarge rounding errors of small gradients.
 CONFIG = """

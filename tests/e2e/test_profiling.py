@@ -20,10 +20,10 @@ import rlcore
 from rlcore import profiling
 from rlcore.cli import main
 from rlcore.errors import ConfigError
-from rlcore.models.policy import ModelPolicy
 from rlcore.plugins import registry
 from rlcore.plugins.published import Published
-from rlcore.testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_transformers.models.policy import ModelPolicy
 
 __all__ = ["plugins"]  # a fixture
 

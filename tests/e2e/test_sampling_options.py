@@ -16,7 +16,7 @@ from e2e_scenarios import WORDS, save_model, train
 from rlcore import errors
 from rlcore.cli import main
 from rlcore.config import load_yaml
-from rlcore.testing.small import EOS, LETTERS
+from rlcore_testing.small import EOS, LETTERS
 
 MASK = np.zeros((32, 32), dtype=bool)
 MASK[:, EOS] = True

@@ -20,9 +20,9 @@ from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.state import load_state
 from rlcore.cli import main
 from rlcore.errors import ModelError
-from rlcore.models.loading import load_model
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import make_llama
+from rlcore_testing.small import make_llama
+from rlcore_transformers.models.loading import load_model
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 CHILD = str(Path(__file__).with_name("e2e_shards.py"))
 CLOSE = 1e-6

@@ -19,8 +19,8 @@ import rlcore
 from rlcore import errors
 from rlcore.config import load_yaml
 from rlcore.errors import InputsError
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training.run import Run
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 GEN = {"max_new_tokens": 4}
 

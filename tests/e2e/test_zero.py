@@ -11,7 +11,7 @@ import pytest
 from e2e_processes import lines, newest_checkpoint
 from test_sharding import EVERY, check_same, train_on  # noqa: F401  # a fixture
 
-from rlcore.testing.small import make_llama
+from rlcore_testing.small import make_llama
 
 pytestmark = [
     pytest.mark.slow,  # deepspeed takes seconds to import

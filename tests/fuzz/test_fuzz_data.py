@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
-from rlcore.data.sources import load_source
 from rlcore.errors import RLCoreError
 from rlcore.settings import DataConfig
-from rlcore.testing.small import make_tokenizer
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.sources import load_source
 
 KEYS = st.sampled_from(["prompt", "output", "completion", "messages", "text", "role", "content", "reward", "score"])
 TURNS = st.lists(

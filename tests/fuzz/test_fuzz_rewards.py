@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from rlcore.errors import RewardError
 from rlcore.rewards.combine import Rewards
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Prompt
+from rlcore_testing.small import make_tokenizer
 
 DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bool, torch.int64, torch.complex64])
 TENSORS = st.builds(

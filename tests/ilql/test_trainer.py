@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import rlcore
 from rlcore.errors import DataError
-from rlcore.testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 
 MODELS = [make_gpt2, make_llama, make_t5, make_bart]
 OPTIONS = {"gamma": 0.9, "tau": 0.8, "cql_coef": 0.3, "awac_coef": 0.5, "awac_beta": 0.7}

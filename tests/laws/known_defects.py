@@ -17,9 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 import rlcore
 from rlcore.config import merge
-from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.training.inputs import DATA_INPUTS
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 
 PROMPTS = ["a", "bc", "def", "what is it", "a long way to go", "q?"]
 SAMPLES = [["a", "bc"], ["what is ", "it? nobody knows."], ["d", "e"], ["long ", "ago"], ["f", "aa bb cc dd"]]

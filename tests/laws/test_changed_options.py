@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.testing.cases import cases
-from rlcore.testing.laws.trainer_options import Changes, an_accepted_change_has_its_effect
+from rlcore_testing.cases import cases
+from rlcore_testing.laws.trainer_options import Changes, an_accepted_change_has_its_effect
 
 FAST = {"optimizer": {"lr": 1e-2}}
 GRPO = {"rollouts": 8, "num_generations": 2, "optimizer": {"lr": 1e-1, "max_grad_norm": 0.0}}

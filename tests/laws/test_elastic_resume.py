@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 import pytest
 
-from rlcore.testing.cases import cases
-from rlcore.testing.law import Subject
-from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect
-from rlcore.testing.rig.compare_runs import check_close
-from rlcore.testing.rig.isolate import call_on_two_ranks
-from rlcore.testing.rig.runs import Tiny, run, run_described, steady_options
+from rlcore_testing.cases import cases
+from rlcore_testing.law import Subject
+from rlcore_testing.laws.trainer_options import an_accepted_change_has_its_effect
+from rlcore_testing.rig.compare_runs import check_close
+from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.rig.runs import Tiny, run, run_described, steady_options
 
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {
     ("rlcore-sft", "sft"): {"batch_size": 4},

@@ -14,8 +14,8 @@ from known_defects import LEARNERS, PROMPTS, learn
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rlcore.testing.rig.isolate import call_on_two_ranks
-from rlcore.testing.small import make_gpt2
+from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.small import make_gpt2
 
 
 @pytest.fixture(scope="module")

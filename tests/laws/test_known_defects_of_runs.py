@@ -16,7 +16,7 @@ from walks import NUM_NODES, RandomWalks, letter, model_config, tokenizer
 import rlcore
 from rlcore.config import merge
 from rlcore.errors import ConfigError
-from rlcore.testing.small import make_gpt2
+from rlcore_testing.small import make_gpt2
 
 
 @pytest.fixture(params=list(LEARNERS))

@@ -16,9 +16,9 @@ import pytest
 import torch
 from known_defects import KINDS, LEARNERS, PROMPTS, Kind, Recorder, as_it_is, build, learn, make_ambiguous_tokenizer
 
-from rlcore.testing.rig.compare_runs import MEASURED
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.rig.compare_runs import MEASURED
+from rlcore_testing.small import make_tokenizer
 
 Make = Callable[..., Any]
 EOS, PAD = 30, 31

@@ -14,9 +14,9 @@ import torch
 from known_defects import KINDS, LEARNERS, PROMPTS, SAMPLES, Kind, build, learn
 from safetensors.torch import load_file
 
-from rlcore.testing.rig.compare_runs import MEASURED
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.rig.compare_runs import MEASURED
+from rlcore_testing.small import make_tokenizer
 
 Make = Callable[..., Any]
 

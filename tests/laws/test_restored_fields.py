@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
 from rlcore.checkpoints.state import load_state, save_state
-from rlcore.testing.cases import cases
-from rlcore.testing.law import Subject
-from rlcore.testing.laws.trainer_options import an_accepted_change_has_its_effect
-from rlcore.testing.rig.compare_runs import MEASURED, difference, steps, weights
-from rlcore.testing.rig.runs import Tiny, run
+from rlcore_testing.cases import cases
+from rlcore_testing.law import Subject
+from rlcore_testing.laws.trainer_options import an_accepted_change_has_its_effect
+from rlcore_testing.rig.compare_runs import MEASURED, difference, steps, weights
+from rlcore_testing.rig.runs import Tiny, run
 
 FAST = {"optimizer": {"lr": 1e-2, "scheduler": "step", "scheduler_options": {"step_size": 3}}}
 TRAINERS: dict[tuple[str, str], dict[str, Any]] = {

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.testing.small import LETTERS, VOCABULARY, make_gpt2
 from rlcore.types import Trajectories
+from rlcore_testing.small import LETTERS, VOCABULARY, make_gpt2
 
 Make = Callable[..., Any]
 PROMPT = tuple(LETTERS.index(letter) for letter in "cat")

@@ -13,7 +13,7 @@ from tiny import GPT, spread_out
 from value_making import CONFIGS, build, by_hand, make, trajectories, values
 
 from rlcore.errors import ModelError
-from rlcore.models.heads import CriticValue, ScoreHead, ValueHead
+from rlcore_transformers.models.heads import CriticValue, ScoreHead, ValueHead
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])

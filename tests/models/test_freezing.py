@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
-from rlcore.models.forward import predict
-from rlcore.models.freezing import decoder_blocks, freeze_below, frozen_copy, runs_before
-from rlcore.models.input_layout import CausalLayout
-from rlcore.models.speed.packing import longest_packed
+from rlcore_transformers.models.forward import predict
+from rlcore_transformers.models.freezing import decoder_blocks, freeze_below, frozen_copy, runs_before
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.speed.packing import longest_packed
 
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),

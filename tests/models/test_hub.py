@@ -14,10 +14,10 @@ from huggingface_hub import constants
 
 import rlcore
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.hub import WEIGHTS, check_reach
-from rlcore.models.loading import load_critic
-from rlcore.models.model_options import CausalLMConfig
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.hub import WEIGHTS, check_reach
+from rlcore_transformers.models.loading import load_critic
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 NAME = "nobody/nothing"
 
@@ -34,7 +34,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     refused = lambda *_, **__: pytest.fail("the hub is asked by one who does not give up")  # noqa: E731
     for library in ("kind.AutoConfig", "tokenizers.AutoTokenizer"):
-        monkeypatch.setattr(f"rlcore.models.{library}.from_pretrained", refused)
+        monkeypatch.setattr(f"rlcore_transformers.models.{library}.from_pretrained", refused)
     return address
 
 

@@ -19,12 +19,12 @@ from transformers.activations import FastGELUActivation, NewGELUActivation
 
 from rlcore.dropout import disable_dropout
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.loading import context_length, eos_token_ids, load_model
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.speed.activations import fuse_activations
-from rlcore.models.tokenizers import load_tokenizer
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.loading import context_length, eos_token_ids, load_model
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.speed.activations import fuse_activations
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": 30,

@@ -16,16 +16,16 @@ from tiny import make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.forward import predict
-from rlcore.models.input_layout import CausalLayout
-from rlcore.models.logit_map import find_logit_map
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.speed import TechniqueRefused, fused_logprobs
-from rlcore.models.speed.logit_tiles import LogitMap
-from rlcore.models.speed.small_logprobs import whole_scores
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.forward import predict
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.logit_map import find_logit_map
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.speed import TechniqueRefused, fused_logprobs
+from rlcore_transformers.models.speed.logit_tiles import LogitMap
+from rlcore_transformers.models.speed.small_logprobs import whole_scores
 
 SHAPE = tiny.SHAPE | {"num_hidden_layers": 2}
 FAMILIES = {

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
 from rlcore.errors import CheckpointError
-from rlcore.models import model_files
 from rlcore.sharding import weight_files
 from rlcore.sharding.shards import TensorStream
 from rlcore.sharding.tensor_file import TensorFile
-from rlcore.testing.small import make_gpt2, make_llama, make_t5
+from rlcore_testing.small import make_gpt2, make_llama, make_t5
+from rlcore_transformers.models import model_files
 
 MIXED = {
     "b": torch.arange(3, dtype=torch.bfloat16), "a": torch.tensor([True, False, True]), "scalar": torch.tensor(2.5),

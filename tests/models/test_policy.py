@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.freezing import decoder_blocks
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.freezing import decoder_blocks
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 LENGTHS = (5, 11, 3, 8)
 

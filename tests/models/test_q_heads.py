@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import GPT2Config
 
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.types import Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 ROWS = ([3, 5, 7, 9, 11], [4, 6, 8])
 CHOSEN = ([False, False, True, True, True], [False, True, True])

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 import rlcore
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import SAMPLES, make_llama, make_tokenizer
+from rlcore_testing.small import SAMPLES, make_llama, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 LORA = {"type": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]}
 installed = pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")

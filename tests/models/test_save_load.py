@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 from warm_python import WarmPython
 
 from rlcore.errors import CheckpointError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.types import Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 HEADS: dict[str, dict[str, Any]] = {
     "trunk": {},

@@ -15,11 +15,11 @@ from transformers import (
 )
 
 from rlcore.errors import ModelError
-from rlcore.models.model_options import SequenceScorerConfig, SpeedConfig
-from rlcore.models.padding_token import PADDING
-from rlcore.models.scorer import ModelScorer, build_sequence_scorer
-from rlcore.testing.small import EOS, PAD, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.models.model_options import SequenceScorerConfig, SpeedConfig
+from rlcore_transformers.models.padding_token import PADDING
+from rlcore_transformers.models.scorer import ModelScorer, build_sequence_scorer
 
 WORDS = ([3, 4, 5, EOS], [8, 9, EOS], [1, 2, 3, 4, 5, 6, EOS])
 

@@ -10,13 +10,13 @@ from seq2seq_making import CONFIGS, PROMPTS, build, dialogues, habitual, make
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models.freezing import decoder_blocks
-from rlcore.models.heads import TrunkValue
-from rlcore.models.policy import ModelPolicy
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import EOS, make_tokenizer
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import EOS, make_tokenizer
+from rlcore_transformers.models.freezing import decoder_blocks
+from rlcore_transformers.models.heads import TrunkValue
+from rlcore_transformers.models.policy import ModelPolicy
 
 
 def losses(

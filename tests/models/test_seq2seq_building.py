@@ -11,16 +11,16 @@ from transformers import ProphetNetConfig
 
 import rlcore
 from rlcore.errors import ConfigError, DataError, ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.freezing import decoder_blocks
-from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
-from rlcore.models.seq2seq import build_seq2seq_lm
 from rlcore.plugins.registry import registries
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
 from rlcore.training.run_components import fitting_architecture
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import make_bart, make_gpt2, make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.freezing import decoder_blocks
+from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerFast
 
 from rlcore.config import load_yaml
 from rlcore.errors import ConfigError, ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig, TokenizerConfig
-from rlcore.models.tokenizers import load_tokenizer
-from rlcore.testing.small import EOS, LETTERS, PAD, make_gpt2, make_tokenizer
+from rlcore_testing.small import EOS, LETTERS, PAD, make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
+from rlcore_transformers.models.tokenizers import load_tokenizer
 
 
 @pytest.fixture

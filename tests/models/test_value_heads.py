@@ -10,12 +10,12 @@ import torch
 from value_making import CONFIGS, build, by_hand, make, trajectories, values
 
 from rlcore.errors import ModelError
-from rlcore.models.freezing import decoder_blocks
-from rlcore.models.heads import BranchValue, TrunkValue, ValueHead
-from rlcore.models.model_options import SpeedConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
+from rlcore_transformers.models.freezing import decoder_blocks
+from rlcore_transformers.models.heads import BranchValue, TrunkValue, ValueHead
+from rlcore_transformers.models.model_options import SpeedConfig
 
 
 @pytest.mark.parametrize("packing", [True, False])

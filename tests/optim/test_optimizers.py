@@ -17,13 +17,13 @@ from rlcore.components import Component
 from rlcore.config import config, option
 from rlcore.errors import ConfigError, PluginError, UnknownOptimizer, UnknownScheduler
 from rlcore.optim import optimization as optimizer_choice
-from rlcore.optim.builtin_optimizers import build_constant
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins import registry
 from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import OptimizerConfig
-from rlcore.testing.small import make_gpt2
+from rlcore_testing.small import make_gpt2
+from rlcore_transformers.optimizers.builtin_optimizers import build_constant
 
 Make = Callable[..., Any]
 
@@ -114,7 +114,7 @@ def choose(**options: Any) -> Any:
     [
         (
             {"name": "sgd", "betas": (0.9, 0.9)},
-            r"betas = \(0.9, 0.9\): optimizer 'sgd' \(rlcore .*\) has no such option",
+            r"betas = \(0.9, 0.9\): optimizer 'sgd' \(rlcore-transformers .*\) has no such option",
         ),
         ({"name": "sgd", "betas": (0.9, 0.95)}, "has no such option; omit it, or set null"),
         ({"name": "sgd", "eps": 1e-8}, "eps = 1e-08: optimizer 'sgd'"),

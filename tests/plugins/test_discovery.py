@@ -20,7 +20,7 @@ def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Sit
     assert state_of(plugins["acme-nca"]) == ("ok", "")
     assert plugins["acme-nca"]["components"] == {"trainers": ["nca"]}
     assert plugins["acme-nca"]["version"] == "0.3"
-    assert plugins["rlcore"]["components"]["architectures"] == ["causal_lm", "seq2seq_lm", "sequence_scorer"]
+    assert plugins["rlcore"]["components"]["rollout_stores"] == ["memory"]
 
 
 FAILURES = {

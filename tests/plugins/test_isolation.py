@@ -193,7 +193,7 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
     assert reason in (lines if case.state == "ok" else [lines[lines.index(row) + 1]])
     assert row.split()[3:] == (["trainers:", "bad"] if case.state in {"ok", "heavy", "conflict"} else [])
 
-    others = site.python("-c", COMMANDS.format(name=case.works or "causal_lm", works=bool(case.works)), **strict)
+    others = site.python("-c", COMMANDS.format(name=case.works or "memory", works=bool(case.works)), **strict)
     assert others.returncode == 0, others.stderr
     shown, listed, *greeting, usage = others.stdout.partition("\n\n")[0].splitlines()
     assert greeting == ["greetings"] * bool(case.works)
@@ -203,14 +203,14 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
     assert (
         f"Not loaded: acme {case.version}; see rlcore list-plugins." in " ".join(others.stdout.split())
     ) == is_unloaded
-    assert shown.startswith(("trainer 'good'", "trainer 'bad'", "architecture 'causal_lm'"))
+    assert shown.startswith(("trainer 'good'", "trainer 'bad'", "rollout store 'memory'"))
     acme = next(plugin for plugin in json.loads(listed)["plugins"] if plugin["dist"] == "acme")
     assert case.config or acme["state"] == case.state
 
-    where = ("trainers", case.works) if case.works else ("architectures", "causal_lm")
+    where = ("trainers", case.works) if case.works else ("rollout_stores", "memory")
     used = site.python("-c", USE.format(registry=where[0], name=where[1]), **seen)
     assert used.returncode == int(is_fault), used.stderr
-    assert used.stdout == ("dumps\ngood heard\n" if case.works else "build_causal_lm\n"), used.stderr
+    assert used.stdout == ("dumps\ngood heard\n" if case.works else "MemoryStore\n"), used.stderr
     refused = "PluginError: RLCORE_STRICT_PLUGINS is set"
     assert (refused in used.stderr) == is_fault
     said = reason.removeprefix("note: ") if case.state == "ok" else f"acme {case.version} is {case.state}: {reason}"

@@ -199,7 +199,7 @@ def test_the_chain_around_every_component_is_shown_innermost_first(show: Python)
     ppo = "trainer 'ppo' (rlcore-ppo 0.1.0)  <- acme-timer:main <- acme-trace:main"
     assert ppo in lines
     assert "rollout store 'memory' (rlcore 0.1.0)  not wrapped" in lines
-    bad = "sampler 'default' (rlcore 0.1.0)  <- acme-bad:main (raises ValueError: no; runs skip it)"
+    bad = "sampler 'default' (rlcore-transformers 0.1.0)  <- acme-bad:main (raises ValueError: no; runs skip it)"
     assert bad in lines
     assert show("--wrapped", "rlcore-ppo:ppo").stdout.splitlines() == [ppo]
 
@@ -209,8 +209,8 @@ def test_the_chain_is_shown_to_machines_too(show: Python) -> None:
     assert document["schema"] == 1
     assert document["wrapped"] == [
         {
-            "name": "rlcore:default",
-            "what": "sampler 'default' (rlcore 0.1.0)",
+            "name": "rlcore-transformers:default",
+            "what": "sampler 'default' (rlcore-transformers 0.1.0)",
             "layers": [{"plugin": "acme-bad:main", "error": "ValueError: no"}],
         }
     ]

@@ -12,9 +12,9 @@ from ppo_making import ENDS, PROMPTS, Make, actions, hand_loss, lengths, make_pp
 from transformers import PreTrainedModel
 
 import rlcore
-from rlcore.models.freezing import decoder_blocks
-from rlcore.testing.small import make_llama, make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_llama, make_tokenizer
+from rlcore_transformers.models.freezing import decoder_blocks
 
 TRAINED = ("model.layers.2.", "model.layers.3.", "model.norm.", "lm_head.")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.prompts import build_prompts
 from rlcore.errors import RewardError
 from rlcore.rewards import Rewards, trl_reward
 from rlcore.settings import DataConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Prompt
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.data.prompts import build_prompts
 
 CHAT = [{"role": "system", "content": "short."}, {"role": "user", "content": "hi"}]
 PREFILLED = [*CHAT, {"role": "assistant", "content": "well "}]

@@ -11,11 +11,11 @@ from tiny import spread_out
 from tokenizers import processors
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcore.models.model_options import Seq2SeqLMConfig
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.testing.small import EOS, PAD, make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.small import EOS, PAD, make_tokenizer
+from rlcore_transformers.models.model_options import Seq2SeqLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 T5: dict[str, Any] = {
     "vocab_size": 32, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_heads": 4, "num_layers": 3, "num_decoder_layers": 4,

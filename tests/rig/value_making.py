@@ -10,10 +10,10 @@ from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.types import Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),

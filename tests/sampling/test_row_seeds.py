@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds, row_uniforms
-from rlcore.testing.rig.sampler_calls import chi_square_probability
+from rlcore_testing.rig.sampler_calls import chi_square_probability
 
 CELLS = 16
 

@@ -11,10 +11,10 @@ from scipy import stats
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .!?"
 EOS, PAD = 30, 31
@@ -150,7 +150,7 @@ def test_a_seed_repeats_and_another_differs(policy: TinyPolicy) -> None:
 def test_leaving_the_batch_changes_nothing(policy: TinyPolicy, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
     texts, options = MIXED * 4, {"max_new_tokens": 40, "eos_token_ids": (1, 5, EOS)}
     usual = draw_many(policy, texts, **options)
-    monkeypatch.setattr("rlcore.sampling.sampler.LEAVE_SHARE", share)
+    monkeypatch.setattr("rlcore_transformers.sampling.sampler.LEAVE_SHARE", share)
     other = draw_many(policy, texts, **options)
     assert len(set(usual.num_actions.tolist())) > 4
     assert chosen(usual) == chosen(other)

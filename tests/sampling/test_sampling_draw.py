@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from rlcore.sampling.draw import chosen_logprobs, draw, restrict
+from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict
 
 NEXT_BELOW_ONE = 1 - 2**-53
 

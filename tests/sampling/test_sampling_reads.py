@@ -14,12 +14,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config
 
-from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore.protocols import Decoder, DecodeStep
-from rlcore.sampling import sample, sampler
-from rlcore.sampling.draw import chosen_logprobs, draw, restrict
+from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.sampling import sampler
+from rlcore_transformers.sampling.draw import chosen_logprobs, draw, restrict
 
 PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.sampling import record
-from rlcore.sampling.record import Record, SampledTokens
 from rlcore.types import Prompt
+from rlcore_transformers.sampling import record
+from rlcore_transformers.sampling.record import Record, SampledTokens
 
 PROMPTS = (Prompt("ab", (7, 8)), Prompt("c", (9,)))
 

@@ -15,14 +15,14 @@ from scipy import stats
 from torch import Tensor, nn
 
 from rlcore.errors import ConfigError, DataError, ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.protocols import DecodeStep
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import EOS, LETTERS, make_gpt2, make_tokenizer
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import EOS, LETTERS, make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 NO, YES = False, True
 CPU = torch.device("cpu")
@@ -232,7 +232,7 @@ def test_a_mask_follows_sequences_that_change_places(
     mask = torch.rand(32, 32, generator=torch.Generator().manual_seed(0)) < 0.4
     options = {"max_new_tokens": 30, "eos_token_ids": (1, 5, EOS), "batch_size": 7}
     usual = continued(q_policy, mask, **options)
-    monkeypatch.setattr("rlcore.sampling.sampler.LEAVE_SHARE", share)
+    monkeypatch.setattr("rlcore_transformers.sampling.sampler.LEAVE_SHARE", share)
     other = continued(q_policy, mask, **options)
     assert len(set(usual.num_actions.tolist())) > 4
     assert usual.action_tokens == other.action_tokens

@@ -14,9 +14,9 @@ from rlcore.data.text import render_outputs
 from rlcore.errors import ConfigError, DataError
 from rlcore.protocols import DecodeStep
 from rlcore.sampling import sample
-from rlcore.sampling.stop_sequences import StopSequences
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.sampling.stop_sequences import StopSequences
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .!?"
 EOS = 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlcore.sharding.blocks import norms_of
-from rlcore.testing.small import make_gpt2, make_llama, make_t5
+from rlcore_testing.small import make_gpt2, make_llama, make_t5
 
 
 def test_norms_are_gathered_apart_and_blocks_with_other_layers_that_autocast_leaves_in_32_bits_are_not_rounded() -> (

@@ -14,10 +14,10 @@ from rlcore.errors import ConfigError
 from rlcore.settings import TrainConfig
 from rlcore.sharding import fsdp
 from rlcore.sharding.fsdp import FullySharded
-from rlcore.testing.small import SAMPLES, make_llama, make_tokenizer
 from rlcore.training import stack_samples
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_testing.small import SAMPLES, make_llama, make_tokenizer
 
 
 class Mesh:

@@ -28,8 +28,8 @@ from typing import Any
 import attrs
 import pytest
 
-from rlcore.testing import Law, LawBroken, Subject
-from rlcore.testing.law import laws_in
+from rlcore_testing import Law, LawBroken, Subject
+from rlcore_testing.law import laws_in
 
 
 @attrs.frozen

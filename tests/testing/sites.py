@@ -9,7 +9,7 @@ from typing import Any
 
 from rlcore.plugins.discovery import discover
 from rlcore.plugins.registry import all_registries
-from rlcore.testing import Subject
+from rlcore_testing import Subject
 
 METADATA = """\
 Metadata-Version: 2.4

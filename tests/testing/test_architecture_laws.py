@@ -8,10 +8,10 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import architecture_saving, architectures
-from rlcore.testing.rig.reference_transformers import read_folders
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import architecture_saving, architectures
+from rlcore_testing.rig.reference_transformers import read_folders
 
 FOLDER, STAYS, PLAIN = (
     "a_saved_folder_equals_its_model",

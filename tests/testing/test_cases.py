@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sites import Site
 
-from rlcore.testing import ConformanceError, LawBroken, check_plugin, conformance
-from rlcore.testing import cases as cases_module
-from rlcore.testing.cases import MODULES, cases
-from rlcore.testing.law import laws_in
+from rlcore_testing import ConformanceError, LawBroken, check_plugin, conformance
+from rlcore_testing import cases as cases_module
+from rlcore_testing.cases import MODULES, cases
+from rlcore_testing.law import laws_in
 
 PLUGIN = """
 from rlcore import hookimpl
@@ -189,7 +189,7 @@ def test_whatever_a_component_raises_is_in_the_report(site: Site, monkeypatch: p
 def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> None:
     (tmp_path / "test_acme.py").write_text(
         "import pytest\n"
-        "from rlcore.testing import conformance\n"
+        "from rlcore_testing import conformance\n"
         f"EXPECTED = {{{ORDER!r}: 'it counts places', 'reward-polite-same_inputs_same_numbers': 'it does not'}}\n"
         "@pytest.mark.parametrize('law', conformance(\n"
         "    'acme', options={'polite': {'uneven': True}}, expected_failures=EXPECTED))\n"
@@ -206,7 +206,7 @@ def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> 
     assert f"XFAIL test_acme.py::test_law[{ORDER}] - it counts places" in said
     split = "reward-polite-splitting_a_batch_changes_nothing"
     assert f"FAILED test_acme.py::test_law[{split}]" in said
-    assert "rlcore.testing.law.LawBroken: output 'No!' gets 1.0, but in a batch of its own 0.0" in said
+    assert "rlcore_testing.law.LawBroken: output 'No!' gets 1.0, but in a batch of its own 0.0" in said
     assert "FAILED test_acme.py::test_law[reward-polite-same_inputs_same_numbers]" in said
     assert "[XPASS(strict)] it does not" in said
     assert "2 failed" in said
@@ -214,7 +214,7 @@ def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> 
 
 
 def test_the_kit_and_laws_about_what_is_light_import_nothing_heavy() -> None:
-    light = ("rlcore.testing", *(MODULES[kind] for kind in ("plugin", "component", "rewards", "loggers", "pipelines")))
+    light = ("rlcore_testing", *(MODULES[kind] for kind in ("plugin", "component", "rewards", "loggers", "pipelines")))
     code = (
         "import importlib, sys\n"
         f"for name in {light!r}:\n"

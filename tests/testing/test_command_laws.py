@@ -7,9 +7,9 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 from sites import installed, wrong
 
 from rlcore.plugins.builtin import COMMANDS
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import commands
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import commands
 
 WRONG = [
     Wrong("it_returns_the_function_that_runs_it", "silent", "its target returned None"),

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 
 from rlcore.checkpoints.state import save_state
-from rlcore.testing.law import LawBroken
-from rlcore.testing.rig.compare_runs import check_equal
-from rlcore.testing.rig.isolate import isolated
-from rlcore.testing.rig.runs import Tiny
+from rlcore_testing.law import LawBroken
+from rlcore_testing.rig.compare_runs import check_equal
+from rlcore_testing.rig.isolate import isolated
+from rlcore_testing.rig.runs import Tiny
 
 SAME: dict[str, Any] = {"step": 2, "loss": 0.5, "weight": 1.0, "kept": 1.0, "moment": 3.0, "seed": 4}
 

@@ -9,9 +9,9 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_na
 
 from rlcore.components import Component
 from rlcore.errors import RLCoreError
-from rlcore.testing import Law, Subject
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import components
+from rlcore_testing import Law, Subject
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import components
 
 OPTIONS = "wrong_options:"
 

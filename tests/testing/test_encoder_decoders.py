@@ -8,10 +8,10 @@ import pytest
 from laws_held import assert_kept, law_name
 from sites import installed
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import trainers
-from rlcore.testing.rig import runs
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import trainers
+from rlcore_testing.rig import runs
 
 TRAINERS: dict[str, dict[str, Any]] = {
     "rlcore-ppo:ppo": {"rollouts": 8, "batch_size": 4, "bootstrap_truncated": True},

@@ -9,9 +9,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_called, law_name
 from sites import METADATA, Site
 
-from rlcore.testing import Law, Subject
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import dist
+from rlcore_testing import Law, Subject
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import dist
 
 REQUIREMENT = ("rlcore>=0.1,<0.2",)
 RIGHT = """

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.testing import Case, LawBroken, Subject, law
-from rlcore.testing.law import DIST, Law
-from rlcore.testing.rig.isolate import time_limit
+from rlcore_testing import Case, LawBroken, Subject, law
+from rlcore_testing.law import DIST, Law
+from rlcore_testing.rig.isolate import time_limit
 
 
 def test_a_law_leaves_what_is_global_as_it_was() -> None:

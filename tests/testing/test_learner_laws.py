@@ -6,10 +6,10 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import wrong
 
-from rlcore.testing import Law, LawBroken
-from rlcore.testing.cases import cases
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import learners
+from rlcore_testing import Law, LawBroken
+from rlcore_testing.cases import cases
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import learners
 
 LOADS = "loading_restores_everything"
 WRONG = [

@@ -6,9 +6,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import optimizers, schedulers
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import optimizers, schedulers
 
 OPTIMIZERS = [
     Wrong("parameter_groups_are_kept", "Regrouping", "differ from the groups it was built with"),

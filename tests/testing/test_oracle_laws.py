@@ -17,11 +17,11 @@ import rlcore_ilql.trainer
 import rlcore_ppo.trainer
 import rlcore_sft.trainer
 from rlcore import ops
-from rlcore.models.policy import ModelPolicy
 from rlcore.optim import Updater, micro_batches
-from rlcore.testing import LawBroken, Recorded, Subject
-from rlcore.testing.laws import trainers
-from rlcore.testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle
+from rlcore_testing import LawBroken, Recorded, Subject
+from rlcore_testing.laws import trainers
+from rlcore_testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle
+from rlcore_transformers.models.policy import ModelPolicy
 
 SMALL: dict[str, Any] = {
     "sft": {"batch_size": 3},

@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 
-from rlcore.testing import Case, conformance
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import optimizers
+from rlcore_testing import Case, conformance
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import optimizers
 
 NEEDED = {
     "cosine_with_min_lr": {"min_lr_rate": 0.1},

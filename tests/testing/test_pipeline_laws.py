@@ -6,9 +6,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law, LawBroken
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import pipelines
+from rlcore_testing import Law, LawBroken
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import pipelines
 
 WRONG = [
     Wrong("it_reads_rows", "reads_none", "rows are (question, answer, score)"),

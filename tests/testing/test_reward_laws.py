@@ -6,9 +6,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import wrong
 
-from rlcore.testing import Law, LawBroken
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import rewards
+from rlcore_testing import Law, LawBroken
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import rewards
 
 WRONG = [
     Wrong("one_number_for_each_output", "too_few", "returned 11 values for 12 samples"),

@@ -10,10 +10,10 @@ from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_ca
 from scipy import stats
 from sites import installed, wrong
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import samplers
-from rlcore.testing.rig.sampler_calls import chi_square_probability
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import samplers
+from rlcore_testing.rig.sampler_calls import chi_square_probability
 
 GREEDY, CHANCE = "greedy_equals_transformers", "frequencies_match_the_policy"
 MARKS, KINDS = "masks_select_the_continuation", "tensors_have_the_right_dtype_and_shape"

@@ -6,7 +6,7 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept
 from sites import installed, wrong
 
-from rlcore.testing.laws import shardings
+from rlcore_testing.laws import shardings
 
 WRONG = [
     Wrong("two_processes_make_the_steps_of_one", "unaveraged", "after 3 steps weights differ by"),

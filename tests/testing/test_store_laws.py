@@ -6,9 +6,9 @@ import pytest
 from laws_held import Wrong, assert_all_seen, assert_broken, assert_kept, law_name
 from sites import installed, wrong
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import stores
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import stores
 
 WRONG = [
     Wrong("batches_come_back_in_order", "Reversed", "'tokens' of sequence 0 should be"),

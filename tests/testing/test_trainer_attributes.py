@@ -14,10 +14,10 @@ from sites import wrong
 import rlcore
 from rlcore.config import load_yaml
 from rlcore.errors import DataError, PluginError
-from rlcore.testing.law import LawBroken, laws_in
-from rlcore.testing.laws import pipelines, trainers
-from rlcore.testing.rig.runs import Tiny, run
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.law import LawBroken, laws_in
+from rlcore_testing.laws import pipelines, trainers
+from rlcore_testing.rig.runs import Tiny, run
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 pytestmark = pytest.mark.usefixtures("wrong_site")
 LAWS = ("losses_are_finite", "it_learns", "evaluation_changes_nothing", "padding_changes_nothing")

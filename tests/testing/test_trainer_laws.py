@@ -6,9 +6,9 @@ import pytest
 from laws_held import Wrong, assert_broken, assert_kept, law_called, law_name
 from sites import wrong
 
-from rlcore.testing import Law
-from rlcore.testing.law import laws_in
-from rlcore.testing.laws import trainers
+from rlcore_testing import Law
+from rlcore_testing.law import laws_in
+from rlcore_testing.laws import trainers
 
 WRONG = [
     Wrong("needs_and_budget_are_declared", "misspelt-need", "it has 'prompt'"),

@@ -10,9 +10,9 @@ import pytest
 from laws_held import law_called
 
 from rlcore.plugins.registry import all_registries
-from rlcore.testing import Subject
-from rlcore.testing.laws import dist
-from rlcore.testing.rig import probes, worker
+from rlcore_testing import Subject
+from rlcore_testing.laws import dist
+from rlcore_testing.rig import probes, worker
 
 LAW = law_called(dist, "a_spawned_worker_has_the_same_components")
 DISTS = ("rlcore-sft", "rlcore-ppo", "rlcore-ilql")

@@ -13,8 +13,9 @@ from rlcore.components import Component
 from rlcore.errors import ConfigError, RewardError
 from rlcore.plugins import registry
 from rlcore.rewards import chosen_rewards
-from rlcore.sampling import sample, sampler
-from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+from rlcore.sampling import sample
+from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+from rlcore_transformers.sampling import sampler
 
 
 class Held:

@@ -9,9 +9,9 @@ import pytest
 from rlcore.config import structure
 from rlcore.errors import RanksError
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import make_llama
 from rlcore.training import consensus
 from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
+from rlcore_testing.small import make_llama
 
 
 class Gathered:

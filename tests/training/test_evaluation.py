@@ -16,9 +16,9 @@ import rlcore
 from rlcore.config import evolve
 from rlcore.errors import ConfigError, DataError
 from rlcore.sampling import sample
-from rlcore.testing.small import EOS, make_gpt2, make_tokenizer
 from rlcore.training.evaluate import check_evaluation, evaluate
 from rlcore.training.run import Run
+from rlcore_testing.small import EOS, make_gpt2, make_tokenizer
 
 Make = Callable[..., Any]
 GEN = {"max_new_tokens": 4}

@@ -12,7 +12,7 @@ from rlcore.checkpoints.manifest import read_manifest
 from rlcore.errors import ConfigError
 from rlcore.hookspecs import hookimpl
 from rlcore.plugins.registry import registries
-from rlcore.testing.small import SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 
 def train(folder: Path, *, run: Any = None, **given: Any) -> rlcore.Result:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rlcore
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training.api import train_from_config
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 
 class Stops:

@@ -13,10 +13,10 @@ from torch import nn
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training.run_model import ModelMaker
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 class Plain:

@@ -16,10 +16,10 @@ import torch
 
 import rlcore
 from rlcore.config import evolve
-from rlcore.testing.rig.compare_runs import MEASURED
-from rlcore.testing.rig.isolate import call_on_two_ranks
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.types import Trajectories
+from rlcore_testing.rig.compare_runs import MEASURED
+from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 
 def consonants(outputs: list[str]) -> list[float]:

@@ -13,7 +13,7 @@ import rlcore
 from rlcore.errors import InputsError, PluginError
 from rlcore.hookspecs import hookimpl
 from rlcore.plugins.registry import registries
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 
 def train(folder: Path, *, steps: int = 3, **given: Any) -> rlcore.Result:

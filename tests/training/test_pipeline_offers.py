@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import rlcore
-from rlcore.data import pipelines
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
 from rlcore.errors import DataError, RewardError
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.types import Prompt
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.data import pipelines
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
 
 
 class Previewed:

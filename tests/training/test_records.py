@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import rlcore
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 
 def test_no_file_of_a_run_holds_a_secret_and_the_run_resumes(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 
 import rlcore
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training.resume import Saver
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 Make = Callable[..., Any]
 GLOBAL = ("python", "numpy", "torch")

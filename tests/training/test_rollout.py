@@ -14,10 +14,10 @@ import torch
 from rlcore.errors import DataError, RewardError
 from rlcore.rewards.combine import Rewards
 from rlcore.rewards.score import Scored, Scorer
-from rlcore.testing.small import make_tokenizer
 from rlcore.training import rollout
 from rlcore.training.rollout import collect
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import make_tokenizer
 
 TEXTS = ["a", "bb", "ccc", "dd", "eeeee", "f", "gg", "hhh", "i", "jj"]
 HANG_S = 300.0

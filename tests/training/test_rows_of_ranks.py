@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.testing.small import make_gpt2
 from rlcore.training.build import seed_dropout, seed_everything
+from rlcore_testing.small import make_gpt2
 
 
 @pytest.mark.parametrize("group", [1, 3])

@@ -14,8 +14,8 @@ from rlcore.checkpoints.state import load_state, save_state
 from rlcore.config import merge
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.plugins.choice import Choice
-from rlcore.sampling.sampler import DefaultSampler
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
+from rlcore_transformers.sampling.sampler import DefaultSampler
 
 PROMPTS = [{"prompt": "ab", "label": 1}, {"prompt": "cd", "label": 2}]
 
@@ -72,7 +72,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "run.seed"])
 def test_what_changes_the_result_is_refused_unless_it_is_accepted(name: str, finished: Path, tmp_path: Path) -> None:
     changes, message = CHANGES[name]
     with pytest.raises(ConfigError, match=message):
@@ -83,6 +83,13 @@ def test_what_changes_the_result_is_refused_unless_it_is_accepted(name: str, fin
     accepted = manifest_of(result)["accepted_changes"]
     assert accepted
     assert all(each["name"].startswith(name) and each["step"] == 1 for each in accepted)
+
+
+def test_another_seed_is_refused_even_if_it_is_accepted(finished: Path, tmp_path: Path) -> None:
+    changes, message = CHANGES["run.seed"]
+    for accepted in ((), ("run.seed",)):
+        with pytest.raises(ConfigError, match=message):
+            resume(finished, tmp_path, changes, *accepted)
 
 
 def test_all_differences_come_in_one_error(finished: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import rlcore
 from rlcore.errors import Diverged
-from rlcore.testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
 from rlcore.types import Trajectories
+from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
 
 TRAINERS: dict[str, dict[str, Any]] = {
     "ppo": {"rollouts": 8, "batch_size": 4}, "grpo": {"rollouts": 8, "num_generations": 2},

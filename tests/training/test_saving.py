@@ -18,10 +18,10 @@ from rlcore.checkpoints.parts import StagedParts
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import SAMPLES, make_gpt2, make_tokenizer
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.inputs import Inputs
 from rlcore.training.resume import save_beside
+from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 
 @pytest.fixture

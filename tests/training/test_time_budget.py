@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rlcore.checkpoints.checkpoint import Checkpoints
-from rlcore.testing.small import make_gpt2
 from rlcore.training.loop import fit
 from rlcore.training.resume import Saver
+from rlcore_testing.small import make_gpt2
 
 
 @pytest.mark.parametrize(("budget_s", "steps"), [(900, 0), (1e6, 2)])

@@ -11,9 +11,9 @@ import pytest
 from hand_clock import Clock
 
 import rlcore
-from rlcore.testing.rig.isolate import call_on_two_ranks
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore.training import loop
+from rlcore_testing.rig.isolate import call_on_two_ranks
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 SAMPLES = [["ab", "cde"], ["a", "b"], ["abc", "d"], ["a", "bcdef"]]
 """Chosen: 3 + 1 + 1 + 5 letters, and EOS after each of 4 outputs."""

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rlcore.testing.small import make_tokenizer
+from rlcore_testing.small import make_tokenizer
 
 CORPUS = ["the cat sat on the mat .", "the dog ate the cat 's food !", "question : why ? answer : because ."] * 3
 CHAT = (

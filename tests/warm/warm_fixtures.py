@@ -8,7 +8,7 @@ import pytest
 from warm_python import WarmPython
 from warm_ranks import forking
 
-from rlcore.testing.rig import isolate
+from rlcore_testing.rig import isolate
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,11 @@ from pathlib import Path
 from torch.distributed import TCPStore
 from warm_python import Done, WarmPython
 
-from rlcore.testing.law import LawBroken
-from rlcore.testing.rig import isolate
+from rlcore_testing.law import LawBroken
+from rlcore_testing.rig import isolate
 
 TORCHRUN = "torch.distributed.run"
-WATCHED = {f"rlcore.testing.rig.probes:{name}" for name in ("watch_import", "registered", "read_options", "run_help")}
+WATCHED = {f"rlcore_testing.rig.probes:{name}" for name in ("watch_import", "registered", "read_options", "run_help")}
 """Functions of the kit that observe what an import does to a new interpreter."""
 
 
@@ -50,7 +50,7 @@ def forking(
     """Return a function that forks what `start` of the kit runs, except for functions that watch imports."""
 
     def run(command: list[str], environment: Mapping[str, str], what: str) -> str:
-        arguments = command[-5:]  # -m rlcore.testing.rig.isolate FUNCTION INPUTS OUTPUT
+        arguments = command[-5:]  # -m rlcore_testing.rig.isolate FUNCTION INPUTS OUTPUT
         if arguments[2] in WATCHED:
             return start(command, environment, what)
         path = os.pathsep.join(folder for folder in sys.path if folder)

@@ -18,8 +18,8 @@ def register_pipelines(register):
 
 def make(options):
     def questions(source, tokenizer, data, *, max_length, what="prompts"):
-        from rlcore.data.prompts import build_prompts
-        from rlcore.data.sources import load_source
+        from rlcore_transformers.data.prompts import build_prompts
+        from rlcore_transformers.data.sources import load_source
 
         rows = [options.form.format(row) for row in load_source(source, what)]
         return build_prompts(rows, tokenizer, data, max_length=max_length, what=what)

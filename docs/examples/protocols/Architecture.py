@@ -1,7 +1,7 @@
 """The built-in architecture with every layer but the last frozen."""
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 def build_last_layer(spec, config, *, tokenizer=None, value_head=False, reference=False):

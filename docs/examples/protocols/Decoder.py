@@ -2,9 +2,9 @@
 
 import torch
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.protocols import DecodeStep
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 class CachelessDecoder:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 policy = build_causal_lm("gpt2", CausalLMConfig())
 weight = next(policy.module.parameters())

@@ -2,9 +2,9 @@
 
 import torch
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.types import Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 policy = build_causal_lm("gpt2", CausalLMConfig(), reference=True)
 ids = policy.tokenizer("My cat sat.")["input_ids"]

@@ -1,9 +1,9 @@
 """A pipeline of prompts from questions, which lets a run check reward functions before it loads the model."""
 
-from rlcore.data.prompts import build_prompts
 from rlcore.protocols import PreviewPipeline
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt
+from rlcore_transformers.data.prompts import build_prompts
 
 
 class Questions:

@@ -3,8 +3,8 @@
 import attrs
 from transformers import AutoTokenizer
 
-from rlcore.data.prompts import build_prompts
 from rlcore.settings import DataConfig
+from rlcore_transformers.data.prompts import build_prompts
 
 
 def measured(source, tokenizer, data, *, max_length, what="prompts"):

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.protocols import Restorable
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 model = AutoModelForCausalLM.from_pretrained("gpt2")  # a model in memory has no name to load it by
 weight = next(model.parameters())

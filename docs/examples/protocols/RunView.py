@@ -1,7 +1,7 @@
 """A summary of a run by its public attributes: folder, step, metrics and rank."""
 
 import rlcore
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 
 def summary(run):

@@ -2,9 +2,9 @@
 
 from transformers import AutoTokenizer
 
-from rlcore.data.samples import build_samples
-from rlcore.data.sources import load_source
 from rlcore.settings import DataConfig
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.sources import load_source
 
 
 def halves(source, tokenizer, data, *, max_length, what="samples"):

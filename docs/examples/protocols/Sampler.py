@@ -2,11 +2,11 @@
 
 import torch
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 def better_of_two(policy, prompts, sampling, *, generator=None, logit_mask=None):

@@ -2,10 +2,10 @@
 
 import torch
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.ranks import Ranks
 from rlcore.sharding.whole import WholeModel
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 policy = build_causal_lm("gpt2", CausalLMConfig())
 sharding = WholeModel(Ranks())

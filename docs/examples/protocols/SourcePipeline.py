@@ -2,9 +2,9 @@
 
 import io
 
-from rlcore.data.pipelines import SAMPLES
-from rlcore.data.samples import build_samples
 from rlcore.protocols import SourcePipeline
+from rlcore_transformers.data.pipelines import SAMPLES
+from rlcore_transformers.data.samples import build_samples
 
 
 class Lines:

@@ -170,7 +170,7 @@ def test_rlcore_with_a_spoiled_optimizer_learns_worse(
         shutil.copy(ROOT / name, root)
     git(root, "init", "--quiet", "--initial-branch=main")
     commit(root, "Take it as it is", tag="good")
-    file = root / "rlcore/optim/builtin_optimizers.py"
+    file = root / "plugins/rlcore_transformers/optimizers/builtin_optimizers.py"
     code = file.read_text()
     assert "groups, lr=lr, betas" in code
     file.write_text(code.replace("groups, lr=lr, betas", "groups, lr=lr / 8, betas"))

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from rlcore.models.decoding.causal_decoder import CausalDecoder
 from rlcore_cuda_graphs.choice import StaticDecoding
 from rlcore_cuda_graphs.graphs import reads_on_host
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 
 PAD, VOCABULARY = 31, 32
 SHAPE: dict[str, Any] = {

@@ -29,18 +29,18 @@ from torch import Tensor, nn
 
 import rlcore
 from rlcore.errors import ConfigError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding import static as seam
-from rlcore.models.decoding.causal_decoder import CausalDecoder
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.plugins.registry import all_registries
-from rlcore.testing.small import make_tokenizer, toy_reward
 from rlcore_cuda_graphs.cache import bucket_size
 from rlcore_cuda_graphs.choice import find_refusal
 from rlcore_cuda_graphs.decoding import COLUMNS, StaticDecoder
 from rlcore_cuda_graphs.graphs import HostReads
 from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_cuda_graphs.steps import Workspace
+from rlcore_testing.small import make_tokenizer, toy_reward
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.decoding import static as seam
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 REFUSED = {
     "mistral, short window": (hf.MistralConfig(**SHAPE, sliding_window=5), "window is shorter than"),

@@ -24,15 +24,15 @@ from static_making import (
 from torch import Tensor, nn
 
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Prompt, Trajectories
 from rlcore_cuda_graphs.decoding import StaticDecoder
 from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_cuda_graphs.steps import Workspace
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -14,10 +14,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from rlcore.protocols import Decoder
-from rlcore.sampling import sample, sampler
+from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_cuda_graphs.graphs import HostReads
+from rlcore_transformers.sampling import sampler
 
 PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6, 7, 8), (1, 2, 3), (9, 10))]
 

@@ -7,8 +7,8 @@ import pytest
 from warm_python import WarmPython
 from warm_ranks import forking
 
-from rlcore.testing import Case, conformance
-from rlcore.testing.rig import isolate
+from rlcore_testing import Case, conformance
+from rlcore_testing.rig import isolate
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ddpo": {

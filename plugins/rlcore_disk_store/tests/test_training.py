@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import rlcore
-from rlcore.testing.rig.compare_runs import MEASURED
-from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_ppo.trainer import PPOTrainer
+from rlcore_testing.rig.compare_runs import MEASURED
+from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 
 
 def train(folder: Path, name: str, store: Any, **run: Any) -> Path:

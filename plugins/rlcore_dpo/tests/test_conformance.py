@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.testing import Case, conformance
+from rlcore_testing import Case, conformance
 
 SMALL = {"batch_size": 4, "optimizer": {"lr": 1e-2}}
 OPTIONS = {"dpo": SMALL}

@@ -12,9 +12,9 @@ import torch
 from dpo_making import LABELLED, ROWS, answer, gradients, make, perturbed
 
 from rlcore.errors import DataError
-from rlcore.testing.small import make_gpt2, make_llama
 from rlcore.types import Sample
 from rlcore_dpo.kto_objective import rotated, stack_labelled
+from rlcore_testing.small import make_gpt2, make_llama
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

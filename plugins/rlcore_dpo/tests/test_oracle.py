@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlcore.testing import LawBroken, conformance
 from rlcore_dpo import loss as losses
 from rlcore_dpo.config import LossName
 from rlcore_dpo.kto_objective import KTOObjective
 from rlcore_dpo.reference import Reference
+from rlcore_testing import LawBroken, conformance
 
 WITHOUT_REFERENCE = ("cpo", "simpo", "orpo")
 

@@ -10,7 +10,7 @@ import torch
 from dpo_making import ROWS, answer, make, perturbed
 
 from rlcore.errors import CheckpointError, ModelError
-from rlcore.testing.small import make_gpt2
+from rlcore_testing.small import make_gpt2
 
 
 def losses_of(folder: Path, *, peft: bool = False, **options: Any) -> list[float]:

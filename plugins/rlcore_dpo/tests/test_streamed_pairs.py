@@ -12,7 +12,7 @@ from dpo_making import ROWS
 
 import rlcore
 from rlcore.errors import ConfigError
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 EQUAL = {"prompt": "a", "chosen": "b", "rejected": "b"}
 

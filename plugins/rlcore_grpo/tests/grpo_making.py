@@ -10,9 +10,9 @@ import torch
 
 from rlcore.config import structure
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import EOS, PROMPTS, make_llama, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_testing.small import EOS, PROMPTS, make_llama, make_tokenizer
 
 ENDS = [EOS, 3, 7, 11, 19]
 SIZE = 4

@@ -10,8 +10,8 @@ import pytest
 import torch
 from grpo_making import SIZE, assert_same, gradients, halves, make
 
-from rlcore.testing.small import make_llama
 from rlcore.training import minibatches
+from rlcore_testing.small import make_llama
 
 
 def logprobs_of(model: Any, tokens: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from grpo_making import SIZE, gradients, halves, make
 
 from rlcore.errors import Diverged
-from rlcore.testing.small import make_llama
+from rlcore_testing.small import make_llama
 
 LEAVE_THE_POLICY = [
     {}, {"micro_batch_size": 1}, {"micro_batch_tokens": 24}, {"kl_coef": 0.1}, {"kl_coef": 0.1, "kl_in": "reward"},

@@ -14,8 +14,8 @@ import torch
 from grpo_making import assert_same, gradients, make
 
 from rlcore.errors import ConfigError
-from rlcore.testing.small import make_llama
 from rlcore.types import Trajectories
+from rlcore_testing.small import make_llama
 
 
 def change_sampler(trainer: Any, change: Callable[[Trajectories], Trajectories], *, exact: bool = False) -> None:

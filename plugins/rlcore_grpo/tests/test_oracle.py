@@ -12,9 +12,9 @@ from torch import Tensor
 import rlcore_grpo.advantages
 import rlcore_grpo.trainer
 from rlcore.config import structure
-from rlcore.testing import LawBroken, conformance
 from rlcore_grpo.config import GRPOConfig
 from rlcore_grpo.loss import clipped_loss
+from rlcore_testing import LawBroken, conformance
 
 SMALL = {"rollouts": 8, "num_generations": 4, "iterations": 2}
 CLOSE = {"clip_low": 0.01, "clip_high": 0.02}

@@ -13,7 +13,7 @@ from grpo_making import make
 
 import rlcore
 from rlcore.errors import ConfigError
-from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from grpo_making import SIZE, make
 
-from rlcore.testing.rig.isolate import call_on_two_ranks
 from rlcore.training import Order
+from rlcore_testing.rig.isolate import call_on_two_ranks
 
 LETTERS = ["a", "b", "c", "d", "e", "f"]
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 import rlcore
 from rlcore.errors import RewardError
 from rlcore.optim.updater import Updater
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 
 def constant(value: Any) -> Callable[..., list[Any]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.testing import Case, conformance
-from rlcore.testing.laws.rewards import OUTPUTS
 from rlcore_human.journal import append_judgements
 from rlcore_human.judgement import Item, Judgement
+from rlcore_testing import Case, conformance
+from rlcore_testing.laws.rewards import OUTPUTS
 
 # Judgements that people have made before: the laws call the reward, and nobody is there to answer.
 FOLDER = Path(tempfile.mkdtemp(prefix="rlcore-human-"))

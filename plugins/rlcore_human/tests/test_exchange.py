@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from rlcore.cli import main
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore_human import preferences
 from rlcore_human.argilla_records import read_records, to_records
 from rlcore_human.journal import append_judgements, read_judgements
 from rlcore_human.judgement import Item, Judgement
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 CHAT = [{"role": "user", "content": "Hi"}]
 

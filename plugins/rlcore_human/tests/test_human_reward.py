@@ -19,11 +19,11 @@ from people import Person, follow_link, in_thread
 import rlcore
 from rlcore.cli import main
 from rlcore.errors import ConfigError, RanksError, RewardError
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore_human import human_reward
 from rlcore_human.config import HumanConfig
 from rlcore_human.human_reward import HumanReward
 from rlcore_human.journal import read_judgements
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 HANG_S = 300.0
 """How long a test that hangs waits."""

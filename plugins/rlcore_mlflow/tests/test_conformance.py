@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.testing import Case, conformance
+from rlcore_testing import Case, conformance
 
 FOLDER = Path(tempfile.mkdtemp(prefix="mlflow-"))
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

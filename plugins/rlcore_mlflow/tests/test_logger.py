@@ -19,9 +19,9 @@ from mlflow import MlflowClient
 import rlcore
 from rlcore.errors import PluginError, RewardError
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 from rlcore_mlflow.config import MlflowConfig
 from rlcore_mlflow.logger import MlflowLogger
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 TASK = {
     "trainer": {"name": "sft", "batch_size": 4, "optimizer": {"lr": 3e-3}},

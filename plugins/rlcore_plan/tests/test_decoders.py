@@ -11,11 +11,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlcore.config import merge
-from rlcore.models.policy import ModelPolicy
 from rlcore.protocols import Decoder
-from rlcore.testing.small import make_tokenizer
 from rlcore.training.api import train_from_config
 from rlcore_plan.estimate import estimate
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.policy import ModelPolicy
 
 LENGTH = 20
 PROMPTS = [format(i, "06b").replace("0", "a").replace("1", "b") + "c" * (LENGTH - 6) for i in range(64)]

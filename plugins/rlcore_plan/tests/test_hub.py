@@ -27,7 +27,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     refused = lambda *_, **__: pytest.fail("the hub is asked by one who does not give up")  # noqa: E731
     for library in ("kind.AutoConfig", "tokenizers.AutoTokenizer"):
-        monkeypatch.setattr(f"rlcore.models.{library}.from_pretrained", refused)
+        monkeypatch.setattr(f"rlcore_transformers.models.{library}.from_pretrained", refused)
     monkeypatch.chdir(tmp_path)
     values = {"model": {"path": NAME}, "trainer": {"name": "sft"}, "data": {"samples": ["a"]}}
     with caplog.at_level(logging.WARNING), pytest.raises(ModelError, match="refused") as refused_by:

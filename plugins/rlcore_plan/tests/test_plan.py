@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from rlcore.cli import main
 from rlcore.config import merge
 from rlcore.errors import ConfigError
-from rlcore.models.speed.fused_logprobs import score_tokens
 from rlcore.training.api import train_from_config
 from rlcore_plan.estimate import estimate
 from rlcore_plan.fake_tensors import fake_tensors
@@ -27,6 +26,7 @@ from rlcore_plan.live import LiveBytes
 from rlcore_plan.phases import Measured
 from rlcore_plan.sizes import parse_size, write_size
 from rlcore_ppo.trainer import PPOTrainer
+from rlcore_transformers.models.speed.fused_logprobs import score_tokens
 
 __all__ = ["folders"]  # a fixture
 

@@ -14,11 +14,11 @@ from hand_profile import MS, Clock
 from rlcore.profiling import running
 from rlcore.rewards.combine import Rewards
 from rlcore.rewards.score import Scorer
-from rlcore.testing.small import make_tokenizer
 from rlcore.training.rollout import collect
 from rlcore.types import Prompt, Trajectories
 from rlcore_profile.recorder import Profile
 from rlcore_profile.stretches import Frame
+from rlcore_testing.small import make_tokenizer
 
 PROMPTS = [Prompt("a", (1,)), Prompt("b", (2,))]
 BATCH = Trajectories.stack([[1, 3], [2, 4]], [[False, True]] * 2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.testing import conformance
+from rlcore_testing import conformance
 
 VARIANTS: dict[str, dict[str, Any]] = {"a round of six": {"rollouts": 6}}
 

@@ -14,7 +14,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "tests" / "rig")]

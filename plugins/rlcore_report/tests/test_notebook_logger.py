@@ -16,13 +16,13 @@ from console_screens import SomeRun
 import rlcore
 from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.plugins.registry import registries
-from rlcore.testing.small import make_gpt2, make_tokenizer
 from rlcore_report.notebook import NotebookLogger, is_notebook
 from rlcore_report.plugin import wrap_component
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 TRAINING = """
 import rlcore
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 
 result = rlcore.train(
     make_gpt2(), tokenizer=make_tokenizer(), samples=["abc", "bcd"], eval_prompts=["a"],

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.testing import conformance
+from rlcore_testing import conformance
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "reward": {"batch_size": 4},

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import rlcore
 from rlcore.errors import DataError, ModelError
-from rlcore.testing.small import EOS, make_gpt2, make_llama, make_tokenizer
+from rlcore_testing.small import EOS, make_gpt2, make_llama, make_tokenizer
 
 WORDS = ("good", "fine", "nice", "great", "glad", "best", "love", "joy")
 PAIRS = [{"prompt": "it is ", "chosen": word, "rejected": f"{word} not"} for word in WORDS]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlcore.testing import conformance
+from rlcore_testing import conformance
 
 SMALL: dict[str, Any] = {"generations": 4, "prompts": 3, "start_percentile": 0.3, "end_percentile": 0.6}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -12,10 +12,10 @@ import rlcore
 from rlcore.config import structure
 from rlcore.errors import ConfigError, RewardError
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import EOS, PROMPTS, make_gpt2, make_llama, make_tokenizer
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
 from rlcore.types import Trajectories
+from rlcore_testing.small import EOS, PROMPTS, make_gpt2, make_llama, make_tokenizer
 
 ENDS = [EOS, 3, 7, 11, 19]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlcore.testing import Case, conformance
+from rlcore_testing import Case, conformance
 
 
 @pytest.mark.parametrize("law", conformance("rlcore-tensorboard"))

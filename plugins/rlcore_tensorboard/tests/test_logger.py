@@ -17,7 +17,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 import rlcore
 from rlcore.errors import RewardError
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 TASK = {
     "trainer": {"name": "sft", "batch_size": 4, "optimizer": {"lr": 3e-3}},

@@ -9,9 +9,9 @@ import attrs
 
 from rlcore.config import describe, dump_yaml, merge
 from rlcore.config.structure import structure_valid
-from rlcore.models.model_options import CausalLMConfig, TokenizerConfig
 from rlcore.settings import TrainConfig
 from rlcore_tools.synonyms import LibraryName
+from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
 
 MODEL_KEYS = frozenset({"model.path", "model.architecture", "model.tokenizer"})
 

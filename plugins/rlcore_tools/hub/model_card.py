@@ -21,10 +21,10 @@ from rlcore.errors import RLCoreError
 from rlcore.loggers import display_row
 from rlcore.loggers.headline import place_in
 from rlcore.loggers.tables import show_cell
-from rlcore.models.hub import is_hub_id
 from rlcore.plugins.registry import registries
 from rlcore.protocols import RunView
 from rlcore.settings import to_record
+from rlcore_transformers.models.hub import is_hub_id
 
 CARD = "README.md"
 NUM_COLUMNS, NUM_SAMPLES, MAX_CHARS = 6, 3, 1000

@@ -18,7 +18,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 SCRIPT = """
 import json, sys
 import rlcore
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 options = json.loads(sys.argv[1])
 tokenizer, model = make_tokenizer(), make_gpt2()

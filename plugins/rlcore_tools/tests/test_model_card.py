@@ -11,7 +11,7 @@ import yaml
 
 import rlcore
 from rlcore.errors import ConfigError, HubError
-from rlcore.testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
+from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_tools.hub.hub_upload import push
 
 
@@ -30,7 +30,7 @@ def test_a_saved_model_has_a_card_with_the_sources_of_its_algorithm_and_a_table_
     assert card == (result.run_dir / "model" / "README.md").read_text()
     assert yaml.safe_load(card.split("---\n")[1])["tags"] == ["rlcore", "ppo"]
     assert "[arXiv:1707.06347](https://arxiv.org/abs/1707.06347)" in card
-    assert "| `reward_fn` | `rlcore.testing.small:toy_reward` |" in card
+    assert "| `reward_fn` | `rlcore_testing.small:toy_reward` |" in card
     (curve,) = re.findall(r"\| `reward/mean` \| (.*) \|", card)
     assert [point.partition(":")[0] for point in curve.split(", ")] == ["1", "2", "4", "5", "7", "8"]
 

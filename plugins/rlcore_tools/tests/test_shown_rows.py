@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from rlcore.settings import DataConfig
-from rlcore.testing.small import make_tokenizer
 from rlcore.types import Sample
+from rlcore_testing.small import make_tokenizer
 from rlcore_tools.screen import plain_text
 from rlcore_tools.shown_rows import show_rows
 

@@ -10,13 +10,13 @@ import rlcore
 from rlcore.config import structure
 from rlcore.config.describe import describe
 from rlcore.errors import ConfigError, UnknownArgument, UnknownComponent
-from rlcore.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
 from rlcore.plugins.published import published
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 from rlcore_ppo.config import PPOConfig
 from rlcore_sft.config import SFTConfig
 from rlcore_tools.synonyms import LibraryName, component_names, synonyms
+from rlcore_transformers.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
 
 OPTIONS = [
     pytest.param(each, id=f"{library}:{name}")

@@ -17,7 +17,7 @@ from transformers import (
 
 import rlcore
 from rlcore.errors import InputsError
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 
 def train(folder: Path, *callbacks: TrainerCallback, scores: Any = None, **changes: Any) -> rlcore.Result:

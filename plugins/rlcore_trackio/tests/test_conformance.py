@@ -8,7 +8,7 @@ import pytest
 # Trackio reads this once, when it is imported; without it, runs of the tests would be shown among the user's own.
 os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp(prefix="trackio-"))
 
-from rlcore.testing import Case, conformance
+from rlcore_testing import Case, conformance
 
 
 @pytest.mark.parametrize("law", conformance("rlcore-trackio"))

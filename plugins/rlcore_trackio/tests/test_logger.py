@@ -22,7 +22,7 @@ from trackio.sqlite_storage import SQLiteStorage
 import rlcore
 from rlcore.errors import PluginError, RewardError
 from rlcore.settings import TrainConfig
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 from rlcore_trackio.config import TrackioConfig
 from rlcore_trackio.logger import TrackioLogger
 

@@ -29,7 +29,7 @@ offline = load("offline")
 SCRIPT = """
 import json, sys
 import rlcore
-from rlcore.testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
+from rlcore_testing.small import PROMPTS, SAMPLES, make_gpt2, make_tokenizer
 
 def measure(outputs):
     measure.calls += 1

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rlcore.models.decoding.cache import PreallocatedLayer, make_cache
-from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.cache import PreallocatedLayer, make_cache
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 
 PAD = 31
 RAGGED = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [1, 2, 3], [13, 14]]

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding import block_cache, packed_decoder
-from rlcore.models.decoding.causal_decoder import CausalDecoder
-from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.protocols import DecodeStep
 from rlcore.protocols.decoders import joins
-from rlcore.testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.decoding import block_cache, packed_decoder
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 
 @pytest.fixture

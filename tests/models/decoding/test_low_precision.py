@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.low_precision import LowPrecisionCopy
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.policy import ModelPolicy
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import make_gpt2
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import make_gpt2
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 PROMPTS = [Prompt(text="", tokens=tokens) for tokens in ((1, 2, 3), (4,), (5, 6), (4,))]
 

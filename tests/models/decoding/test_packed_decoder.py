@@ -12,16 +12,16 @@ from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.models.decoding import packed_decoder as packed_decoding
-from rlcore.models.decoding.block_cache import BlockCache
-from rlcore.models.decoding.causal_decoder import CausalDecoder
-from rlcore.models.decoding.packed_decoder import PackedDecoder, pays
-from rlcore.models.decoding.sequence_cache import SequenceCache
-from rlcore.models.decoding.shared_cache import SharedCache
-from rlcore.models.input_layout import CausalLayout
-from rlcore.models.model_options import SpeedConfig
-from rlcore.models.speed.packing import longest_packed
 from rlcore.protocols import Decoder, DecodeStep
+from rlcore_transformers.models.decoding import packed_decoder as packed_decoding
+from rlcore_transformers.models.decoding.block_cache import BlockCache
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
+from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
+from rlcore_transformers.models.decoding.shared_cache import SharedCache
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.model_options import SpeedConfig
+from rlcore_transformers.models.speed.packing import longest_packed
 
 PAD, NEW = 31, 12
 CONFIGS = {
@@ -75,8 +75,8 @@ def test_it_says_what_the_padded_decoder_says(
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
     monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
-    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
-    monkeypatch.setattr("rlcore.models.decoding.sequence_cache.BLOCK", 300)
+    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_transformers.models.decoding.sequence_cache.BLOCK", 300)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
@@ -87,7 +87,7 @@ def test_it_says_what_the_padded_decoder_says(
 
 
 def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 4)
+    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 4)
     monkeypatch.setattr(packed_decoding, "MAX_SHORT", 0)
     model = make("gpt2")
     decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
@@ -175,7 +175,7 @@ def test_in_a_narrow_type_it_stays_near_the_padded_decoder(
     is_mixed: bool, most_short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
-    monkeypatch.setattr("rlcore.models.decoding.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
     model.to(torch.float32 if is_mixed else torch.bfloat16)

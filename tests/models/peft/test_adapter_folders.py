@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.errors import CheckpointError, ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.freezing import vocabulary_size
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.peft.adapters import Adapters
-from rlcore.models.save_load import load_start
-from rlcore.testing.small import make_llama, make_tokenizer
+from rlcore_testing.small import make_llama, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.freezing import vocabulary_size
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.peft.adapters import Adapters
+from rlcore_transformers.models.save_load import load_start
 
 IA3 = {"type": "ia3", "target_modules": ["q_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
 

@@ -17,9 +17,9 @@ from adapting import MODELS, batch, build, lora, step
 
 from rlcore.config import dump_yaml, load_yaml, structure, unstructure
 from rlcore.errors import ModelError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
 
 
 def refused(spec: Any, given: Any, **options: Any) -> str:
@@ -160,9 +160,9 @@ def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_nothing_imports_peft_that_is_not_asked_for_it(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     program = (
         "import sys, torch\n"
-        "from rlcore.models.causal import build_causal_lm\n"
-        "from rlcore.models.model_options import CausalLMConfig\n"
-        "from rlcore.testing.small import make_gpt2, make_tokenizer\n"
+        "from rlcore_transformers.models.causal import build_causal_lm\n"
+        "from rlcore_transformers.models.model_options import CausalLMConfig\n"
+        "from rlcore_testing.small import make_gpt2, make_tokenizer\n"
         "policy = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer(), reference=True)\n"
         "print('peft' in sys.modules)"
     )

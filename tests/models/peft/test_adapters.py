@@ -13,10 +13,10 @@ from torch import nn
 
 from rlcore.dropout import disable_dropout
 from rlcore.errors import ModelError
-from rlcore.models.model_options import SpeedConfig
-from rlcore.models.peft.adapters import Adapters
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
+from rlcore_transformers.models.model_options import SpeedConfig
+from rlcore_transformers.models.peft.adapters import Adapters
 
 IA3 = {"type": "ia3", "target_modules": ["q_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
 

@@ -13,7 +13,7 @@ MIB = 1 << 20
 PROGRAM = """
 import sys
 from pathlib import Path
-from rlcore.models.speed.activations import hand_back_freed
+from rlcore_transformers.models.speed.activations import hand_back_freed
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig
-from rlcore.models.speed import attention_groups, packing
-from rlcore.models.speed.attention_groups import AttentionGroups
-from rlcore.models.speed.packing import Packing, pack
 from rlcore.types import Trajectories
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.speed import attention_groups, packing
+from rlcore_transformers.models.speed.attention_groups import AttentionGroups
+from rlcore_transformers.models.speed.packing import Packing, pack
 
 LENGTHS = [2, 9, 3, 9, 1, 4, 8, 3]
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlcore.models.speed import TechniqueRefused
-from rlcore.models.speed.exactness import probing, require_same
-from rlcore.testing.small import make_gpt2
+from rlcore_testing.small import make_gpt2
+from rlcore_transformers.models.speed import TechniqueRefused
+from rlcore_transformers.models.speed.exactness import probing, require_same
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import transformers as hf
 from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.freezing import decoder_blocks
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.policy import ModelPolicy
-from rlcore.testing.small import make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_testing.small import make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.freezing import decoder_blocks
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.policy import ModelPolicy
 
 CONFIGS = {
     "gpt2": hf.GPT2Config(**GPT),
@@ -258,8 +258,8 @@ def test_a_model_that_passes_more_than_hidden_states_upwards_is_found_out() -> N
 
 
 def test_encoder_decoders_and_strangers_are_left_alone() -> None:
-    from rlcore.models.model_options import Seq2SeqLMConfig
-    from rlcore.models.seq2seq import build_seq2seq_lm
+    from rlcore_transformers.models.model_options import Seq2SeqLMConfig
+    from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
     config = Seq2SeqLMConfig(unfrozen_layers=1)
     policy, batch = build_seq2seq_lm(make_t5(), config, tokenizer=make_tokenizer()), trajectories("right")

@@ -12,14 +12,14 @@ from tiny import GPT, make_causal
 from torch import Tensor
 from transformers import BloomConfig, GPTJConfig, PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.speed import length_groups
-from rlcore.models.speed.length_groups import cut
-from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_testing.small import make_gpt2, make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
+from rlcore_transformers.models.speed import length_groups
+from rlcore_transformers.models.speed.length_groups import cut
 
 
 def cost(lengths: list[int], cuts: tuple[int, ...], price: int) -> int:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.forward import predict
-from rlcore.models.input_layout import CausalLayout
-from rlcore.models.model_options import CausalLMConfig, SpeedConfig
-from rlcore.models.speed import TechniqueRefused
-from rlcore.models.speed.packing import PACKED, Packing, longest_packed, pack, packed_attention
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.forward import predict
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.model_options import CausalLMConfig, SpeedConfig
+from rlcore_transformers.models.speed import TechniqueRefused
+from rlcore_transformers.models.speed.packing import PACKED, Packing, longest_packed, pack, packed_attention
 
 SIZES: dict[str, Any] = {"vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 SHAPE = tiny.SHAPE | SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 96}

@@ -12,11 +12,11 @@ from tiny import make_causal
 from torch import Tensor, nn
 
 from rlcore.dropout import disable_dropout
-from rlcore.models.forward import ActorCritic, predict
-from rlcore.models.heads import TrunkValue
-from rlcore.models.input_layout import CausalLayout
-from rlcore.models.speed.packing import longest_packed
-from rlcore.models.speed.prefixes import NOTHING, Prefixes, distinct_prefixes
+from rlcore_transformers.models.forward import ActorCritic, predict
+from rlcore_transformers.models.heads import TrunkValue
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.speed.packing import longest_packed
+from rlcore_transformers.models.speed.prefixes import NOTHING, Prefixes, distinct_prefixes
 
 ROWS = (
     (7, 8, 9, 10, 11),

@@ -12,22 +12,23 @@ import torch
 from tiny import GPT, make_causal
 from transformers import GPTJConfig
 
-from rlcore.models import forward, q_heads
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.decoding.cache import PreallocatedLayer
-from rlcore.models.decoding.causal_decoder import CausalDecoder
-from rlcore.models.decoding.packed_decoder import PackedDecoder
-from rlcore.models.decoding.sequence_cache import SequenceCache
-from rlcore.models.decoding.shared_cache import SharedCache
-from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
-from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.models.speed import BY_NAME, fused_logprobs, length_groups, packing
-from rlcore.models.speed.attention_groups import AttentionGroups
-from rlcore.models.speed.frozen_trunk import FrozenTrunk
-from rlcore.sampling import sample, sampler
+from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
-from rlcore.testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore.types import Prompt, Trajectories
+from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
+from rlcore_transformers.models import forward, q_heads
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.decoding.cache import PreallocatedLayer
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder
+from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
+from rlcore_transformers.models.decoding.shared_cache import SharedCache
+from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
+from rlcore_transformers.models.speed import BY_NAME, fused_logprobs, length_groups, packing
+from rlcore_transformers.models.speed.attention_groups import AttentionGroups
+from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk
+from rlcore_transformers.sampling import sampler
 
 
 @attrs.frozen(eq=False)

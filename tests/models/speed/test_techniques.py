@@ -14,16 +14,16 @@ import torch
 from rlcore.config import structure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig, LanguageModelConfig, SpeedConfig
-from rlcore.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, SpeedReport, Technique, TechniqueRefused
-from rlcore.optim.optimizer_options import AMSGradOptions
 from rlcore.sampling import sample
-from rlcore.sampling.sampler_options import SamplerConfig
 from rlcore.settings import SamplingConfig
-from rlcore.testing.rig.policies import make_dialogues
-from rlcore.testing.small import make_gpt2, make_t5, make_tokenizer
 from rlcore.types import Prompt
+from rlcore_testing.rig.policies import make_dialogues
+from rlcore_testing.small import make_gpt2, make_t5, make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig, LanguageModelConfig, SpeedConfig
+from rlcore_transformers.models.speed import BY_NAME, NOT_MEASURED, TECHNIQUES, SpeedReport, Technique, TechniqueRefused
+from rlcore_transformers.optimizers.optimizer_options import AMSGradOptions
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS: dict[str, Any] = {
@@ -59,9 +59,14 @@ def test_every_option_and_every_file_of_speed_has_a_row() -> None:
     assert {f"model.speed.{name}" for name in OF_MODELS} | {f"sampler.{name}" for name in fields(SamplerConfig)} <= {
         technique.option for technique in TECHNIQUES
     }
-    files = {f"rlcore.models.speed.{path.stem}" for path in (ROOT / "rlcore" / "models" / "speed").glob("[a-z]*.py")}
+    files = {
+        f"rlcore_transformers.models.speed.{path.stem}"
+        for path in (ROOT / "rlcore" / "models" / "speed").glob("[a-z]*.py")
+    }
     shared = {"exactness", "trunk_layout", "logit_tiles"}  # the probe, and parts of frozen_trunk and fused_logprobs
-    assert files - {technique.file for technique in TECHNIQUES} == {f"rlcore.models.speed.{name}" for name in shared}
+    assert files - {technique.file for technique in TECHNIQUES} == {
+        f"rlcore_transformers.models.speed.{name}" for name in shared
+    }
     assert len(BY_NAME) == len(TECHNIQUES)
 
 
@@ -108,8 +113,8 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
 def test_the_log_says_which_techniques_are_off_and_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlcore.models.model_options import Seq2SeqLMConfig
-    from rlcore.models.seq2seq import build_seq2seq_lm
+    from rlcore_transformers.models.model_options import Seq2SeqLMConfig
+    from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
     config = CausalLMConfig(attention="eager", speed=SpeedConfig(fused_logprobs=False))
     build_causal_lm(make_gpt2().config, config, tokenizer=make_tokenizer())

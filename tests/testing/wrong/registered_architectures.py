@@ -21,7 +21,7 @@ NAMES = {
     ),
 }  # fmt: skip
 COMPONENTS = [
-    ("architectures", name, f"{module}:{name}.build", "rlcore.models.model_options:CausalLMConfig")
+    ("architectures", name, f"{module}:{name}.build", "rlcore_transformers.models.model_options:CausalLMConfig")
     for module, names in NAMES.items()
     for name in names
 ] + [

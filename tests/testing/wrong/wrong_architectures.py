@@ -7,12 +7,12 @@ from torch import nn
 from transformers import AutoConfig, MistralConfig, MistralForCausalLM, T5Config, T5ForConditionalGeneration
 
 from rlcore.config import evolve
-from rlcore.models.causal import build_causal_lm
-from rlcore.models.model_options import CausalLMConfig, Seq2SeqLMConfig
-from rlcore.models.policy import ModelPolicy
-from rlcore.models.save_load import HEADS_FILE
-from rlcore.models.seq2seq import build_seq2seq_lm
-from rlcore.testing.small import make_tokenizer
+from rlcore_testing.small import make_tokenizer
+from rlcore_transformers.models.causal import build_causal_lm
+from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.save_load import HEADS_FILE
+from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 
 class Wrong(ModelPolicy):

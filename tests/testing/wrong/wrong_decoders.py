@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import torch
 from wrong_architectures import Wrong
 
-from rlcore.models.decoding.causal_decoder import CausalDecoder
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 
 
 class OutsideAutocast(Wrong):

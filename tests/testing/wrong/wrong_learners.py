@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from rlcore.testing.small import make_tokenizer
+from rlcore_testing.small import make_tokenizer
 
 
 def make_toy():

@@ -6,10 +6,10 @@ import attrs
 import numpy as np
 
 from rlcore.config import config, option
-from rlcore.data.prompts import build_prompts
-from rlcore.data.samples import build_samples
 from rlcore.errors import DataError
 from rlcore.types import Prompt, Sample
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.samples import build_samples
 
 
 @config

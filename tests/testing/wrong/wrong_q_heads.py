@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from wrong_architectures import Wrong
 
-from rlcore.models.save_load import HEADS_FILE
+from rlcore_transformers.models.save_load import HEADS_FILE
 
 
 class SyncsUnnoticed(Wrong):

@@ -9,8 +9,8 @@ import torch
 from rlcore.config import evolve
 from rlcore.errors import ConfigError
 from rlcore.sampling import sample
-from rlcore.testing.small import EOS
 from rlcore.types import Prompt
+from rlcore_testing.small import EOS
 
 
 def sorted_rows(policy, prompts, sampling, *, generator=None):

@@ -4,8 +4,8 @@ import json
 
 import torch
 
-from rlcore.models.scorer import ModelScorer, build_sequence_scorer
 from rlcore.types import Trajectories
+from rlcore_transformers.models.scorer import ModelScorer, build_sequence_scorer
 
 
 class Wrong(ModelScorer):

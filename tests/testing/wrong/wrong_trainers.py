@@ -13,12 +13,12 @@ import torch
 
 from rlcore.config import config, option
 from rlcore.data.order import Order
-from rlcore.models.freezing import thaw
 from rlcore.optim.batches import micro_batches
 from rlcore.optim.meter import Meter
 from rlcore.settings import OptimizerConfig
 from rlcore.training import stack_groups
 from rlcore.types import Trajectories
+from rlcore_transformers.models.freezing import thaw
 
 
 @config

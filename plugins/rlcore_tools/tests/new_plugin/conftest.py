@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.testing.small import make_gpt2, make_tokenizer
+from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_tools.new_plugin.kinds import KINDS
 
 sys.path.insert(0, str(Path(__file__).parent))

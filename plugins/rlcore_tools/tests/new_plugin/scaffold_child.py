@@ -17,7 +17,7 @@ import torch
 
 import rlcore
 from rlcore.cli import main
-from rlcore.testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
+from rlcore_testing.small import PROMPTS, make_llama, make_tokenizer, toy_reward
 from rlcore_tools.new_plugin.kinds import KINDS
 
 train = rlcore.train

@@ -1,0 +1,139 @@
+"""Laws of `Policy.score`; part of `rlcore_testing.laws.architectures`."""
+
+from __future__ import annotations
+
+import torch
+
+from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, score
+from rlcore_testing.rig.reference_transformers import action_logprobs
+from rlcore_testing.small import make_tokenizer
+
+ARCHITECTURES = "architectures"
+
+
+@law(ARCHITECTURES)
+def scores_are_those_of_plain_transformers(subject: Subject) -> None:
+    """`score` returns the log-probs of a plain forward pass over each sequence alone, and zero for other tokens.
+
+    Sequences are padded on either side, also with EOS, and one has several turns. The encoder of an encoder-decoder
+    receives the tokens before the first action token; its decoder starts with `decoder_start_token_id`.
+    """
+    for make in examples(subject):
+        for side, pad_is_eos in (("left", False), ("right", True), ("both", False)):
+            batch = make_dialogues(side)
+            policy = build(subject, make(), tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))
+            require_close(
+                score(policy, batch).logprobs,
+                action_logprobs(make(), batch),
+                f"`score(...).logprobs` ({type(make()).__name__}, padding: {side})",
+                "mask padding, count positions of real tokens only, and use the logits that predict each action token",
+            )
+
+
+@law(ARCHITECTURES)
+def padding_changes_nothing(subject: Subject) -> None:
+    """Log-probs and values of action tokens do not depend on the width of the batch or the side of the padding."""
+    for make in examples(subject):
+        policy, narrow = build(subject, make(), value_head=True), make_dialogues("right", columns=11)
+        expected = score(policy, narrow)
+        for side in ("left", "right", "both"):
+            wide = make_dialogues(side, columns=19)
+            outputs = score(policy, wide)
+            for name in ("logprobs", "values"):
+                require_close(
+                    getattr(outputs, name)[wide.action_mask],
+                    getattr(expected, name)[narrow.action_mask],
+                    f"{name} of the action tokens, padded on {side} to 19 columns,",
+                    "keep padding out of attention and positions",
+                )
+
+
+@law(ARCHITECTURES)
+def optional_outputs_come_on_request(subject: Subject) -> None:
+    """Logits, float[N, V], and entropies are returned on request, agree with the log-probs, and are None otherwise."""
+    batch = make_dialogues("both")
+    for make in examples(subject):
+        policy = build(subject, make())
+        outputs, bare = score(policy, batch, entropy=True, logits=True), score(policy, batch)
+        for name in ("entropy", "logits", "values"):
+            require(
+                getattr(bare, name) is None,
+                f"'{name}' should be None if it was not requested; it is a tensor; compute it on request only",
+            )
+        require(outputs.logits is not None, "logits were requested, but are None; return them with logits=True")
+        logprobs = outputs.logits.double().log_softmax(-1) if outputs.logits is not None else torch.empty(0)
+        require_close(
+            logprobs.gather(1, batch.tokens[batch.action_mask][:, None])[:, 0],
+            outputs.logprobs[batch.action_mask],
+            "the log-softmax of the logits at the action tokens",
+            "return the logits that predict action tokens, in row-major order",
+        )
+        spread = torch.zeros(batch.tokens.shape, dtype=torch.float64)
+        spread[batch.action_mask] = -(logprobs.exp() * logprobs).sum(-1)
+        require_close(
+            outputs.entropy, spread, "`score(..., entropy=True).entropy`", "compute it in nats, zero elsewhere"
+        )
+
+
+@law(ARCHITECTURES)
+def values_come_with_a_value_head(subject: Subject) -> None:
+    """With `value_head=True` every action token has a finite value, other tokens have zero; log-probs do not change."""
+    batch = make_dialogues("both")
+    for make in examples(subject):
+        outputs = score(build(subject, make(), value_head=True), batch)
+        require(
+            outputs.values is not None, "values should be returned with value_head=True; they are None; compute them"
+        )
+        if outputs.values is not None:
+            kept = outputs.values.masked_fill(~batch.action_mask, 0.0)
+            require_close(
+                outputs.values, kept, "`score(...).values` elsewhere", "return zero for tokens that are no actions"
+            )
+            require(bool((kept != 0).any()), "values should differ from zero somewhere; they do not; compute them")
+        without = score(build(subject, make()), batch)
+        advice = "the value head must not change the language model's outputs"
+        require_close(outputs.logprobs, without.logprobs, "logprobs with a value head", advice, tolerance=CLOSE)
+
+
+@law(ARCHITECTURES)
+def a_sequence_without_actions_changes_nothing(subject: Subject) -> None:
+    """A sequence without action tokens does not change the outputs for other sequences."""
+    for make in examples(subject):
+        policy, batch = build(subject, make()), make_dialogues("both")
+        expected = score(policy, batch).logprobs
+        batch.action_mask[2] = False
+        expected[2] = 0.0
+        outputs = score(policy, batch).logprobs
+        require_close(
+            outputs, expected, "logprobs beside a sequence without action tokens", "match rows by `action_mask`"
+        )
+
+
+@law(ARCHITECTURES)
+def temperature_divides_the_scored_logits(subject: Subject) -> None:
+    """With `temperature`, log-probs, entropies and logits are those of logits / temperature, the reference's too."""
+    batch = make_dialogues("both")
+    advice = "divide the logits by the temperature before anything is computed from them"
+    for make in examples(subject):
+        policy = build(subject, make(), reference=True)
+        for temperature in (0.6, 1.7):
+            outputs = score(policy, batch, entropy=True, logits=True, temperature=temperature)
+            expected, what = action_logprobs(make(), batch, temperature), f"at temperature {temperature}"
+            for name, seen in (
+                ("score(...)", score(policy, batch, temperature=temperature)),
+                ("score(..., entropy=True, logits=True)", outputs),
+                ("reference_score(...)", policy.reference_score(batch, temperature=temperature)),
+            ):
+                require_close(seen.logprobs, expected, f"`{name}.logprobs` {what}", advice)
+            if outputs.logits is None or outputs.entropy is None:
+                raise LawBroken(f"logits and entropies were requested {what}, but one of them is None; return both")
+            logprobs = outputs.logits.double().log_softmax(-1)
+            require_close(
+                logprobs.gather(1, batch.tokens[batch.action_mask][:, None])[:, 0],
+                expected[batch.action_mask],
+                f"the log-softmax of the logits {what} at the action tokens",
+                advice,
+            )
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+            require_close(outputs.entropy[batch.action_mask], entropy, f"the entropy {what}", advice)

@@ -1,0 +1,150 @@
+"""Calls in a new process or on two ranks, and isolation of global state and time within this process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rlcore_testing.law import LawBroken
+
+TIMEOUT_S = 180.0
+TIME_LIMIT_S = 600.0
+"""Time limit of a law, far above what any law takes; it ends a trainer that never yields."""
+
+
+def call_in_new_process(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
+    """Call `module:function(**arguments)` in a new interpreter and return the result; values are passed as JSON.
+
+    Args:
+        function: reference; the module must be importable from this process's sys.path.
+        arguments: plain values.
+        what: description of the call for messages.
+
+    Raises:
+        LawBroken: the process failed or took longer than TIMEOUT_S; the message ends with the process's last output.
+    """
+    return _call([sys.executable], function, arguments, what)
+
+
+def call_on_two_ranks(function: str, arguments: Mapping[str, Any], *, what: str) -> Any:
+    """Call a function as `call_in_new_process` does, on two ranks on the CPU, and return the result of rank 0."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "--no-python"]
+    return _call([*launcher, sys.executable], function, arguments, what, ACCELERATE_USE_CPU="true")
+
+
+def _call(launcher: list[str], function: str, arguments: Mapping[str, Any], what: str, **environment: str) -> Any:
+    with tempfile.TemporaryDirectory(prefix="rlcore-law-") as folder:
+        inputs, result = Path(folder) / "arguments.json", Path(folder) / "result.json"
+        inputs.write_text(json.dumps(arguments), encoding="utf-8")
+        output = _run([*launcher, "-m", __name__, function, str(inputs), str(result)], environment, what)
+        if not result.exists():  # not the exit code: a rank may be aborted after rank 0 has written the result
+            raise LawBroken(f"{what}: the process failed; its last output:\n{_last(output)}")
+        return json.loads(result.read_text(encoding="utf-8"))
+
+
+def _run(command: list[str], environment: Mapping[str, str], what: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    process = subprocess.Popen(  # noqa: S603  the command is this module's own
+        command, env={"OMP_NUM_THREADS": "1", **inherited, "PYTHONPATH": path, **environment}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise LawBroken(f"{what}: not finished after {TIMEOUT_S:.0f} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return output
+
+
+def _last(output: str, lines: int = 15) -> str:
+    return "\n".join(f"  {line}" for line in output.strip().splitlines()[-lines:])
+
+
+def main() -> None:
+    """Read the arguments, call the function and write its result on rank 0; runs in the new process."""
+    function, inputs, output = sys.argv[1:]
+    module, _, name = function.partition(":")
+    result = getattr(importlib.import_module(module), name)(**json.loads(Path(inputs).read_text(encoding="utf-8")))
+    if os.environ.get("RANK", "0") == "0":
+        Path(output).write_text(json.dumps(result), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Use float32 in the block; restore global generators and the default dtype of imported modules after it."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    with contextlib.ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        if numpy is not None:
+            stack.callback(numpy.random.set_state, numpy.random.get_state())
+        if torch is not None:
+            stack.callback(torch.set_rng_state, torch.get_rng_state())
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float32)
+        yield
+
+
+@contextlib.contextmanager
+def default_signals() -> Iterator[None]:
+    """Give SIGINT and SIGTERM their default effect in the block, also in processes that are started in it.
+
+    A process inherits which signals are ignored: `nohup` in the background, and some CI servers, start their jobs with
+    SIGINT ignored. Nothing changes outside the main thread.
+    """
+    defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    is_main = threading.current_thread() is threading.main_thread()
+    ignored = [number for number in defaults if is_main and signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, defaults[number])
+    try:
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def time_limit(limit_s: float = TIME_LIMIT_S) -> Iterator[None]:
+    """End the block after `limit_s` with SIGALRM.
+
+    There is no limit outside the main thread, on Windows, or if another alarm is set.
+
+    Raises:
+        LawBroken: the block took longer; raised at the line that was executing.
+    """
+    available = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if not available or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
+        yield
+        return
+
+    def ring(_: int, frame: FrameType | None) -> None:
+        where = "" if frame is None else f", while in {frame.f_code.co_qualname} of {frame.f_code.co_filename}"
+        raise LawBroken(f"not finished after {limit_s:g} s{where}: check that every loop yields or ends")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Sources of data, and the pipelines that turn their rows into tokens."""

@@ -1,0 +1,117 @@
+"""The pipelines `prompts` and `samples`: functions that tokenise, with the ways in which they read sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcore.config.paths import existing_path
+from rlcore.types import Prompt, Sample, is_conversation
+from rlcore_transformers.data.data_sets import is_instance
+from rlcore_transformers.data.prompts import build_prompts
+from rlcore_transformers.data.rows import rename_columns
+from rlcore_transformers.data.samples import build_samples
+from rlcore_transformers.data.sources import file_names, load_source
+from rlcore_transformers.data.streams import SampleStream, open_stream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rlcore.settings import DataConfig
+
+LARGEST_FILE = 64 * 2**20
+"""Files of prompts that are larger are not read for a preview, in bytes."""
+
+
+class PromptsPipeline:
+    """`build_prompts`, with a preview of its first rows."""
+
+    def __call__(
+        self,
+        source: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        data: DataConfig,
+        *,
+        max_length: int,
+        what: str = "prompts",
+    ) -> list[Prompt]:
+        """Read and tokenise prompts."""
+        return build_prompts(source, tokenizer, data, max_length=max_length, what=what)
+
+    def preview(self, source: Any, data: DataConfig, *, what: str) -> tuple[list[Prompt], bool] | None:
+        """Return the first two rows of a source; None if reading it takes long, or can be done only once."""
+        return preview(source, data, what)
+
+
+class SamplesPipeline:
+    """`build_samples`, which also opens streams and reads the rewards of samples."""
+
+    def __call__(
+        self,
+        source: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        data: DataConfig,
+        *,
+        max_length: int,
+        what: str = "samples",
+    ) -> list[Sample]:
+        """Read and tokenise demonstrations."""
+        return build_samples(source, tokenizer, data, max_length=max_length, what=what)
+
+    def open_stream(
+        self,
+        source: Any,
+        data: DataConfig,
+        *,
+        seed: int,
+        read: Callable[[Sequence[Any], str], Sequence[Any]],
+        what: str = "samples",
+    ) -> SampleStream | None:
+        """Return the stream of a source of the `datasets` library, a file or a name on the hub."""
+        rows = open_stream(source, data, seed=seed, what=what)
+        return None if rows is None else SampleStream(rows, read, what)
+
+    def read_rows(self, source: Any, columns: Mapping[str, str], *, what: str) -> list[Any]:
+        """Return all rows of any source of `load_source`, with columns renamed."""
+        return rename_columns(load_source(source, what), columns, what, needed=list(columns))
+
+
+PROMPTS, SAMPLES = PromptsPipeline(), SamplesPipeline()
+
+
+def preview(source: Any, data: DataConfig, what: str) -> tuple[list[Prompt], bool] | None:
+    """Return the first two rows of a source as prompts, as `rlcore.protocols.PreviewPipeline.preview` does."""
+    if is_instance(source, "pandas", "DataFrame"):
+        rows, names = list(source.head(2).to_dict("records")), [str(name) for name in source.columns]
+    elif is_instance(source, "datasets", "Dataset"):
+        rows, names = [dict(source[i]) for i in range(min(2, len(source)))], list(source.column_names)
+    else:
+        files = [str(source)] if isinstance(source, (str, Path)) else file_names(source, what)
+        if files is not None and not all(map(_is_small, files)):
+            return None
+        if files is None and not isinstance(source, (list, tuple)):
+            return None
+        whole = load_source(source, what)
+        rows = whole[:2]
+        names = list(dict.fromkeys(key for row in whole if isinstance(row, Mapping) for key in row))
+    renamed = {theirs: ours for ours, theirs in data.columns.items()}
+    columns = [renamed.get(name, name) for name in names]
+    found = [_prompt(row, data.prompt_column, columns) for row in rename_columns(rows, data.columns, what, needed=())]
+    return ([each for each, _ in found], all(is_text for _, is_text in found)) if found else None
+
+
+def _is_small(name: str) -> bool:
+    path = existing_path(name)
+    return path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE
+
+
+def _prompt(row: Any, column: str, columns: Sequence[str]) -> tuple[Prompt, bool]:
+    fields = row if isinstance(row, Mapping) else {}
+    content: Any = fields.get(column) if isinstance(row, Mapping) else row
+    values = {name: fields.get(name) for name in columns if name != column}
+    if isinstance(content, str):
+        return Prompt(content, (0,), values), True
+    messages = [dict(message) for message in content or ()] if is_conversation(content) else None
+    text = "\n".join(str(message.get("content")) for message in messages or ())
+    return Prompt(text, (0,), values, messages), False

@@ -1,0 +1,100 @@
+"""The architecture `causal_lm`: any `AutoModelForCausalLM` as a policy, optionally with heads and a reference."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from transformers import PreTrainedModel
+
+from rlcore.errors import ModelError
+from rlcore_transformers.models import loading
+from rlcore_transformers.models.decoding.static import check_static_is_installed
+from rlcore_transformers.models.forward import looks_ahead
+from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.peft.adapters import keep_reference
+from rlcore_transformers.models.policy import ModelPolicy
+from rlcore_transformers.models.policy_parts import add_heads, check_vocabulary, load_critic, make_value, prepare
+from rlcore_transformers.models.save_load import starting_point
+from rlcore_transformers.models.speed import SpeedReport
+from rlcore_transformers.models.speed.frozen_trunk import make_trunk
+from rlcore_transformers.models.speed.packing import longest_packed
+from rlcore_transformers.models.tokenizers import load_tokenizer
+
+
+def build_causal_lm(
+    spec: loading.ModelSpec,
+    config: CausalLMConfig,
+    *,
+    tokenizer: object = None,
+    value_head: bool = False,
+    reference: bool = False,
+    q_heads: int = 0,
+    start: Path | None = None,
+) -> ModelPolicy:
+    """Build a policy from a model specification.
+
+    Args:
+        spec: hub id, folder, `PretrainedConfig` (random weights) or a model in memory.
+        config: options of the architecture.
+        tokenizer: object, folder or hub id; the model's own if omitted.
+        value_head: add a value function as `config` describes; one that was saved with the model is loaded.
+        reference: keep the initial policy for comparison; frozen layers are shared, not copied.
+        q_heads: number of Q-heads on the trunk, each with a target copy; those saved with the model are loaded.
+        start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
+
+    Raises:
+        ModelError: the model, tokenizer or options do not fit.
+        ConfigError: `decoding` is static, and the plugin that provides it is not installed.
+    """
+    if config.decoding == "static":
+        check_static_is_installed()
+    spec = starting_point(spec, start, in_place=True)
+    model = loading.load_model(spec, config)
+    loaded_tokenizer = load_tokenizer(spec, tokenizer, config)
+    check_vocabulary(model, loaded_tokenizer)
+    if looks_ahead(model):
+        raise ModelError(
+            f"{type(model).__name__} lets tokens attend to later ones; causal_lm takes decoder-only models"
+        )
+    prepare(model, config)
+    critic = load_critic(model, config) if value_head and config.critic else None
+    if critic is not None and looks_ahead(cast("PreTrainedModel", critic.base_model)):
+        raise ModelError(
+            f"critic = {config.critic!r}: it lets tokens attend to later ones, so its values would use the future"
+        )
+    speed = SpeedReport(config.speed)
+    longest = speed.find("packing", lambda: _longest_packed(model, critic), 0)
+    speed.needs("prefixes", "packing")
+    speed.needs("attention_groups", "packing")
+    layout = CausalLayout(longest, int(loaded_tokenizer.pad_token_id or 0), config.speed)
+    kept = keep_reference(model, layout) if reference else None
+    value = make_value(model, config, critic) if value_head else None
+    room = config.trunk_cache_gb * 1e9
+    find_trunk = partial(
+        make_trunk, model, above=config.value_layers, packs=longest > 0, room=room, share=config.speed.prefixes
+    )
+    trunk = speed.find("frozen_trunk", find_trunk, None)
+    module = add_heads(spec, model, layout, config, speed, value=value, q_heads=q_heads, trunk=trunk)
+    context = loading.context_length(model)
+    return ModelPolicy(
+        module,
+        loaded_tokenizer,
+        kept,
+        max_length=context,
+        max_prompt_length=max(context - 1, 0),
+        sampling_dtype=config.sampling_dtype,
+        decoding=config.decoding,
+    )
+
+
+def _longest_packed(model: PreTrainedModel, critic: PreTrainedModel | None) -> int:
+    """Switch the model and its critic to packed attention; return the tokens of the longest sequence both may pack.
+
+    Raises:
+        TechniqueRefused: one of them does not allow packing.
+    """
+    longest = longest_packed(model)
+    return longest if critic is None else min(longest, longest_packed(cast("PreTrainedModel", critic.base_model)))

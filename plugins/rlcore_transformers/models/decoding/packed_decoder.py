@@ -1,0 +1,166 @@
+"""Decode prompts without padding, in models whose attention may run packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.protocols import DecodeStep
+from rlcore_transformers.models.decoding.block_cache import BlockCache
+from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
+from rlcore_transformers.models.decoding.prompt_states import Prefill, PromptStates
+from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
+from rlcore_transformers.models.decoding.shared_cache import SharedCache
+from rlcore_transformers.models.head_input import head_reads
+from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
+from rlcore_transformers.models.speed.packing import pack
+
+MIN_ROWS = 32
+"""Sequences from which this decoder is faster than `CausalDecoder`, measured in one thread."""
+MIN_JOINED_ROWS = 8
+"""The same if at least as many prompts wait to join as begin."""
+MIN_SHARED_PROMPT = 16
+"""Tokens of the longest prompt from which `SharedCache` is fastest, with at least two sequences a prompt on average."""
+MAX_SHORT = 24
+"""Tokens of a sequence, prompt included, up to which `SequenceCache` is used: it is then faster for small models."""
+
+
+def pays(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int = 0,
+    waiting: int = 0,
+    speed: SpeedConfig = ALL_ON,
+) -> bool:
+    """Return whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
+    if not speed.packed_decoding:
+        return False
+    least = MIN_ROWS
+    if waiting >= len(prompts) and _fastest_cache(prompts, max_new_tokens, speed) is BlockCache:
+        least = min(least, MIN_JOINED_ROWS)
+    return model.device.type == "cpu" and len(prompts) >= least
+
+
+def _fastest_cache(
+    prompts: Sequence[Sequence[int]], max_new_tokens: int, speed: SpeedConfig
+) -> type[BlockCache | SequenceCache | SharedCache]:
+    """Return the fastest cache for these prompts."""
+    longest = max(len(prompt) for prompt in prompts)
+    num_distinct = len({tuple(prompt) for prompt in prompts})
+    if speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
+        return SharedCache
+    is_short = longest + max_new_tokens <= MAX_SHORT
+    return SequenceCache if speed.sequence_cache and is_short else BlockCache
+
+
+class PackedDecoder:
+    """Prefill distinct prompts packed, then decode one token of every sequence at a time, packed as well.
+
+    The attention function alone separates sequences (`block_cache` and its siblings); caches and
+    masks of `transformers` are not used. No gradients are recorded, the model keeps its mode, and attention has no
+    dropout.
+
+    Args:
+        model: one whose attention may run packed (`rlcore_transformers.models.speed.packing`).
+        prompts: B sequences of token ids, each with one at least.
+        max_new_tokens: how often `step` may be called.
+        heads: computes values and advantages from hidden states.
+        autocast: makes the context of precision that the model is run in.
+        speed: the techniques that are switched on.
+
+    Attributes:
+        cache: keys and values of the sequences, once the prompts are prefilled.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        heads: ReadHeads | None = None,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        speed: SpeedConfig = ALL_ON,
+    ) -> None:
+        self._speed = speed
+        self._model, self._heads, self._autocast = model, heads, autocast
+        self._output = model.get_output_embeddings()
+        self._prompts, self._room = prompts, max_new_tokens
+        self.cache: BlockCache | SequenceCache | SharedCache
+
+    @torch.no_grad()
+    def start(self) -> DecodeStep:
+        """Prefill the prompts."""
+        inputs, states, outputs = self._prefill(self._prompts)
+        order = states.start_lengths.argsort(descending=True, stable=True)
+        states = states._replace(copies=states.copies[order])
+        self._rows, self._positions = order.argsort(), states.start_lengths[None]
+        self.cache = _fastest_cache(self._prompts, self._room, self._speed)(states, self._room)
+        self._inputs = inputs | {"packing": self.cache}
+        return outputs
+
+    @property
+    def joins(self) -> bool:
+        """Return whether further prompts can join."""
+        return isinstance(self.cache, BlockCache)
+
+    @torch.no_grad()
+    def join(self, prompts: Sequence[Sequence[int]]) -> DecodeStep:
+        """Prefill further prompts, whose sequences come after the present ones."""
+        _, states, outputs = self._prefill(prompts)
+        cast("BlockCache", self.cache).join(states)
+        first = len(self._rows)
+        joined = torch.arange(first, first + len(prompts), device=self._rows.device)
+        self._rows = torch.cat([self._rows, joined])
+        self._positions = torch.cat([self._positions, states.start_lengths[None]], 1)
+        return outputs
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], PromptStates, DecodeStep]:
+        """Run the distinct prompts; return the model's inputs, the prompts' states and the sequences' outputs."""
+        device = next(self._model.parameters()).device
+        distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
+        lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
+        width = int(lengths.max())
+        padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
+        mask = torch.arange(width, device=device) < lengths[:, None]
+        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True, speed=self._speed)
+        prefill = Prefill(inputs["packing"])
+        outputs = self._forward(inputs | {"packing": prefill}, node[lengths.cumsum(0) - 1])
+        index = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
+        copies = torch.tensor([distinct[tuple(prompt)] for prompt in prompts], device=device)
+        return inputs, PromptStates(prefill.states, index, lengths, copies), outputs.rows(copies)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor) -> DecodeStep:
+        """Run the model on the next token of every sequence: long[B]."""
+        tokens = torch.empty_like(tokens).index_copy_(0, self._rows, tokens)
+        self._inputs |= {"input_ids": tokens[None], "position_ids": self._positions}
+        self._positions = self._positions + 1
+        return self._forward(self._inputs, self._rows)
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Keep the sequences at `rows` (long[K], ascending) and drop the others."""
+        kept = self._rows[rows]
+        # Sequences beyond the new end move to free rows before it: they are few, and copying all sequences is slow.
+        moving = kept >= len(rows)
+        is_free = torch.ones_like(rows, dtype=torch.bool)
+        is_free[kept[~moving]] = False
+        holes, movers = is_free.nonzero()[:, 0], kept[moving]
+        self.cache.fill(holes, movers, len(rows))
+        self._positions = self._positions.index_copy(1, holes, self._positions[:, movers])[:, : len(rows)]
+        self._rows = kept.masked_scatter(moving, holes)
+
+    def _forward(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
+        """Run the model; compute outputs at the indices `rows` of the packed sequence only."""
+        with self._autocast(), head_reads(self._output, lambda hidden: hidden.index_select(1, rows)) as hidden:
+            logits = self._model(**inputs).logits[0]
+            if self._heads is None:
+                return DecodeStep(logits, None)
+            return DecodeStep(logits, *self._heads(hidden[0][0]))

@@ -1,0 +1,137 @@
+"""Value functions: a head on the policy's trunk, on top layers of its own, or on another model."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlcore_transformers.models.freezing import HeadlessSeq2Seq
+from rlcore_transformers.models.value_branch import TopLayers
+
+
+@attrs.frozen(eq=False)
+class ForwardPass:
+    """A forward pass of the policy's model, from which values are computed.
+
+    Attributes:
+        inputs: the model's keyword arguments.
+        rows: long[N], positions in the flattened batch that predict the chosen tokens.
+        chosen: long[N], the chosen tokens.
+        hidden: inputs of the output embeddings, float[N, H]; one entry after the model has run.
+    """
+
+    inputs: dict[str, Any]
+    rows: Tensor
+    chosen: Tensor
+    hidden: list[Tensor] = attrs.field(factory=list)
+
+    def keep(self, hidden: Tensor) -> Tensor:
+        """Select the rows that predict chosen tokens: float[B, T, H] -> float[N, H]."""
+        return hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.rows.to(hidden.device))
+
+
+class ValueHead(nn.Module):
+    """Map hidden states to values: Linear(H, 2H), ReLU, Linear(2H, 1); in float32 whatever the model's precision.
+
+    Args:
+        width: H.
+        gain: factor of the hidden states.
+    """
+
+    def __init__(self, width: int, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = gain
+        self.rise = nn.Linear(width, 2 * width)
+        self.fall = nn.Linear(2 * width, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32[N] for float[N, H]."""
+        with full_precision(hidden):
+            out: Tensor = self.fall(torch.relu(self.rise(hidden.float() * self.gain)))
+        return out[..., 0]
+
+
+class ScoreHead(nn.Module):
+    """Values from the score head of a sequence classifier with one label."""
+
+    def __init__(self, score: nn.Module) -> None:
+        super().__init__()
+        self.score = score
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return float32[N] for float[N, H]."""
+        out: Tensor = self.score(hidden)
+        return out[..., 0].float()
+
+
+class TrunkValue(nn.Module):
+    """Values from the hidden states that the policy's output embeddings receive."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.head = ValueHead(hidden_width(model), hidden_gain(model))
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]."""
+        values: Tensor = self.head(run.hidden[0])
+        return values
+
+
+class BranchValue(nn.Module):
+    """Values from a trainable copy of the top layers on the policy's trunk."""
+
+    def __init__(self, model: PreTrainedModel, layers: int) -> None:
+        super().__init__()
+        self.top = TopLayers(model, layers)
+        self.head = ValueHead(hidden_width(model))
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]; the policy's forward pass must have run inside `top.recording()`."""
+        values: Tensor = self.head(run.keep(self.top()))
+        return values
+
+
+class CriticValue(nn.Module):
+    """Values from another model.
+
+    Args:
+        trunk: that model without its head.
+        head: maps its hidden states to values.
+    """
+
+    def __init__(self, trunk: PreTrainedModel | HeadlessSeq2Seq, head: ScoreHead | ValueHead) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, run: ForwardPass) -> Tensor:
+        """Return float32[N]."""
+        values: Tensor = self.head(run.keep(self.trunk(**run.inputs).last_hidden_state))
+        return values
+
+
+ValueSource = TrunkValue | BranchValue | CriticValue
+
+
+def full_precision(hidden: Tensor) -> AbstractContextManager[Any]:
+    """Return a context without autocast for the device of `hidden`: values need full precision."""
+    device = hidden.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
+def hidden_width(model: PreTrainedModel) -> int:
+    """Return H, the width of the hidden states that the output embeddings receive."""
+    return int(model.get_output_embeddings().weight.shape[-1])
+
+
+def hidden_gain(model: PreTrainedModel) -> float:
+    """Return the factor that undoes a model's scaling of the hidden states before its output embeddings.
+
+    T5 with tied embeddings divides them by the square root of their width, too small for a new head to learn from.
+    """
+    scales = getattr(model.config, "scale_decoder_outputs", False)
+    return float(model.config.d_model) ** 0.5 if scales else 1.0

@@ -1,0 +1,173 @@
+"""Adapters of `peft`, such as LoRA and IA3, in a model whose own weights stay frozen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlcore.errors import CheckpointError, ModelError
+from rlcore_transformers.models.forward import predict
+from rlcore_transformers.models.freezing import frozen_copy, vocabulary_size
+from rlcore_transformers.models.hub import WEIGHTS_FILE
+from rlcore_transformers.models.input_layout import InputLayout
+from rlcore_transformers.models.peft.layers import adapter_layers
+from rlcore_transformers.models.speed.exactness import probe_tokens
+from rlcore_transformers.models.weights import check_same_form
+
+PREFIX = "base_model.model."
+"""Prefix of every weight's name in files of peft, because a `PeftModel` holds the model under it."""
+
+
+@attrs.frozen(eq=False)
+class Adapters:
+    """The adapter in the layers of a model, as `find_adapters` returns it.
+
+    Attributes:
+        model: the model with the adapter.
+        name: peft's name of the adapter, usually `default`.
+    """
+
+    model: PreTrainedModel
+    name: str
+
+    @property
+    def config(self) -> Any:
+        """Return peft's configuration of the adapter."""
+        return self.model.peft_config[self.name]
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Disable the adapter and set evaluation mode while the context is open."""
+        layers = list(adapter_layers(self.model).values())
+        flags = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
+        training = [module for module in self.model.modules() if module.training]
+        for layer in layers:
+            layer.enable_adapters(False)
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.enable_adapters(True)
+            for parameter, flag in flags:  # enabling sets requires_grad for all of the adapter
+                parameter.requires_grad_(flag)
+            for module in training:
+                module.training = True
+
+    def hold_all_change(self, layout: InputLayout) -> bool:
+        """Return whether the model without the adapter equals the current model bit for bit, and will stay so.
+
+        This holds for a new adapter that does not change any output yet. It does not hold for a trained adapter, for
+        one whose initialisation changed the base weights, or if parameters train that are used without the adapter.
+        """
+        tokens = probe_tokens(self.model, 6)
+        mask = torch.ones_like(tokens, dtype=torch.bool)
+        batch = tokens, mask, mask & (torch.arange(6, device=tokens.device) > 1)
+        with torch.no_grad():
+            now, embedded = predict(self.model, layout, *batch)[0], self._embeddings()
+        with self.off(), torch.enable_grad():
+            logits = predict(self.model, layout, *batch)[0]
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            moving = torch.autograd.grad(logits.sum(), trained, allow_unused=True) if logits.requires_grad else ()
+            same = torch.equal(now, logits) and torch.equal(embedded, self._embeddings())
+        return same and all(gradient is None for gradient in moving)
+
+    @torch.no_grad()
+    def _embeddings(self) -> Tensor:
+        """Return all embeddings, float[V, H], if an adapter changes them; else an empty tensor."""
+        embeddings = self.model.get_input_embeddings()
+        if not adapter_layers(embeddings):
+            return torch.empty(0)
+        whole: Tensor = embeddings(torch.arange(vocabulary_size(self.model), device=self.model.device))
+        return whole
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the adapter's weights by peft's names."""
+        from peft import get_peft_model_state_dict
+
+        # With False, peft does not query the hub for a change of the vocabulary.
+        found = get_peft_model_state_dict(self.model, adapter_name=self.name, save_embedding_layers=False)
+        return cast("dict[str, Tensor]", found)
+
+    def saved_parameters(self) -> set[int]:
+        """Return the identities of the parameters that `weights` contains, or of all where it computes them."""
+        from peft import get_peft_model_state_dict
+
+        state = self.model.state_dict(keep_vars=True)
+        found = get_peft_model_state_dict(
+            self.model, state_dict=dict(state), adapter_name=self.name, save_embedding_layers=False
+        )
+        own = {id(weight) for weight in state.values()}
+        saved = {id(weight) for weight in found.values()}
+        return saved if own.issuperset(saved) else own
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter in peft's format, so that peft can load it onto its base model."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {PREFIX + name: w.detach().cpu().contiguous().clone() for name, w in self.weights().items()}
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        config = copy.copy(self.config)
+        config.inference_mode = True
+        for name, value in vars(config).items():
+            if isinstance(value, set):  # a set's order differs between processes
+                setattr(config, name, sorted(value))
+        config.save_pretrained(folder)
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Load the weights of an adapter with the same names and shapes.
+
+        Raises:
+            CheckpointError: the weights cannot be read, or names or shapes differ.
+        """
+        from peft import set_peft_model_state_dict
+
+        try:
+            saved = load_file(folder / WEIGHTS_FILE, device="cpu")
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise CheckpointError(f"{folder}: the adapter cannot be read: {error}") from error
+        found = {name.removeprefix(PREFIX): weight for name, weight in saved.items()}
+        check_same_form(folder, "adapter weights", self.weights(), found)
+        set_peft_model_state_dict(self.model, found, adapter_name=self.name)
+
+
+def find_adapters(model: PreTrainedModel) -> Adapters | None:
+    """Return the adapter in the layers of `model`, or None.
+
+    Raises:
+        ModelError: the model has several adapters, or its adapter is merged or disabled.
+    """
+    configs: dict[str, Any] = getattr(model, "peft_config", None) or {}
+    if not configs:
+        return None
+    if len(configs) > 1:
+        raise ModelError(
+            f"model: it carries {len(configs)} adapters, {', '.join(configs)}: keep the one to train "
+            "(model.delete_adapter removes one), or merge them into the weights (peft's merge_and_unload)"
+        )
+    layers = adapter_layers(model).values()
+    if not layers:
+        raise ModelError(f"model: its adapter, {next(iter(configs.values())).peft_type}, lies in none of its layers")
+    if any(getattr(layer, "merged", False) for layer in layers):
+        raise ModelError("model: its adapter is merged into its weights: call unmerge_adapter() before")
+    if any(layer.disable_adapters for layer in layers):
+        raise ModelError("model: its adapter is turned off: call enable_adapter_layers() or enable_adapters() before")
+    return Adapters(model, next(iter(configs)))
+
+
+def keep_reference(model: PreTrainedModel, layout: InputLayout) -> PreTrainedModel | Adapters:
+    """Keep the current policy as a reference: the model without its adapter if that is exact, else a frozen copy."""
+    adapters = find_adapters(model)
+    if adapters is not None and adapters.hold_all_change(layout):
+        return adapters
+    return frozen_copy(model)

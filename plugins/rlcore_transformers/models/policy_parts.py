@@ -1,0 +1,178 @@
+"""Steps of building a policy that decoder-only models and encoder-decoders share."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import attrs
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.errors import ModelError
+from rlcore_transformers.models import loading
+from rlcore_transformers.models.forward import ActorCritic, check_next_token
+from rlcore_transformers.models.freezing import (
+    HeadlessSeq2Seq,
+    beneath_adapter,
+    freeze_below,
+    is_encoder_decoder,
+    thaw,
+    vocabulary_size,
+)
+from rlcore_transformers.models.heads import (
+    BranchValue,
+    CriticValue,
+    ScoreHead,
+    TrunkValue,
+    ValueHead,
+    ValueSource,
+    hidden_width,
+)
+from rlcore_transformers.models.input_layout import InputLayout
+from rlcore_transformers.models.kind import kind_of
+from rlcore_transformers.models.logit_map import find_logit_map
+from rlcore_transformers.models.model_options import LanguageModelConfig, TransformerConfig
+from rlcore_transformers.models.peft.adapters import find_adapters
+from rlcore_transformers.models.peft.inject import attach
+from rlcore_transformers.models.q_heads import QHeads
+from rlcore_transformers.models.save_load import load_heads
+from rlcore_transformers.models.speed import SpeedReport
+from rlcore_transformers.models.speed.activations import checkpoint_activations, has_fused_activations
+from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk
+
+
+def prepare(model: PreTrainedModel, config: TransformerConfig) -> None:
+    """Set which parameters train, and add an adapter if `config.peft` is set.
+
+    Raises:
+        ModelError: the model has fewer than `unfrozen_layers` blocks; the adapter does not fit; both are set.
+    """
+    if config.peft is not None:
+        attach(model, config.peft)
+    if find_adapters(model) is not None:
+        if config.unfrozen_layers is not None:
+            raise ModelError(
+                f"unfrozen_layers = {config.unfrozen_layers}: the model has an adapter, and only the adapter "
+                "trains: leave out unfrozen_layers, or the adapter (model.peft)"
+            )
+        return
+    thaw(model)
+    if config.unfrozen_layers is not None:
+        freeze_below(model, config.unfrozen_layers)
+
+
+def load_critic(model: PreTrainedModel, config: LanguageModelConfig) -> PreTrainedModel:
+    """Return the separate model of the value function that `config.critic` names.
+
+    All of its parameters train. In a copy of a policy with an adapter, only the adapter's copy trains; the rest is
+    shared.
+
+    Raises:
+        ModelError: the critic cannot be loaded, or has a smaller vocabulary than the policy.
+    """
+    if config.value_layers:
+        raise ModelError(f"value_layers = {config.value_layers} and critic = {config.critic!r}: choose one of them")
+    shared: dict[int, Any] = beneath_adapter(model) if config.critic == "copy" else {}
+    critic = (
+        copy.deepcopy(model, dict(shared))
+        if config.critic is None or config.critic == "copy"
+        else loading.load_critic(config.critic, config, kind_of(model.config))
+    )
+    for parameter in critic.parameters():
+        parameter.requires_grad_(id(parameter) not in shared)
+    own, needed = vocabulary_size(critic), vocabulary_size(model)
+    if own < needed:
+        raise ModelError(
+            f"critic = {config.critic!r}: it has a vocabulary of {own} tokens and the policy of {needed}; a critic "
+            "gets the policy's tokens, so it must use the same tokenizer"
+        )
+    return critic
+
+
+def make_value(
+    model: PreTrainedModel, config: LanguageModelConfig, critic: PreTrainedModel | None = None
+) -> ValueSource:
+    """Return a value function: on the critic if given, else on its own top layers, else on the policy's trunk.
+
+    Raises:
+        ModelError: the critic has no head; the policy has too few layers for `value_layers`.
+    """
+    if critic is None:
+        return BranchValue(model, config.value_layers) if config.value_layers else TrunkValue(model)
+    score = getattr(critic, "score", None)
+    if score is None and critic.get_output_embeddings() is None:
+        raise ModelError(f"critic = {config.critic!r}: {type(critic).__name__} has no head called `score`")
+    head = ScoreHead(score) if score is not None else ValueHead(hidden_width(critic))
+    trunk = HeadlessSeq2Seq(critic) if is_encoder_decoder(critic) else cast("PreTrainedModel", critic.base_model)
+    return CriticValue(trunk, head)
+
+
+def add_heads(
+    spec: loading.ModelSpec,
+    model: PreTrainedModel,
+    layout: InputLayout,
+    config: LanguageModelConfig,
+    speed: SpeedReport,
+    *,
+    value: ValueSource | None,
+    q_heads: int,
+    trunk: FrozenTrunk | None = None,
+) -> ActorCritic:
+    """Return the model with its heads: heads saved beside the model or its adapter if they fit, else new ones.
+
+    Args:
+        spec: what the model was loaded from.
+        model: the language model.
+        layout: builds the model's inputs.
+        config: options of the architecture.
+        speed: decides which techniques of speed are used, and logs the decisions.
+        value: the value function; None without one.
+        q_heads: number of Q-heads.
+        trunk: cache of the frozen bottom blocks; None without frozen blocks.
+    """
+    if config.gradient_checkpointing:
+        checkpoint_activations(model)
+        if isinstance(value, CriticValue):
+            checkpoint_activations(value.trunk)
+    check_next_token(model, layout)
+    heads = QHeads(model, q_heads, in_tiles=config.speed.fused_logprobs) if q_heads else None
+    logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, layout), None)
+    speed.needs("small_logprobs", "fused_logprobs")
+    if logit_map is not None:
+        logit_map = attrs.evolve(logit_map, in_one_piece=config.speed.small_logprobs)
+    _report(speed, model, layout)
+    module = ActorCritic(model, layout, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
+    for folder in (spec, config.peft):
+        load_heads(folder, module)
+    return module
+
+
+def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> None:
+    """Decide on the techniques that depend on the device or the batch at run time, and log all decisions."""
+    if layout.pads:
+        speed.needs("length_groups")
+    else:
+        speed.skip("length_groups", "batches run packed")
+    speed.needs("preallocated_cache")
+    if has_fused_activations(model):
+        speed.needs("fused_activations")
+    else:
+        speed.skip("fused_activations", "no GELU written out in Python")
+    speed.needs("packed_decoding", "packing")
+    speed.needs("shared_prompts", "packed_decoding")
+    speed.needs("sequence_cache", "packed_decoding")
+    speed.log(type(model).__name__)
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the model has an embedding for every token of the tokenizer.
+
+    Raises:
+        ModelError: the model's vocabulary is too small.
+    """
+    size = vocabulary_size(model)
+    if len(tokenizer) > size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model {size}: "
+            "call model.resize_token_embeddings(len(tokenizer)) or pass the model's own tokenizer"
+        )

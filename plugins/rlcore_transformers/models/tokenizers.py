@@ -1,0 +1,128 @@
+"""Load tokenizers from memory, a hub id or a folder, with the user's options."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from rlcore.checkpoints.manifest import READ_BESIDE, verify_model
+from rlcore.config import evolve, structure, unstructure
+from rlcore.config.paths import existing_path
+from rlcore.errors import ModelError
+from rlcore.logging import get_logger
+from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
+from rlcore_transformers.models.model_options import TokenizerConfig, TransformerConfig
+
+log = get_logger("models")
+
+
+def load_tokenizer(
+    spec: str | os.PathLike[str] | PretrainedConfig | PreTrainedModel,
+    given: object = None,
+    config: TransformerConfig | None = None,
+) -> PreTrainedTokenizerBase:
+    """Return the given tokenizer, or else the model's own, at the model's revision.
+
+    A tokenizer without a padding token is copied and pads with EOS, which is safe because padding is marked by masks.
+
+    Args:
+        spec: the model, in any form.
+        given: a tokenizer, its hub id or folder, or a mapping with `path` (either of these) and other options of
+            `rlcore_transformers.models.model_options.TokenizerConfig`.
+        config: the model's options.
+
+    Raises:
+        ModelError: no tokenizer is given and the model has none, or it has neither a padding nor an EOS token.
+        ConfigError: an option is unknown, of the wrong type or out of range.
+    """
+    tokenizer = given if isinstance(given, PreTrainedTokenizerBase) else _read_tokenizer(_options(spec, given, config))
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                "the tokenizer has neither a padding nor an EOS token: set tokenizer.eos_token (in a configuration "
+                "file model.tokenizer.eos_token)"
+            )
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _options(spec: Any, given: Any, config: TransformerConfig | None) -> TokenizerConfig:
+    """Complete the options: path, revision, and whether the repository's code may run."""
+    if isinstance(given, Mapping) and isinstance(given.get("path"), PreTrainedTokenizerBase):
+        raise ModelError(
+            f"model.tokenizer.path: is a {type(given['path']).__name__} already; change its attributes and pass it "
+            "without other options"
+        )
+    options: TokenizerConfig
+    if isinstance(given, (Mapping, TokenizerConfig)):
+        options = structure(TokenizerConfig, given, path="model.tokenizer")
+    elif given is None or isinstance(given, (str, os.PathLike)):
+        options = TokenizerConfig(path=None if not given else os.fspath(given))
+    else:
+        raise ModelError(f"tokenizer = {given!r:.80}: give a tokenizer, a folder or hub id, or a mapping of options")
+    own = spec if isinstance(spec, (str, os.PathLike)) else getattr(spec, "name_or_path", "")
+    if own and not existing_path(Path(own, "tokenizer_config.json")):
+        own = base_of(os.fspath(own)) or own  # the folder may hold an adapter alone
+    if options.path is None and not own:
+        raise ModelError(
+            f"tokenizer = {given!r:.80}: a {type(spec).__name__} comes without a tokenizer; pass tokenizer=, "
+            "an object, folder or hub id"
+        )
+    if options.path is None:
+        revision = options.revision or (None if config is None else config.revision)
+        options = evolve(options, path=os.fspath(own), revision=revision)
+    if options.trust_remote_code is None:
+        options = evolve(options, trust_remote_code=config is not None and config.trust_remote_code)
+    return options
+
+
+def _read_tokenizer(options: TokenizerConfig) -> PreTrainedTokenizerBase:
+    name = str(options.path)
+    folder, keywords = existing_path(name), _keywords(options)
+    if folder is not None and folder.is_dir():
+        verify_model(folder, READ_BESIDE)
+    try:
+        with quiet_transformers():
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder or name), **keywords)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if folder is None:
+            raise ModelError(
+                f"{name!r}: there is no such folder under {Path.cwd()}, and as a hub id it cannot be loaded: "
+                f"{first_line(error)}"
+            ) from None
+        raise _no_tokenizer(name, first_line(error)) from None
+    # If files are missing, transformers creates an empty tokenizer of the class in the model's configuration.
+    if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens):
+        raise _no_tokenizer(name, "its vocabulary is empty")
+    if options.use_fast is not None and tokenizer.is_fast != options.use_fast:
+        log.warning(
+            "model.tokenizer.use_fast: transformers has no such tokenizer of this kind", is_fast=tokenizer.is_fast
+        )
+    return tokenizer
+
+
+def _keywords(options: TokenizerConfig) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained`: only the options that were set."""
+    arguments = {name: value for name, value in unstructure(options).items() if value not in (None, [])}
+    del arguments["path"]
+    more = arguments.pop("options")
+    template = arguments.get("chat_template", "")
+    if template.endswith(".jinja"):
+        try:
+            arguments["chat_template"] = (existing_path(template) or Path(template)).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelError(f"model.tokenizer.chat_template = {template!r}: cannot be read: {error}") from error
+    return {"revision": "main", **more, **arguments}
+
+
+def _no_tokenizer(name: str, reason: str) -> ModelError:
+    return ModelError(
+        f"{name!r} holds no tokenizer that transformers can load ({reason}): pass tokenizer= "
+        "(in a configuration file model.tokenizer), a folder or hub id"
+    )

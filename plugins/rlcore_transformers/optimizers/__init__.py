@@ -1,0 +1,1 @@
+"""Optimizers of torch, transformers and bitsandbytes, and learning-rate schedules."""

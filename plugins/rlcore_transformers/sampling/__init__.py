@@ -1,0 +1,1 @@
+"""The sampler `default`: it continues prompts token by token with any policy."""

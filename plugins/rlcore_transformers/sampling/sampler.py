@@ -1,0 +1,233 @@
+"""The built-in sampler: autoregressive sampling from any policy with a decoder."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import attrs
+import torch
+from torch import Tensor
+
+from rlcore.dropout import eval_mode
+from rlcore.protocols import Decoder, DecodeStep, Policy, Sampler
+from rlcore.protocols.decoders import joins
+from rlcore.sampling.row_seeds import check_seeds, draw_seeds, row_uniforms
+from rlcore.sampling.sampler_checks import check_options, takes_waiting
+from rlcore.settings import SamplingConfig
+from rlcore.types import Prompt, Trajectories, tensor_on, to_device
+from rlcore_transformers.sampling.active_rows import Running
+from rlcore_transformers.sampling.draw import draw, draw_multinomial
+from rlcore_transformers.sampling.next_token import TokenChooser
+from rlcore_transformers.sampling.record import Record
+from rlcore_transformers.sampling.sampler_inputs import as_prompts, decoding_order, token_limits
+from rlcore_transformers.sampling.sampler_options import ALL_ON, SamplerConfig
+
+LEAVE_SHARE = 8
+"""Finished sequences leave the running batch once they are 1/LEAVE_SHARE of it; copying the rest then pays off."""
+READ_EVERY = {"cpu": 1, "cuda": 8}
+"""Number of steps between two reads of `live` from the device; each read synchronises with an accelerator."""
+JOIN_SHARE = 4
+"""Waiting prompts join once 1/JOIN_SHARE of the batch is free, because their prefill is a forward pass of its own."""
+
+
+def build_sampler(config: SamplerConfig) -> Sampler:
+    """Return `sample` with these options, as a run chooses it by the name `default`."""
+    return DefaultSampler(config)
+
+
+@attrs.frozen
+class DefaultSampler:
+    """`sample` with the options of the section `sampler`."""
+
+    options: SamplerConfig
+    exact_logprobs: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt] | Sequence[str],
+        sampling: SamplingConfig,
+        *,
+        generator: torch.Generator | None = None,
+        row_seeds: Sequence[int] | None = None,
+        logit_mask: Tensor | None = None,
+        on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    ) -> Trajectories:
+        """Sample one continuation of each prompt; the arguments are those of `rlcore.protocols.Sampler`."""
+        return sample(
+            policy, prompts, sampling, generator=generator, row_seeds=row_seeds, logit_mask=logit_mask,
+            on_batch=on_batch, options=self.options,
+        )  # fmt: skip
+
+
+def sample(
+    policy: Policy,
+    prompts: Sequence[Prompt] | Sequence[str],
+    sampling: SamplingConfig,
+    *,
+    generator: torch.Generator | None = None,
+    row_seeds: Sequence[int] | None = None,
+    logit_mask: Tensor | None = None,
+    on_batch: Callable[[list[int], Trajectories], None] | None = None,
+    options: SamplerConfig = ALL_ON,
+) -> Trajectories:
+    """Sample one continuation of each prompt, with the log-prob of every sampled token.
+
+    A sequence ends with an EOS token or a completed stop sequence (`ended` is True; both stay in the trajectory as
+    chosen tokens), or at `max_new_tokens` or the policy's context length (`ended` is False). The random numbers of a
+    sequence follow from its own seed, so its sampled tokens depend neither on `batch_size` nor on the other sequences.
+    Greedy sampling (temperature 0) uses no random numbers.
+
+    At most `batch_size` sequences run at once, the longest prompts first. If the decoder supports it
+    (`rlcore.protocols.decoders.JoiningDecoder`), waiting prompts join once enough sequences have left the batch;
+    otherwise each batch runs to its end before the next one begins.
+
+    With `sampling.beta` tokens are sampled from softmax(log pi + beta A), where A are the advantages of the policy's
+    Q-heads; all other options apply to this distribution.
+
+    Args:
+        policy: sampled in evaluation mode; its mode is restored afterwards.
+        prompts: N prompts, or strings for the policy's tokenizer.
+        sampling: the sampling options.
+        generator: source of the seeds if `row_seeds` is omitted; torch's default generator if both are.
+        row_seeds: a seed for each prompt, in 0..2^64-1.
+        logit_mask: bool[V, V], entry [i, j] is True if token j may follow token i; None allows all.
+        on_batch: called with indices in `prompts` and their finished trajectories, once about `batch_size` sequences
+            have finished; every index occurs once. The policy is in evaluation mode during the call.
+        options: techniques of speed of this sampler.
+
+    Returns:
+        N trajectories in the order of `prompts`, padded on the right, on the policy's device, with the columns
+        `logprobs` (log softmax(logits / temperature), of the whole vocabulary; omitted if the decoder is not exact),
+        `sampling_logprobs` (under the sampling distribution, if it differs) and `values` (if the policy's decoder
+        returns values).
+
+    Raises:
+        DataError: a prompt is empty or fills the context; the mask has another size than the model's vocabulary, or
+            allows no token after a sampled one; there are more or fewer seeds than prompts.
+        ConfigError: two options contradict each other, an EOS id is not in the vocabulary, or `beta` is set for a
+            policy without Q-heads.
+    """
+    check_options(policy, sampling)
+    ready = as_prompts(policy, prompts)
+    limits = token_limits(ready, sampling.max_new_tokens, policy.max_length)
+    longest = max(limits, default=0)
+    uniforms = None
+    if sampling.temperature > 0:
+        seeds = draw_seeds(len(ready), generator) if row_seeds is None else row_seeds
+        check_seeds(seeds, len(ready))
+        uniforms = to_device(row_uniforms(seeds, longest), policy.device)
+    names = ("logprobs",) if sampling.is_plain and logit_mask is None else ("logprobs", "sampling_logprobs")
+    record = Record(len(ready), longest, policy.device, () if ready else names)
+    pad_id = policy.tokenizer.pad_token_id
+    pad_id = pad_id if isinstance(pad_id, int) else 0
+
+    def report(indices: list[int]) -> None:
+        if on_batch is not None:
+            rows = torch.tensor(indices, device=policy.device)
+            on_batch(indices, record.trajectories([ready[index] for index in indices], pad_id, rows))
+
+    mask = None if logit_mask is None else to_device(logit_mask, policy.device)
+    draw_tokens = draw if options.inverse_cdf else partial(draw_multinomial, generator=generator)
+    chooser = TokenChooser(policy, sampling, ready, uniforms, mask, record, draw_tokens)
+    size = sampling.batch_size or len(ready)
+    loop = _Loop(policy, ready, limits, chooser, size, decoding_order(ready, size), report, options.early_leaving)
+    with torch.no_grad(), eval_mode(policy.module):
+        loop.run()
+    return record.trajectories(ready, pad_id)
+
+
+@attrs.define(eq=False)
+class _Loop:
+    """Decoding loop over all prompts, `size` sequences at once.
+
+    Attributes:
+        policy: the policy to sample from.
+        prompts: N prompts.
+        limits: maximum number of new tokens of each prompt.
+        chooser: samples tokens and records them.
+        size: number of sequences that run at once.
+        waiting: indices of the prompts that have not started, the longest first.
+        report: called with the indices of finished prompts.
+        leave_early: whether finished sequences leave before all of them have finished.
+    """
+
+    policy: Policy
+    prompts: Sequence[Prompt]
+    limits: Sequence[int]
+    chooser: TokenChooser
+    size: int
+    waiting: deque[int]
+    report: Callable[[list[int]], None]
+    leave_early: bool
+    _finished: list[int] = attrs.field(factory=list, init=False)
+
+    def run(self) -> None:
+        """Continue all prompts."""
+        options: dict[str, Any] = {"advantages": True} if self.chooser.sampling.beta else {}
+        passes_waiting = takes_waiting(self.policy)
+        while self.waiting:
+            running = self._next(self.size)
+            room = max(self.limits[index] for index in running.indices)
+            if passes_waiting:
+                options["waiting"] = len(self.waiting)
+            decoder = self.policy.decoder(self._tokens(running), max_new_tokens=room, **options)
+            outputs = decoder.start()
+            self.chooser.check(outputs)
+            self._run_out(decoder, running, outputs)
+        self._leave([])
+
+    def _run_out(self, decoder: Decoder, running: Running, outputs: DecodeStep) -> None:
+        """Sample until every sequence of the decoder, later joined ones included, has ended or reached its limit."""
+        device, joining = self.policy.device, joins(decoder)
+        every = READ_EVERY.get(device.type, READ_EVERY["cuda"])
+        while True:
+            self.chooser.advance(outputs, running)
+            if running.is_over:
+                break
+            if running.is_cut or running.passes % every == 0:
+                going = running.going()
+                if not going:
+                    break
+                num_finished = len(running.indices) - len(going)
+                # Sequences at their limit leave at once: their contexts may have no room for one more token.
+                are_many = self.leave_early and num_finished * LEAVE_SHARE >= len(running.indices)
+                if are_many or (num_finished and running.is_cut):
+                    kept = tensor_on(device, going)
+                    decoder.keep(kept)
+                    self._leave(running.keep(going, kept))
+            outputs = decoder.step(running.tokens)
+            free = self.size - len(running.indices)
+            if joining is not None and self.waiting and free * JOIN_SHARE >= self.size:
+                others = self._next(free, running.passes)
+                outputs = _together(outputs, joining.join(self._tokens(others)))
+                running.join(others)
+        self._leave(running.indices)
+
+    def _next(self, number: int, passes: int = 0) -> Running:
+        """Start at most `number` of the waiting prompts."""
+        indices = [self.waiting.popleft() for _ in range(min(number, len(self.waiting)))]
+        limits, last = [self.limits[index] for index in indices], [self.prompts[index].tokens[-1] for index in indices]
+        return Running.begin(indices, limits, last, self.policy.device, passes)
+
+    def _tokens(self, running: Running) -> list[tuple[int, ...]]:
+        return [self.prompts[index].tokens for index in running.indices]
+
+    def _leave(self, indices: list[int]) -> None:
+        """Collect finished sequences, and report them once there are `size` of them, or at the end (no indices)."""
+        self._finished += indices
+        if self._finished and (len(self._finished) >= self.size or not indices):
+            self.report(sorted(self._finished))
+            self._finished = []
+
+
+def _together(outputs: DecodeStep, more: DecodeStep) -> DecodeStep:
+    """Concatenate the outputs of the running sequences and of those that join them."""
+    values, advantages = (
+        None if before is None or behind is None else torch.cat([before, behind])
+        for before, behind in ((outputs.values, more.values), (outputs.advantages, more.advantages))
+    )
+    return DecodeStep(torch.cat([outputs.logits, more.logits]), values, advantages, outputs.is_exact and more.is_exact)
