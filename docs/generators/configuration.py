@@ -14,7 +14,7 @@ from rlcore.plugins.registry import registries
 from rlcore.settings import TrainConfig
 from rlcore_transformers.models.model_options import TokenizerConfig
 
-SHOWN = ("rlcore", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")
+SHOWN = ("rlcore", "rlcore-transformers", "rlcore-ppo", "rlcore-ilql", "rlcore-sft")
 INTRODUCTION = """\
 # Configuration
 
