@@ -23,6 +23,7 @@ MOVED: dict[str, str] = {
     "rlcore.training.hub_upload": "rlcore_tools.hub.hub_upload",
     "rlcore.training.trainer_callbacks": "rlcore_tools.trainer_callbacks",
     "rlcore.training.model_card": "rlcore_tools.hub.model_card",
+    "rlcore.config.workload": "rlcore_plan.workload",
     "rlcore.data.answers": "rlcore_preferences.answers",
     "rlcore.data.labelled_answers": "rlcore_preferences.labelled_answers",
     "rlcore.data.preferences": "rlcore_preferences.preferences",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Mapping
+from typing import Any
 
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"
@@ -56,6 +57,6 @@ class ILQLConfig(BatchOptions):
     )
 
 
-def workload(config: ILQLConfig, num_prompts: int) -> Workload:
+def workload(config: ILQLConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
-    return attrs.evolve(default_workload(config, num_prompts), value_head=True, q_heads=config.num_q_heads)
+    return {"value_head": True, "q_heads": config.num_q_heads}

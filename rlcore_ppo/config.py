@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-import attrs
-
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions
 
@@ -103,12 +102,11 @@ def check(config: PPOConfig, world: int) -> None:
         )
 
 
-def workload(config: PPOConfig, num_prompts: int) -> Workload:
+def workload(config: PPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
-    return attrs.evolve(
-        default_workload(config, num_prompts),
-        num_scored=config.micro_batch_size or (config.rollouts if config.micro_batch_tokens else config.batch_size),
-        value_head=True,
-        reference=config.kl_coef > 0,
-        entropy=config.entropy_coef > 0,
-    )
+    return {
+        "num_scored": config.micro_batch_size or (config.rollouts if config.micro_batch_tokens else config.batch_size),
+        "value_head": True,
+        "reference": config.kl_coef > 0,
+        "entropy": config.entropy_coef > 0,
+    }

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rlcore.config import default_workload
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
@@ -21,7 +20,11 @@ class SFTTrainer:
     needs = ("samples",)
     default_for = ("samples",)
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
-    workload = staticmethod(default_workload)
+
+    @staticmethod
+    def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
+        """Return no more for `rlcore plan` than the options say."""
+        return {}
 
     def __init__(self, config: SFTConfig, run: Run) -> None:
         self.config, self.run = config, run

@@ -57,6 +57,7 @@ MODULES = [
     "rlcore.profiling",
     "rlcore.protocols",
     "rlcore.ranks",
+    "rlcore_plan.workload",
     "rlcore.plugins.registry",
     "rlcore.rewards",
     "rlcore.safe_text",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from rlcore.config import Rehearsal, Workload, evolve
+from rlcore.config import evolve
 from rlcore.settings import TrainConfig
 from rlcore_ddpo.config import DDPOConfig
 from rlcore_ddpo.denoising import Denoiser
@@ -21,15 +22,15 @@ FEW = 2
 """Denoising steps that are run; the others take room for their latents only."""
 
 
-def workload(config: DDPOConfig, num_prompts: int) -> Workload:  # noqa: ARG001  (the signature `Workload` shows)
+def workload(config: DDPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run, in images."""
-    return Workload(
-        batch_size=config.batch_size, micro_batch_size=config.micro_batch_size, num_sampled=config.rollouts,
-        num_held=config.rollouts,
-    )  # fmt: skip
+    return {
+        "batch_size": config.batch_size, "micro_batch_size": config.micro_batch_size, "num_sampled": config.rollouts,
+        "num_held": config.rollouts,
+    }  # fmt: skip
 
 
-def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Rehearsal:
+def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, world: int) -> Mapping[str, Any]:
     """Return the parts of a round.
 
     Args:
@@ -44,14 +45,14 @@ def rehearse(model: ImagePipeline, config: DDPOConfig, settings: TrainConfig, wo
     prompts, note = _num_eval_prompts(settings)
     evaluated = -(-prompts * settings.eval.samples // world)
     scene = _Round(model, config)
-    return Rehearsal(
-        frozen=[model.pipeline.vae, model.pipeline.text_encoder],
-        sampling={
+    return {
+        "frozen": [model.pipeline.vae, model.pipeline.text_encoder],
+        "sampling": {
             "sampling": lambda: scene.sample(own, at_once), "evaluation": lambda: scene.sample(evaluated, at_once),
         },
-        sampled_at_once=min(at_once, own), loss=lambda: scene.loss(passed), num_passes=-(-per_step // passed),
-        num_held_bytes=config.rollouts * scene.latent_bytes, notes=note,
-    )  # fmt: skip
+        "sampled_at_once": min(at_once, own), "loss": lambda: scene.loss(passed), "num_passes": -(-per_step // passed),
+        "num_held_bytes": config.rollouts * scene.latent_bytes, "notes": note,
+    }  # fmt: skip
 
 
 def _num_eval_prompts(settings: TrainConfig) -> tuple[int, tuple[str, ...]]:

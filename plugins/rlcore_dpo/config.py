@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-import attrs
-
-from rlcore.config import Workload, config, default_workload, evolve, option
+from rlcore.config import config, evolve, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
@@ -201,13 +199,13 @@ def sample_pipeline(config: DPOConfig) -> str:
     return "unpaired" if config.loss == "kto" else "preferences"
 
 
-def workload(config: DPOConfig, num_prompts: int) -> Workload:
+def workload(config: DPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
-    config, default = resolve(config), default_workload(config, num_prompts)
+    config = resolve(config)
     group = 1 if config.loss == "kto" else 2
     compares = compares_with_reference(config)
     size = config.micro_batch_size or config.batch_size * group
-    return attrs.evolve(
-        default, batch_size=config.batch_size * group, group=group, num_scored=size if compares else 0,
-        reference=compares and not config.precompute_ref,
-    )  # fmt: skip
+    return {
+        "batch_size": config.batch_size * group, "group": group, "num_scored": size if compares else 0,
+        "reference": compares and not config.precompute_ref,
+    }  # fmt: skip

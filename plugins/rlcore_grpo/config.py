@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import attrs
 
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 GRPO = "Shao et al. 2024, arXiv:2402.03300"
@@ -166,17 +166,15 @@ class GRPOConfig(BatchOptions):
     )
 
 
-def workload(config: GRPOConfig, num_prompts: int) -> Workload:
+def workload(config: GRPOConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
-    default = default_workload(config, num_prompts)
     batch_size = -(-config.rollouts // config.num_generations // config.minibatches) * config.num_generations
-    return attrs.evolve(
-        default,
-        batch_size=batch_size,
-        num_scored=(config.micro_batch_size or batch_size) if is_rescored(config) else 0,
-        reference=config.kl_coef > 0,
-        entropy=config.entropy_coef > 0 or config.top_entropy < 1,
-    )
+    return {
+        "batch_size": batch_size,
+        "num_scored": (config.micro_batch_size or batch_size) if is_rescored(config) else 0,
+        "reference": config.kl_coef > 0,
+        "entropy": config.entropy_coef > 0 or config.top_entropy < 1,
+    }
 
 
 def is_rescored(config: GRPOConfig) -> bool:

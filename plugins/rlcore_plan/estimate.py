@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from rlcore.config import Workload, structure
+from rlcore.config import structure
 from rlcore.errors import ConfigError, ModelError, RLCoreError
 from rlcore.plugins.switches import configured
 from rlcore.ranks import Ranks
@@ -22,6 +22,7 @@ from rlcore_plan.heap import Heap
 from rlcore_plan.phases import Measured, measure
 from rlcore_plan.planned_run import PlannedRun, build_subject, read_inputs
 from rlcore_plan.rehearsals import measure_rehearsal
+from rlcore_plan.workload import Workload
 
 KERNELS = 46_000_000
 """Bytes that a run on the CPU takes beyond its imports and its tensors: libraries and buffers of the first steps.

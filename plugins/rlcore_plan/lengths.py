@@ -12,13 +12,13 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from rlcore.config import Workload
 from rlcore.config.paths import existing_path
 from rlcore.errors import ConfigError
 from rlcore.settings import TrainConfig
 from rlcore.training.inputs import Inputs
 from rlcore.training.run_components import Chosen
 from rlcore.types import Sample, sequences_of
+from rlcore_plan.workload import Workload
 from rlcore_transformers.data.data_sets import is_stream
 from rlcore_transformers.models.hub import is_hub_id
 from rlcore_transformers.models.tokenizers import load_tokenizer

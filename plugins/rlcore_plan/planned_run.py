@@ -11,22 +11,23 @@ import attrs
 from transformers import PretrainedConfig, PreTrainedModel
 
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
-from rlcore.config import ConfigOnly, Rehearsal, Workload, evolve
-from rlcore.errors import ConfigError, InputsError, ModelError, PluginError
+from rlcore.config import ConfigOnly, evolve
+from rlcore.errors import ConfigError, InputsError, ModelError
 from rlcore.optim.optimization import Optimizers, sections
 from rlcore.plugins.choice import Chooser
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.ranks import Ranks
-from rlcore.settings import OptimizerConfig, TrainConfig
+from rlcore.settings import BatchOptions, OptimizerConfig, TrainConfig
 from rlcore.training import disable_dropout
 from rlcore.training.check_trainer import check_declared
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import Chosen, choose
 from rlcore_plan.lengths import Lengths, find_lengths, find_tokenizer, stand_in
 from rlcore_plan.reward_models import PlannedReward, build_reward_models
+from rlcore_plan.workload import Rehearsal, Workload, declared, default_workload
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import check_reach
-from rlcore_transformers.models.kind import declared
+from rlcore_transformers.models.kind import declared as declared_kind
 from rlcore_transformers.models.peft.inject import unwrap
 
 _ASSUMED = ("batch_size", "micro_batch_size", "micro_batch_tokens")
@@ -113,21 +114,22 @@ def build_subject(
         policy, ranks = known.policy, known.ranks
     else:
         policy, ranks = _build_policy(inputs, chosen, workload, tokenizer), _ranks(settings)
-    rehearsal = None if is_text else trainer.rehearse(policy, options, settings, world)
-    if rehearsal is not None:
+    rehearsal = None
+    if not is_text:
+        found = trainer.rehearse(policy, options, settings, world)
+        rehearsal = declared(Rehearsal, found, f"{component}: rehearse")
         lengths = Lengths(notes=rehearsal.notes)
     else:
         bounds = {"max_prompt": getattr(policy, "max_prompt_length", 0), "max_length": policy.max_length}
         lengths = known.lengths if known else find_lengths(settings, inputs, chosen, tokenizer, workload, **bounds)
     workload, _ = _workload_of(trainer, options, str(component), lengths.num_prompts)
     policy.module.train()
-    found = [config for _, config in sections(options, "trainer")]
-    if len(found) != 1:
-        notes += (
-            f"{component} has {len(found)} optimizers: the estimate counts {'the first' if found else 'adamw'} only",
-        )
+    optimized = [config for _, config in sections(options, "trainer")]
+    if len(optimized) != 1:
+        counted = "the first" if optimized else "adamw"
+        notes += (f"{component} has {len(optimized)} optimizers: the estimate counts {counted} only",)
     return PlannedRun(
-        settings=settings, chosen=chosen, workload=workload, optimizer=found[0] if found else OptimizerConfig(),
+        settings=settings, chosen=chosen, workload=workload, optimizer=optimized[0] if optimized else OptimizerConfig(),
         optimizers=optimizers, policy=policy, ranks=ranks, world=world, tokenizer=tokenizer, lengths=lengths,
         rewards=known.rewards if known else build_reward_models(rewards, ranks.device),
         notes=(*notes, *lengths.notes), rehearsal=rehearsal,
@@ -163,7 +165,7 @@ def _described(model: Any, revision: Any, is_text: bool) -> Any:
         return model
     revision = revision if isinstance(revision, str) else None
     check_reach(model, revision)
-    if declared(model, revision) is None:
+    if declared_kind(model, revision) is None:
         raise ModelError(
             f"model = {os.fspath(model)!r}: its configuration cannot be read: there is no such folder with a "
             "config.json, and the hub has no such model"
@@ -175,16 +177,12 @@ def _workload_of(trainer: Any, options: Any, name: str, num_prompts: int) -> tup
     """Return the workload that a trainer declares, or one guessed from the names of its options, with a note.
 
     Raises:
-        PluginError: `workload` of the trainer returns another type.
+        PluginError: `workload` of the trainer returns no attributes of a workload.
     """
     declare = getattr(trainer, "workload", None)
     if declare is not None:
-        workload = declare(options, num_prompts)
-        if not isinstance(workload, Workload):
-            raise PluginError(
-                f"{name}: workload() returned {workload!r:.80}; it must return a rlcore.config.workload.Workload"
-            )
-        return workload, ()
+        base = attrs.asdict(default_workload(options)) if isinstance(options, BatchOptions) else {}
+        return declared(Workload, declare(options, num_prompts), f"{name}: workload", base), ()
     values: Mapping[str, Any] = {} if options is None else attrs.asdict(options, recurse=False)
     sizes = {key: int(values[key]) for key in _ASSUMED if isinstance(values.get(key), int)}
     samples = "prompts" in trainer.needs

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlcore.config import Rehearsal
 from rlcore.training import Updater
 from rlcore_plan.draws import Draw, Draws
 from rlcore_plan.live import LiveBytes, held, parameters_of
 from rlcore_plan.phases import MANY, TRUNK, Measured, Phase, no_garbage, update
 from rlcore_plan.planned_run import PlannedRun
+from rlcore_plan.workload import Rehearsal
 
 
 def measure_rehearsal(subject: PlannedRun, rehearsal: Rehearsal, live: LiveBytes) -> Measured:

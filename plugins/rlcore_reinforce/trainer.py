@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rlcore.config import default_workload
 from rlcore.errors import ConfigError
 from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, disable_dropout, gather_round, warn_of_bias
@@ -21,7 +20,11 @@ class ReinforceTrainer:
 
     needs = ("reward_fn", "prompts")
     default_budget: ClassVar[Mapping[str, float]] = {"steps": 100}
-    workload = staticmethod(default_workload)
+
+    @staticmethod
+    def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
+        """Return no more for `rlcore plan` than the options say."""
+        return {}
 
     def __init__(self, config: ReinforceConfig, run: Run) -> None:
         if config.rollouts < run.ranks.world:

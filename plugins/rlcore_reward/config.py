@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-import attrs
-
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
 
 CENTERING = "Eisenstein et al. 2023, arXiv:2312.09244, eq. 2"
@@ -85,6 +84,6 @@ class ProcessRewardModelConfig(RewardModelConfig):
     )
 
 
-def workload(config: RewardConfig, num_prompts: int) -> Workload:
+def workload(config: RewardConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes of the trainer `reward` with these options, for `rlcore plan`."""
-    return attrs.evolve(default_workload(config, num_prompts), batch_size=2 * config.batch_size, group=2)
+    return {"batch_size": 2 * config.batch_size, "group": 2}

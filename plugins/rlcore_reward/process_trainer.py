@@ -8,7 +8,6 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from rlcore.config import default_workload
 from rlcore.errors import DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import SequenceScorer
@@ -28,7 +27,11 @@ class ProcessRewardTrainer:
     lowers = "loss/total"
     default_budget: ClassVar[Mapping[str, float]] = {"epochs": 1.0}
     headline = ("loss/total", "step/accuracy", "step/correct_fraction")
-    workload = staticmethod(default_workload)
+
+    @staticmethod
+    def workload(config: object, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG004  (as of every trainer)
+        """Return no more for `rlcore plan` than the options say."""
+        return {}
 
     def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
         self.config, self.run = config, run

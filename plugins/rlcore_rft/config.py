@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Mapping
+from typing import Any
 
-from rlcore.config import Workload, config, default_workload, option
+from rlcore.config import config, option
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
@@ -65,8 +66,7 @@ def check(config: RFTConfig, num_prompts: int, world: int) -> None:
         )
 
 
-def workload(config: RFTConfig, num_prompts: int) -> Workload:
+def workload(config: RFTConfig, num_prompts: int) -> Mapping[str, Any]:
     """Return the batch sizes of a run with these options, for `rlcore plan`."""
     num_sampled = min(config.prompts or num_prompts, num_prompts or config.prompts) * config.generations
-    default = default_workload(config, num_prompts)
-    return attrs.evolve(default, num_sampled=num_sampled, num_held=num_sampled * config.history)
+    return {"num_sampled": num_sampled, "num_held": num_sampled * config.history}

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from rlcore._lazy import lazy
 from rlcore.config.describe import Row, describe
 from rlcore.config.options import config, evolve, option
+from rlcore.config.paths import ConfigOnly
 from rlcore.config.plain import merge, unstructure
 from rlcore.config.problems import Problems
 from rlcore.config.structure import structure
 from rlcore.config.synonyms import index_options
-from rlcore.config.workload import ConfigOnly, Rehearsal, Workload, default_workload
 from rlcore.config.yaml_files import dump_yaml, load_yaml, parse_overrides
 
 __all__ = [
     "ConfigOnly",
     "Problems",
-    "Rehearsal",
     "Row",
-    "Workload",
     "config",
-    "default_workload",
     "describe",
     "dump_yaml",
     "evolve",
@@ -30,3 +28,7 @@ __all__ = [
     "structure",
     "unstructure",
 ]
+
+_MOVED = {"rlcore.config.workload": ("Rehearsal", "Workload", "default_workload")}
+
+__getattr__, __dir__ = lazy(__name__, __all__, _MOVED)

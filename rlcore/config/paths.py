@@ -9,6 +9,15 @@ from pathlib import Path
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
 
 
+class ConfigOnly(str):
+    """A hub id or folder from which only the configuration is read; the model's weights are then random.
+
+    It is a string, so architectures pass it on like any other name of a model or a critic.
+    """
+
+    __slots__ = ()
+
+
 def existing_path(name: str | os.PathLike[str]) -> Path | None:
     """Return the path that a name denotes, with `~` expanded, or None if nothing is there.
 

@@ -26,10 +26,10 @@ class Trainer(Protocol):
 
     * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
       that learns from samples without making them more likely, for example from preferences.
-    * `workload`: a static method `workload(config, num_prompts)` that returns a `rlcore.config.workload.Workload`, the
-      batch sizes and model heads that `rlcore plan` reads.
-    * `rehearse`: for a trainer of models that are no language models, a static method that returns a
-      `rlcore.config.workload.Rehearsal`, the parts of a step that `rlcore plan` measures.
+    * `workload`: a static method `workload(config, num_prompts)` for `rlcore plan`: batch sizes and model heads by the
+      name of an attribute of `rlcore_plan.workload.Workload`; the usual names of options need not be repeated.
+    * `rehearse`: for a trainer of models that are no language models, a static method that returns the
+      parts of a step that `rlcore plan` measures, attributes of `rlcore_plan.workload.Rehearsal` by name.
     * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.

@@ -1,34 +1,28 @@
-"""The batch sizes and model heads that a trainer will use, known before it is built; light."""
+"""The batch sizes and model heads that a trainer declares in its static methods `workload` and `rehearse`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
+
+from rlcore.errors import PluginError
 
 if TYPE_CHECKING:
     import torch
 
 
-class ConfigOnly(str):
-    """A hub id or folder from which only the configuration is read; the model's weights are then random.
-
-    It is a string, so architectures pass it on like any other name of a model or a critic.
-    """
-
-    __slots__ = ()
-
-
 @attrs.frozen(kw_only=True)
 class Workload:
-    """The batch sizes and model heads that a trainer will use; input to `rlcore plan`.
+    """The batch sizes and model heads that a trainer will use.
 
-    A trainer states them in a static method, called with its options and the number of its prompts (0 where that is
-    unknown):
+    A trainer states those that `default_workload` does not derive from its options, in a static method, called with
+    its options and the number of its prompts (0 where that is unknown):
 
         @staticmethod
-        def workload(config: MyConfig, num_prompts: int) -> Workload: ...
+        def workload(config: MyConfig, num_prompts: int) -> Mapping[str, Any]:
+            return {"num_scored": config.batch_size, "reference": True}
 
     Attributes:
         batch_size: sequences of one optimizer step, on all ranks together.
@@ -63,12 +57,12 @@ class Workload:
 class Rehearsal:
     """The parts of a training step of a model that is no language model, which `rlcore plan` runs on fake tensors.
 
-    A trainer of such models returns them from a static method, called with the model that its architecture built from
-    configurations alone, its options, the whole configuration (a `rlcore.settings.TrainConfig`), and the number of
-    processes:
+    A trainer of such models returns them by name from a static method, called with the model that its architecture
+    built from configurations alone, its options, the whole configuration (a `rlcore.settings.TrainConfig`), and the
+    number of processes:
 
         @staticmethod
-        def rehearse(model: MyModel, config: MyConfig, settings: TrainConfig, world: int) -> Rehearsal: ...
+        def rehearse(model: MyModel, config: MyConfig, settings: TrainConfig, world: int) -> Mapping[str, Any]: ...
 
     Attributes:
         frozen: modules that the run holds besides the model's `module`.
@@ -89,12 +83,11 @@ class Rehearsal:
     notes: tuple[str, ...] = ()
 
 
-def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: ARG001  (the signature `Workload` shows)
+def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: ARG001  (of a trainer's `workload`)
     """Return the workload that follows from options with the usual names.
 
     `rollouts` is the number of responses of a round, `batch_size` that of sequences of one optimizer step, the whole
-    round where there is none; `dropout` says whether training uses it. A trainer whose options say more changes the
-    result with `attrs.evolve`.
+    round where there is none; `dropout` says whether training uses it.
 
     Args:
         config: options of a trainer, a `rlcore.settings.BatchOptions`.
@@ -109,3 +102,29 @@ def default_workload(config: Any, num_prompts: int = 0) -> Workload:  # noqa: AR
         num_held=rollouts,
         dropout=getattr(config, "dropout", False),
     )
+
+
+T = TypeVar("T", Workload, Rehearsal)
+
+
+def declared(cls: type[T], found: Any, name: str, base: Mapping[str, Any] | None = None) -> T:
+    """Return what a trainer's static method has returned: attributes by name, or an object of the class.
+
+    Args:
+        cls: the class.
+        found: what the method has returned.
+        name: the trainer and the method, for errors.
+        base: attributes that it may leave out.
+
+    Raises:
+        PluginError: it has returned another type, or attributes that the class does not have or lacks.
+    """
+    if isinstance(found, cls):
+        return found
+    try:
+        return cls(**{**(base or {}), **found})
+    except TypeError as error:
+        raise PluginError(
+            f"{name}() returned {found!r:.80}; it must return attributes of rlcore_plan.workload.{cls.__name__} by "
+            f"name: {error}"
+        ) from None

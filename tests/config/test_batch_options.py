@@ -1,11 +1,10 @@
-"""Tests of options shared by trainers: where they are listed, and the workload derived from them."""
+"""Tests of options shared by trainers: where they are listed, and that they are checked."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlcore.config import config, describe, option, structure
-from rlcore.config.workload import Workload, default_workload
 from rlcore.errors import ConfigError
 from rlcore.settings import BatchOptions, OptimizerConfig
 
@@ -15,11 +14,6 @@ class Imitation(BatchOptions):
     batch_size: int = option(8, "sequences of one optimizer step", ge=1)
     optimizer: OptimizerConfig = option(OptimizerConfig(lr=0.5), "with a rate of its own")
     dropout: bool = option(True, "as the model says")
-
-
-@config
-class Rounds(BatchOptions):
-    rollouts: int = option(64, "responses of a round", ge=1)
 
 
 def test_a_class_lists_its_own_options_first_and_the_inherited_ones_after_them() -> None:
@@ -34,12 +28,3 @@ def test_inherited_options_are_set_and_checked_like_others() -> None:
         structure(Imitation, {"micro_batch_tokens": -1})
     with pytest.raises(ConfigError, match="micro_batch_siz: no such option; did you mean 'micro_batch_size'"):
         structure(Imitation, {"micro_batch_siz": 1})
-
-
-def test_the_workload_follows_from_options_with_the_usual_names() -> None:
-    assert default_workload(Imitation(micro_batch_size=2), 100) == Workload(
-        batch_size=8, micro_batch_size=2, dropout=True
-    )
-    assert default_workload(Rounds(micro_batch_tokens=512), 100) == Workload(
-        batch_size=64, micro_batch_tokens=512, num_sampled=64, num_held=64
-    )
