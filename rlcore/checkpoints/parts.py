@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint that all processes write in parallel, and a copy of it in which they are whole.
+"""The tensors of a checkpoint that all processes write in parallel.
 
 Where the usual format has a file such as `model/model.safetensors`, or a part of one, such a checkpoint has a folder
 `model/model.dcp` (`rlcore.sharding.parallel_files`). The folders are written under a temporary name, before rank 0
@@ -14,20 +14,14 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Self
 
 import attrs
-import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from rlcore.checkpoints.checkpoint import Checkpoints
-from rlcore.checkpoints.durability import put_in_place
-from rlcore.checkpoints.manifest import OWN_FIELDS, file_entry, write_manifest
-from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import io_failure, parts_folder
-from rlcore.errors import CheckpointError, ConfigError, RanksError, io_remedy
+from rlcore.checkpoints.manifest import file_entry
+from rlcore.checkpoints.state import parts_folder
+from rlcore.errors import CheckpointError, ConfigError, RanksError
 from rlcore.ranks import Ranks
-from rlcore.sharding.parallel_files import SUFFIX, saved_parts, write_parts
-from rlcore.sharding.tensor_file import SavedTensor, TensorFile
-from rlcore.sharding.weight_files import PARTS, write_weights
+from rlcore.sharding.parallel_files import SUFFIX, write_parts
+from rlcore.sharding.weight_files import PARTS
 
 MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
 
@@ -91,39 +85,6 @@ class StagedParts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def export_checkpoint(checkpoint: Path, place: Path) -> None:
-    """Copy a checkpoint to the folder `place`, with whole tensors in safetensors files.
-
-    Raises:
-        CheckpointError: the checkpoint is missing or damaged, or the copy cannot be written.
-        DamagedCheckpoint: a file of the checkpoint differs from its checksum.
-    """
-    if place.exists():
-        raise CheckpointError(f"{place}: exists already: name a folder that does not exist")
-    manifest = Checkpoints.open(checkpoint).manifest
-    beside = place.with_name(f".tmp-{place.name}")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(checkpoint, beside, ignore=shutil.ignore_patterns(f"*{SUFFIX}"))
-        if weights := saved_parts(checkpoint / MODEL / PARTS):
-            write_weights(beside / MODEL, _layout(weights), ((name, each[...]) for name, each in weights.items()))
-        if state := saved_parts(checkpoint / parts_folder(TRAINER)):
-            _complete(checkpoint / TRAINER, state, beside / TRAINER)
-        start = RunDir(checkpoint.parent.parent).start
-        if manifest.get("start") is not None and start.is_dir():
-            shutil.copytree(start, RunDir(beside).start)
-        further = {name: value for name, value in manifest.items() if name not in OWN_FIELDS}
-        write_manifest(beside, step=manifest["step"], score=manifest["score"], further=further)
-        put_in_place(beside, place)
-    except Exception as error:
-        failure = io_failure(error)
-        if failure is None:
-            raise
-        raise CheckpointError(f"{place}: could not be written: {failure}; {io_remedy(failure)}") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
 def check_shared(folder: Path, ranks: Ranks) -> None:
     """Check that every process sees the folder in which process 0 writes checkpoints; collective.
 
@@ -170,17 +131,3 @@ def _entries(folder: Path, ranks: Ranks) -> dict[str, dict[str, Any]]:
                 "checkpoint.format=safetensors"
             )
     return {name: entry for _, entries, _ in every for name, entry in entries.items()}
-
-
-def _complete(source: Path, parts: dict[str, SavedTensor], target: Path) -> None:
-    """Write a safetensors file with the tensors of another one and further ones."""
-    with safe_open(str(source), framework="pt", device="cpu") as file:
-        tensors = {name: SavedTensor.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict
-        tensors |= parts
-        with TensorFile(target, _layout(tensors), file.metadata()) as whole:
-            for name, saved in tensors.items():
-                whole.write(name, saved[...])
-
-
-def _layout(tensors: Mapping[str, SavedTensor]) -> dict[str, Tensor]:
-    return {name: torch.empty(each.shape, dtype=each.dtype, device="meta") for name, each in tensors.items()}

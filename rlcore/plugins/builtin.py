@@ -12,7 +12,6 @@ COMMANDS = (
         "list installed plugins, their components and their problems",
     ),
     ("show", "rlcore.cli.show:command", "print the options of a component or section, or the wrappers of components"),
-    ("export", "rlcore.cli.export_command:command", "copy a checkpoint of several processes with whole tensors"),
     ("init", "rlcore.cli.init_command:command", "write a configuration file with every option as a comment"),
 )
 """The core's commands: name, target, summary. The command line reads this table first; no plugin can override it."""
@@ -38,11 +37,8 @@ def register_loggers(register: Register) -> None:
 
 @hookimpl
 def register_shardings(register: Register) -> None:
-    """Register strategies of torch and DeepSpeed."""
+    """Register the strategy that divides nothing."""
     register("none", "rlcore.sharding.whole:build_none", summary="every process has the whole model")
-    register("fsdp", "rlcore.sharding.fsdp:build_fsdp", summary="weights, gradients and optimizer state, with torch")
-    register("zero2", "rlcore.sharding.zero:build_zero2", summary="gradients and optimizer state, with DeepSpeed")
-    register("zero3", "rlcore.sharding.zero:build_zero3", summary="as zero2, and the weights")
 
 
 @hookimpl

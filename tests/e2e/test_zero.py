@@ -15,7 +15,7 @@ from rlcore_testing.small import make_llama
 
 pytestmark = [
     pytest.mark.slow,  # deepspeed takes seconds to import
-    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs pip install -e '.[deepspeed]'"),
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs pip install -e 'plugins/rlcore_shard[deepspeed]'"),
 ]
 Train = Callable[..., None]
 GROUPS = (

@@ -11,8 +11,8 @@ import torch
 
 from rlcore.errors import CheckpointError, ConfigError
 from rlcore.settings import RunConfig
-from rlcore.sharding.flat_state import Fragment, gather_state, load_state
-from rlcore.sharding.zero import build_zero3
+from rlcore_shard.flat_state import Fragment, gather_state, load_state
+from rlcore_shard.zero import build_zero3
 
 ALONE: Any = SimpleNamespace(world=1, is_main=True, device=torch.device("cpu"))
 
@@ -62,7 +62,7 @@ def test_parameters_with_different_numbers_of_steps_are_not_stepped_together(
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "fp16": ({"mixed_precision": "fp16"}, {}, "'fp16' is not supported: use bf16"),
     "several machines": ({}, {"LOCAL_WORLD_SIZE": "2"}, "run.shard_within=world"),
-    "no deepspeed": ({}, {}, r"needs the package deepspeed: pip install 'rlcore\[deepspeed\]'"),
+    "no deepspeed": ({}, {}, r"needs the package deepspeed: pip install 'rlcore-shard\[deepspeed\]'"),
 }
 
 

@@ -2,8 +2,8 @@
 
 In stage 2 the policy's own module runs with gradients, as one of a single process does. In stage 3 a copy of it does,
 whose weights DeepSpeed divides; the policy's own module runs without gradients, on gathered weights, as in
-`rlcore.sharding.fsdp`. DeepSpeed concatenates the parameters of each group of the optimizer, and every process steps
-its part of the concatenation (`rlcore.sharding.flat_state`).
+`rlcore_shard.fsdp`. DeepSpeed concatenates the parameters of each group of the optimizer, and every process steps
+its part of the concatenation (`rlcore_shard.flat_state`).
 
 Rajbhandari et al. 2019, arXiv:1910.02054.
 """
@@ -25,9 +25,9 @@ from rlcore.errors import ConfigError, ModelError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore.sharding.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
-from rlcore.sharding.flat_state import Fragment, gather_state, load_state
 from rlcore.sharding.shards import Cut, Shards
+from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
+from rlcore_shard.flat_state import Fragment, gather_state, load_state
 
 
 class ZeroRedundancy:
@@ -249,7 +249,7 @@ def _import_deepspeed(ranks: Ranks, strategy: str) -> Any:
         import deepspeed
     except ImportError as error:
         raise ConfigError(
-            f"run.shard = '{strategy}': needs the package deepspeed: pip install 'rlcore[deepspeed]' ({error})"
+            f"run.shard = '{strategy}': needs the package deepspeed: pip install 'rlcore-shard[deepspeed]' ({error})"
         ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # it calls them

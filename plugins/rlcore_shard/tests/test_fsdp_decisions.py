@@ -12,11 +12,11 @@ import torch
 from rlcore.config import structure
 from rlcore.errors import ConfigError
 from rlcore.settings import TrainConfig
-from rlcore.sharding import fsdp
-from rlcore.sharding.fsdp import FullySharded
 from rlcore.training import stack_samples
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_shard import fsdp
+from rlcore_shard.fsdp import FullySharded
 from rlcore_testing.small import SAMPLES, make_llama, make_tokenizer
 
 

@@ -1,0 +1,35 @@
+"""Registration of the strategies and of the command `rlcore export`; light."""
+
+from __future__ import annotations
+
+from rlcore import hookimpl
+from rlcore.hookspecs import Register
+
+
+@hookimpl
+def register_shardings(register: Register) -> None:
+    """Register strategies of torch and DeepSpeed."""
+    register(
+        "fsdp",
+        "rlcore_shard.fsdp:build_fsdp",
+        summary="weights, gradients and optimizer state, with torch",
+        formerly="rlcore:fsdp",
+    )
+    register(
+        "zero2",
+        "rlcore_shard.zero:build_zero2",
+        summary="gradients and optimizer state, with DeepSpeed",
+        formerly="rlcore:zero2",
+    )
+    register("zero3", "rlcore_shard.zero:build_zero3", summary="as zero2, and the weights", formerly="rlcore:zero3")
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Register the command that copies a checkpoint whose tensors are divided."""
+    register(
+        "export",
+        "rlcore_shard.export_command:command",
+        summary="copy a checkpoint of several processes with whole tensors",
+        formerly="rlcore:export",
+    )
