@@ -17,19 +17,22 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parents[1]
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.4 and later
 PLACES = ("pyproject.toml", "rlcore_*/pyproject.toml", "plugins/*/pyproject.toml")
 PROJECTS = [file for place in PLACES for file in sorted(ROOT.glob(place))]
-DISTS = {
-    project["name"]: file.parent
+DECLARED = {
+    project["name"]: project
     for file in PROJECTS
     for project in [tomllib.loads(file.read_text(encoding="utf-8"))["project"]]
-    if "rlcore" in project["entry-points"]
 }
-ALGORITHMS = [name for name in DISTS if name != "rlcore"]
+DISTS = dict(zip(DECLARED, [file.parent for file in PROJECTS], strict=True))
+PLUGINS = [name for name in DISTS if name != "rlcore" and "rlcore" in DECLARED[name].get("entry-points", {})]
+NO_PLUGIN = {"rlcore-testing"}
+"""Dists that register nothing: the conformance kit, which tests import."""
 NOT_PACKAGED = {"tests", "dist", "pyproject.toml", "README.md", "LICENSE"}
 """Files beside the package in a dist's folder, if that folder is the package itself."""
 ROOT_BESIDE = {"CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"}
@@ -39,6 +42,10 @@ BESIDE = {"PKG-INFO", "pyproject.toml", "README.md", "LICENSE", ".gitignore"}
 def test_the_extra_all_installs_every_dist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert extras["all"] == sorted(set(DISTS) - {"rlcore"})
+
+
+def test_every_dist_but_the_kit_is_a_plugin() -> None:
+    assert {*DISTS} - {*PLUGINS} == {"rlcore"} | NO_PLUGIN
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -123,13 +130,12 @@ def test_a_wheel_holds_its_whole_package_and_nothing_else(name: str, wheel: zipf
 
 
 def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipfile.ZipFile) -> None:
-    (file,) = (path for path in wheel.namelist() if path.endswith(".dist-info/entry_points.txt"))
     points = configparser.ConfigParser()
-    points.read_string(wheel.read(file).decode())
+    for file in (path for path in wheel.namelist() if path.endswith(".dist-info/entry_points.txt")):
+        points.read_string(wheel.read(file).decode())
     short = name.removeprefix("rlcore-") if name != "rlcore" else "core"
-    assert dict(points["rlcore"]) == {
-        short: "rlcore.plugins.builtin" if name == "rlcore" else f"{package_of(name)}.plugin"
-    }
+    own = {short: "rlcore.plugins.builtin" if name == "rlcore" else f"{package_of(name)}.plugin"}
+    assert (dict(points["rlcore"]) if "rlcore" in points else {}) == ({} if name in NO_PLUGIN else own)
     metadata = metadata_of(wheel)
     charts = {"page/uPlot.LICENSE"} if name == "rlcore-report" else set()  # its wheel holds a library
     assert metadata["License-Expression"] == ("Apache-2.0 AND MIT" if charts else "Apache-2.0")
@@ -137,18 +143,20 @@ def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipf
     licences = {path.partition(".dist-info/licenses/")[2]: path for path in wheel.namelist() if "/licenses/" in path}
     assert set(licences) == {"LICENSE", *charts}
     for source, path in licences.items():
-        assert wheel.read(path).decode() == (ROOT / source).read_text(encoding="utf-8")
+        place = ROOT if source == "LICENSE" else DISTS[name]
+        assert wheel.read(path).decode() == (place / source).read_text(encoding="utf-8")
 
 
 def test_a_plugin_says_which_core_it_needs(name: str, wheel: zipfile.ZipFile) -> None:
     needed = [line for line in metadata_of(wheel).get_all("Requires-Dist", []) if line.startswith("rlcore")]
     if name == "rlcore":  # the extras name plugins, and nothing else does
         assert all("; extra ==" in line for line in needed)
-    else:  # those that use private parts of the core follow every minor version, as all do that build on another
-        private = ("rlcore-bench", "rlcore-plan", "rlcore-preferences", "rlcore-report", "rlcore-tools")
+    else:  # those that use private parts of the core follow every minor version, and preferences those of its tokens
+        lines = (ROOT / "tests/private_imports.txt").read_text(encoding="utf-8").splitlines()
+        private = {line.partition(" ")[0] for line in lines} | {"rlcore_preferences"}
         core, *others = sorted(needed, key=lambda line: line.startswith("rlcore-"))
-        assert core == ("rlcore==0.1.*" if name in private else "rlcore<0.2,>=0.1")
-        assert all(line.endswith("==0.1.*") for line in others)
+        assert core == ("rlcore==0.1.*" if package_of(name) in private else "rlcore<0.2,>=0.1")
+        assert all(line.endswith(("==0.1.*", "<0.2,>=0.1")) for line in others)
 
 
 @pytest.mark.slow
@@ -232,21 +240,33 @@ def forks(others: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wa
     warm.close()
 
 
+def required_by(name: str) -> set[str]:
+    """Return a dist and those of this repository that it requires, and that these require."""
+    lines = DECLARED[name].get("dependencies", ())
+    own = {Requirement(line).name for line in lines} & set(DISTS)
+    return {name, "rlcore"}.union(*(required_by(each) for each in own - {"rlcore"}))
+
+
+def test_what_a_dist_requires_is_found_through_others() -> None:
+    assert required_by("rlcore") == {"rlcore"}
+    assert required_by("rlcore-dpo") == {"rlcore", "rlcore-dpo", "rlcore-preferences", "rlcore-transformers"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [None, *ALGORITHMS])
-def test_the_core_and_a_plugin_alone_are_whole(
-    alone: str | None, built: dict[str, Path], others: Path, forks: WarmPython, tmp_path: Path
+@pytest.mark.parametrize("alone", ["rlcore", *PLUGINS])
+def test_the_core_and_a_plugin_with_what_it_requires_are_whole(
+    alone: str, built: dict[str, Path], others: Path, forks: WarmPython, tmp_path: Path
 ) -> None:
-    names = ["rlcore", *([alone] if alone else [])]
+    names = sorted(required_by(alone))
     python, site = environment(others, tmp_path)
     for name in names:  # as pip does, which takes longer, and installs all of them below
         zipfile.ZipFile(wheel_of(built[name])).extractall(site)
-    assert listed([python, "-m", "rlcore"], tmp_path) == dict.fromkeys(names, "ok")
+    assert listed([python, "-m", "rlcore"], tmp_path) == dict.fromkeys(set(names) - NO_PLUGIN, "ok")
     (tmp_path / "components.py").write_text(IMPORT, encoding="utf-8")
-    found = forks.run(["components.py", names[-1]], cwd=tmp_path, environment={"PYTHONPATH": str(site)})
+    found = forks.run(["components.py", alone], cwd=tmp_path, environment={"PYTHONPATH": str(site)})
     assert found.returncode == 0, found.stderr
     imported = found.stdout.splitlines()
-    brought = {names[-1]} - HOOKS_ONLY
+    brought = {alone} - HOOKS_ONLY
     assert {line.partition(" ")[0] for line in imported} == brought
 
 
@@ -268,10 +288,10 @@ print(json.dumps([rlcore.__file__, result.metrics["reward/mean"], (result.run_di
 @pytest.mark.slow
 def test_all_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
     programs = install(list(DISTS), built, others, tmp_path)
-    assert listed([programs / "rlcore"], tmp_path) == dict.fromkeys(DISTS, "ok")
+    assert listed([programs / "rlcore"], tmp_path) == dict.fromkeys(set(DISTS) - NO_PLUGIN, "ok")
     assert "list-plugins" in run(programs / "rlcore", "--help", cwd=tmp_path)
     imported = run(programs / "python", "-c", IMPORT, *DISTS, cwd=tmp_path).splitlines()
-    assert {line.partition(" ")[0] for line in imported} == set(DISTS) - HOOKS_ONLY
+    assert {line.partition(" ")[0] for line in imported} == set(DISTS) - HOOKS_ONLY - NO_PLUGIN
     said = run(programs / "python", "-c", TRAIN, cwd=tmp_path).splitlines()[-1]
     file, reward, saved, written = json.loads(said)
     assert Path(file).is_relative_to(programs.parent)
