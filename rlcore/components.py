@@ -38,6 +38,8 @@ WARMUP, TOTAL = "num_warmup_steps", "num_training_steps"
 """Arguments of a schedule that come from the run, if its signature has them."""
 BESIDE_OPTIONS = {"optimizers": ("lr", *COMMON_OPTIONS), "schedulers": (WARMUP, TOTAL)}
 """Kind → arguments that the core passes by name, so that no option of a component may have these names."""
+REWARD_KEYS = ("fn", "weight", "name")
+"""Keys of a mapping that every reward has; all other keys are options of a registered reward."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LONGEST = 500  # characters of an exception's message

@@ -44,8 +44,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     import signal
     from tempfile import TemporaryDirectory
 
-    from rlcore.cli.screen import make_console
     from rlcore.errors import ConfigError
+    from rlcore.loggers.terminal import make_console
     from rlcore_bench.contest import Contest
     from rlcore_bench.source_tree import Repository
 

@@ -25,7 +25,7 @@ def command(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], i
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from rlcore.cli.screen import make_console
+    from rlcore.loggers.terminal import make_console
     from rlcore_report.run_files import find_run
     from rlcore_report.run_record import read_run
     from rlcore_report.variants import Variant, compare_variants
@@ -60,7 +60,7 @@ def _row(each: Difference) -> Sequence[str]:
 def _print_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], otherwise: str) -> None:
     from rich.text import Text
 
-    from rlcore.cli.screen import make_list
+    from rlcore.loggers.terminal import make_list
 
     table = make_list(*head)
     for row in rows:

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from rlcore.loggers.console import TIME_KEYS, ConsoleLogger
 from rlcore.loggers.console_options import ConsoleConfig
-from rlcore.loggers.headline import MAX_CELLS
-from rlcore.loggers.tables import html_table, short_name, show_cell, show_number
+from rlcore.loggers.tables import MAX_CELLS, html_table, short_name, show_cell, show_number
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import attrs
 from rich.text import Text
 
-from rlcore.cli.screen import make_console
+from rlcore.loggers.terminal import make_console
 from rlcore.safe_text import shorten, visible
 from rlcore_tools.shown_rows import PreviewRow, Shown, TokenRow
 

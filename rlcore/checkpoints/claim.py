@@ -10,9 +10,8 @@ import attrs
 
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
 from rlcore.checkpoints.manifest import read_manifest, verify_files
-from rlcore.checkpoints.replacement import clear, contents, discard, recover, set_aside
 from rlcore.checkpoints.run_folder import AUTO, NEVER, RunDir, is_run, open_folder, resumes
-from rlcore.checkpoints.run_lock import RunLock
+from rlcore.checkpoints.run_lock import RunLock, clear, contents, discard, recover, set_aside
 from rlcore.errors import CheckpointError, ConfigError, DamagedCheckpoint, RLCoreError
 from rlcore.logging import get_logger
 from rlcore.ranks import Ranks

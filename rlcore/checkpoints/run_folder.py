@@ -10,7 +10,7 @@
 <root>/<name>/model/             the last policy, for transformers' `from_pretrained`
 <root>/<name>/profile/           timings of the run's phases, see `rlcore.profiling`
 <root>/<name>/.lock              see `rlcore.checkpoints.run_lock`
-<root>/<name>/.replaced/         see `rlcore.checkpoints.replacement`
+<root>/<name>/.replaced/         see `rlcore.checkpoints.run_lock`
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import attrs
 
 from rlcore.checkpoints.durability import sync
 from rlcore.checkpoints.manifest import MISSING, unreadable
-from rlcore.checkpoints.replacement import ASIDE, CONFIG, REPLACED
-from rlcore.checkpoints.run_lock import LOCK, OWNER
+from rlcore.checkpoints.run_lock import ASIDE, CONFIG, LOCK, OWNER, REPLACED
 from rlcore.config.plain import from_json, to_plain
 from rlcore.config.yaml_files import dump_yaml
 from rlcore.errors import ConfigError, RunExists

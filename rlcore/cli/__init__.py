@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         if words[:1] == ["--complete"]:
-            from rlcore.cli.completion import complete
+            from rlcore.cli.parser import complete
 
             print(*complete(os.environ), sep="\n")
             return 0

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.cli.screen import make_console, make_list
 from rlcore.errors import PluginError
+from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.checks import preserve_process_state
 from rlcore.plugins.discovery import Discovery, Plugin, State
 from rlcore.plugins.registry import LINE_WIDTH, all_registries

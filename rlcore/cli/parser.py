@@ -2,6 +2,9 @@
 
 The core's commands come from a table, so that they need no plugin. Plugins are loaded only if the first word is not a
 command of the core, or for `--commands`, which lists all commands; `--help` therefore starts fast.
+
+`rlcore --complete` completes words: `complete -o default -C "rlcore --complete" rlcore` turns it on, and for each
+completion bash runs it with the command line in COMP_LINE and the position of the cursor in COMP_POINT.
 """
 
 from __future__ import annotations
@@ -10,16 +13,18 @@ import argparse
 import importlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlcore._version import __version__
+from rlcore.cli.trainer_command import trainer_names
 from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand, UnknownTrainer
 from rlcore.plugins.builtin import COMMANDS
 from rlcore.safe_text import visible
 
 if TYPE_CHECKING:
     from rlcore.components import Component
+
 
 Run = Callable[[argparse.Namespace], Any]
 _PLAIN = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]{1,3})?|true|false|null")
@@ -199,3 +204,36 @@ def _add(commands: Any, name: str, summary: str, source: str = "") -> argparse.A
     shown = f"{summary} {source}".strip().replace("%", "%%")  # argparse would expand %
     parser: argparse.ArgumentParser = commands.add_parser(name, help=shown, description=described)
     return parser
+
+
+def complete(environ: Mapping[str, str]) -> list[str]:
+    """Return the completions of the word at the cursor; an empty list if bash should complete a file name."""
+    line = environ.get("COMP_LINE", "")
+    words = line[: int(environ.get("COMP_POINT", len(line)))].split(" ")
+    *before, current = words[1:] or [""]
+    before = [word for word in before if word]
+    if not before:
+        candidates = (
+            ["--commands", "--help", "--version"] if current.startswith("-") else [*command_names(), *trainer_names()]
+        )
+    else:
+        candidates = _arguments(before, current)
+    return sorted(word for word in candidates if word.startswith(current))
+
+
+def _arguments(before: list[str], current: str) -> list[str]:
+    try:
+        parser = command_parser(before[0])
+    except RLCoreError:  # an unknown or broken command has no completions
+        return []
+    actions = parser._actions  # noqa: SLF001  argparse has no public way to list them
+    last = next((action for action in actions if before[-1] in action.option_strings), None)
+    if last is not None and last.nargs != 0:
+        return _choices(last)
+    if current.startswith("-"):
+        return [option for action in actions for option in action.option_strings]
+    return [choice for action in actions if not action.option_strings for choice in _choices(action)]
+
+
+def _choices(action: argparse.Action) -> list[str]:
+    return [] if action.choices is None else list(map(str, action.choices))

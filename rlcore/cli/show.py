@@ -15,9 +15,9 @@ import attrs
 from rich.text import Text
 
 from rlcore._version import __version__
-from rlcore.cli.screen import make_console, make_list
 from rlcore.components import KINDS, Component, describe_error
 from rlcore.errors import UnknownComponent
+from rlcore.loggers.terminal import make_console, make_list
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import Layer, layers_of
 

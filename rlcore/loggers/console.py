@@ -12,8 +12,15 @@ from rich.text import Text
 
 from rlcore.loggers import display_row
 from rlcore.loggers.console_options import ConsoleConfig
-from rlcore.loggers.headline import MAX_CELLS, SIDE_STATISTICS, headline_metrics, place_in
-from rlcore.loggers.tables import make_table, short_name, show_number
+from rlcore.loggers.tables import (
+    MAX_CELLS,
+    SIDE_STATISTICS,
+    headline_metrics,
+    make_table,
+    place_in,
+    short_name,
+    show_number,
+)
 from rlcore.loggers.terminal import TerminalConsole
 from rlcore.logging import is_progress_bar_enabled
 from rlcore.protocols import RunView

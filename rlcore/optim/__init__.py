@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.optim.batches import micro_batches, minibatches, put_through
-    from rlcore.optim.meter import Meter
+    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through
     from rlcore.optim.updater import Loss, Updater
 
 __all__ = [
@@ -21,8 +20,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
-    "rlcore.optim.meter": ("Meter",),
+    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through"),
     "rlcore.optim.updater": ("Loss", "Updater"),
 }
 

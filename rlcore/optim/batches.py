@@ -1,12 +1,13 @@
-"""Minibatches and micro-batches: a batch cut into the parts that are learned from one after another."""
+"""Minibatches and micro-batches, into which a batch is cut, and averages of metrics over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from rlcore.profiling import phase, timed_each
+from rlcore.profiling import phase, timed, timed_each
 from rlcore.ranks import Ranks
 from rlcore.types import Trajectories, grouped, to_device
 
@@ -116,3 +117,49 @@ def _count_groups(count: int, group: int) -> int:
     if count % group:
         raise ValueError(f"a batch of {count} sequences: must be a multiple of {group}, the size of a group")
     return count // group
+
+
+class Meter:
+    """Sum metrics on the device; nothing is copied to the host before `means` is called."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._names = ranks, ["count"]
+        self._sums: Tensor | None = None
+        self._noted: dict[str, list[Tensor]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing has been added."""
+        return self._sums is None
+
+    @timed("metrics")
+    def add(self, chosen: Tensor, values: Mapping[str, Tensor]) -> None:
+        """Add one number per token, sequence or group, where `chosen` (bool, of the same shape) is True."""
+        self._names = ["count", *values]
+        measured = torch.stack([chosen.float(), *values.values()])
+        self._accumulate((measured * chosen).flatten(1).sum(1, dtype=torch.float64))
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Add one number of an optimizer step, equal on all ranks; `means` weighs every step alike."""
+        self._noted.setdefault(name, []).append(value)
+
+    def merge(self, other: Meter) -> None:
+        """Add everything that another meter has summed."""
+        for name, values in other._noted.items():
+            self._noted.setdefault(name, []).extend(values)
+        if other._sums is not None:
+            self._names = other._names
+            self._accumulate(other._sums)
+
+    def _accumulate(self, sums: Tensor) -> None:
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    @timed("metrics")
+    def means(self) -> dict[str, float]:
+        """Return the average of each metric over all entries on all ranks, and of each noted number over steps."""
+        noted = {name: sum(map(float, values)) / len(values) for name, values in self._noted.items()}
+        if self._sums is None:
+            return noted
+        count, *sums = self._ranks.sum(self._sums).tolist()
+        means = {name: value / max(count, 1.0) for name, value in zip(self._names[1:], sums, strict=True)}
+        return means | noted

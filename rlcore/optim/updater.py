@@ -12,9 +12,8 @@ from torch import Tensor
 from rlcore import ops
 from rlcore.errors import ConfigError
 from rlcore.logging import get_logger
-from rlcore.optim.batches import micro_batches
+from rlcore.optim.batches import Meter, micro_batches
 from rlcore.optim.built_options import BuiltOptions
-from rlcore.optim.meter import Meter
 from rlcore.optim.optimization import Optimization, Optimizers
 from rlcore.optim.schedule_clock import ScheduleClock
 from rlcore.profiling import phase, timed

@@ -1,6 +1,6 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
-from rlcore.protocols.algorithms import RolloutStore, Sampler, Trainer
+from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
 from rlcore.protocols.decoders import Decoder, DecodeStep
 from rlcore.protocols.learners import (
     Architecture,
@@ -12,17 +12,16 @@ from rlcore.protocols.learners import (
     SequenceScorer,
     SizedVocabulary,
 )
-from rlcore.protocols.optimizer_builders import OptimizerBuilder, SchedulerBuilder
 from rlcore.protocols.pipeline import (
     PreviewPipeline,
     PromptPipeline,
     RowStream,
     SamplePipeline,
     SourcePipeline,
+    Tokenizer,
 )
 from rlcore.protocols.run_views import Command, Logger, RunView
 from rlcore.protocols.sharding import Divisible, Sharding
-from rlcore.protocols.tokenizer import Tokenizer
 
 __all__ = [
     "Architecture",

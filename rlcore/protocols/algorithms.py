@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from rlcore.protocols.learners import Learner, Policy
 from rlcore.types import Metrics, Prompt, Trajectories
@@ -27,9 +29,9 @@ class Trainer(Protocol):
     * `lowers`: the metric that must fall in the conformance kit's training law, such as `"loss/policy"`; for a trainer
       that learns from samples without making them more likely, for example from preferences.
     * `workload`: a static method `workload(config, num_prompts)` for `rlcore plan`: batch sizes and model heads by the
-      name of an attribute of `rlcore_plan.workload.Workload`; the usual names of options need not be repeated.
+      names of its class `Workload`; those that options with the usual names say need not be repeated.
     * `rehearse`: for a trainer of models that are no language models, a static method that returns the
-      parts of a step that `rlcore plan` measures, attributes of `rlcore_plan.workload.Rehearsal` by name.
+      parts of a step that `rlcore plan` measures, by the names of its class `Rehearsal`.
     * `default_for`: names of the inputs for which this trainer is selected when the user names none, such as
       `("reward_fn",)` or `("samples", "rewards")`. A reward function takes precedence over samples, and several inputs
       over one of them; two trainers that fit equally well are an error that names both.
@@ -166,5 +168,58 @@ class RolloutStore(Protocol):
 
         Args:
             state: what `state_dict` returned, with tensors on the CPU.
+        """
+        ...
+
+
+class OptimizerBuilder(Protocol):
+    """A function that builds an optimizer: any class of `torch.optim`, or a function of the same form.
+
+    All arguments but the groups are passed by name: `lr`, and every option of the class that it was registered with
+    (which must not define `lr`, `betas`, `eps` or `weight_decay`). `betas`, `eps` and `weight_decay` are passed if the
+    user set them; otherwise the defaults of the signature apply. Setting one that is not in the signature is an error
+    before the run begins.
+    """
+
+    def __call__(self, groups: list[dict[str, Any]], *, lr: float, **options: Any) -> Optimizer:
+        """Build an optimizer of the trainable parameters.
+
+        Args:
+            groups: the matrices, and with `weight_decay` 0 the vectors, each as `params`; either group may be missing.
+            lr: the learning rate after warm-up; the schedule writes the rate of each step into the optimizer's groups.
+            options: those of `betas`, `eps` and `weight_decay` that were set, and the optimizer's own options.
+
+        Returns:
+            An optimizer whose steps depend only on the gradients and its `state_dict()`, so that a resumed run equals
+            an uninterrupted one.
+
+        Raises:
+            ValueError: the options are incompatible; the run is refused with this message.
+        """
+        ...
+
+
+class SchedulerBuilder(Protocol):
+    """A function that builds a learning-rate schedule: most of those in `transformers` and torch, or one of your own.
+
+    All arguments but the optimizer are passed by name: the options of the class it was registered with and, if they are
+    in its signature, `num_warmup_steps` and `num_training_steps`. Without the former, the schedule has no warm-up. In a
+    run without a known last step, `num_training_steps` is None if it has a default; otherwise the run is refused.
+    """
+
+    def __call__(self, optimizer: Optimizer, **options: Any) -> LRScheduler:
+        """Build a schedule, which sets the learning rate of the first step immediately.
+
+        Args:
+            optimizer: what `OptimizerBuilder` returned; its groups hold the learning rate after warm-up.
+            options: `num_warmup_steps` and `num_training_steps` (counted in optimizer steps), and the schedule's own
+                options.
+
+        Returns:
+            A schedule whose `step()`, which takes no argument, is called after each optimizer step, and once more for
+            each planned optimizer step that a step of the run leaves out.
+
+        Raises:
+            ValueError: the options are incompatible; the run is refused with this message.
         """
         ...

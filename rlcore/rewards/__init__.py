@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
+    from rlcore.rewards.calls import CallTooLong, call_within
     from rlcore.rewards.combine import RewardBatch, Rewards
-    from rlcore.rewards.deadline import CallTooLong, call_within
     from rlcore.rewards.score import Scored
     from rlcore.rewards.trl_functions import trl_reward
 
@@ -23,7 +23,7 @@ __all__ = [
 
 _HOMES = {
     "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
-    "rlcore.rewards.deadline": ("CallTooLong", "call_within"),
+    "rlcore.rewards.calls": ("CallTooLong", "call_within"),
     "rlcore.rewards.score": ("Scored",),
     "rlcore.rewards.trl_functions": ("trl_reward",),
 }

@@ -13,8 +13,7 @@ from rlcore.profiling import timed
 from rlcore.protocols import Tokenizer
 from rlcore.rewards.call_inputs import CallInputs, UserFunction
 from rlcore.rewards.calls import Call
-from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
-from rlcore.rewards.forms import resolve
+from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards, resolve
 from rlcore.rewards.values import LARGEST_REWARD, read_metrics, read_rewards
 from rlcore.types import Prompt
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rlcore._lazy import lazy
 
 if TYPE_CHECKING:
-    from rlcore.sampling.default_sampler import sample
+    from rlcore.sampling.sampler_checks import sample
 
 __all__ = ["sample"]
 
-__getattr__, __dir__ = lazy(__name__, __all__, {"rlcore.sampling.default_sampler": ("sample",)})
+__getattr__, __dir__ = lazy(__name__, __all__, {"rlcore.sampling.sampler_checks": ("sample",)})

@@ -12,15 +12,18 @@ from rlcore._lazy import lazy
 if TYPE_CHECKING:
     from rlcore.data.order import Order
     from rlcore.dropout import disable_dropout, eval_mode
-    from rlcore.optim.batches import micro_batches, minibatches, put_through
-    from rlcore.optim.meter import Meter
+    from rlcore.optim.batches import Meter, micro_batches, minibatches, put_through
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
     from rlcore.training.evaluate import measure_outputs, summarise
-    from rlcore.training.rollout_stats import gather_round, rollout_metrics
+    from rlcore.training.rollout_stats import (
+        check_logprob_gap,
+        gather_round,
+        rollout_health,
+        rollout_metrics,
+        warn_of_bias,
+    )
     from rlcore.training.run import Run
-    from rlcore.training.sampling_bias import warn_of_bias
-    from rlcore.training.stale_weights import check_logprob_gap, rollout_health
     from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
     from rlcore.types import stack_groups, stack_samples
@@ -54,15 +57,18 @@ _HOMES = {
     "rlcore.data.order": ("Order",),
     "rlcore.data.preferences": ("flaw_of", "stack_pairs", "usable_pairs"),  # which have moved
     "rlcore.dropout": ("disable_dropout", "eval_mode"),
-    "rlcore.optim.batches": ("micro_batches", "minibatches", "put_through"),
-    "rlcore.optim.meter": ("Meter",),
+    "rlcore.optim.batches": ("Meter", "micro_batches", "minibatches", "put_through"),
     "rlcore.optim.updater": ("Loss", "Updater"),
     "rlcore.rewards.score": ("Scored",),
     "rlcore.training.evaluate": ("measure_outputs", "summarise"),
-    "rlcore.training.stale_weights": ("check_logprob_gap", "rollout_health"),
-    "rlcore.training.rollout_stats": ("gather_round", "rollout_metrics"),
+    "rlcore.training.rollout_stats": (
+        "check_logprob_gap",
+        "gather_round",
+        "rollout_health",
+        "rollout_metrics",
+        "warn_of_bias",
+    ),
     "rlcore.training.run": ("Run",),
-    "rlcore.training.sampling_bias": ("warn_of_bias",),
     "rlcore.training.store": ("MemoryStore",),
     "rlcore.training.validation": ("validate",),
     "rlcore.types": ("stack_groups", "stack_samples"),

@@ -17,7 +17,7 @@ from rlcore.config.plain import MAX_DEPTH, is_too_deep
 from rlcore.config.structure import structure_valid
 from rlcore.config.synonyms import explain_arguments
 from rlcore.errors import ConfigError, PluginError
-from rlcore.loggers.headline import headline_metrics
+from rlcore.loggers.tables import headline_metrics
 from rlcore.logging import check_environment, get_logger
 from rlcore.plugins.registry import all_registries, find_uploader
 from rlcore.plugins.switches import configured

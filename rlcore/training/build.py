@@ -21,7 +21,6 @@ from rlcore.config import Problems, evolve, unstructure
 from rlcore.errors import ConfigError, InputsError
 from rlcore.loggers import Loggers
 from rlcore.optim.optimization import Optimizers
-from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.choice import Choice, Chooser
 from rlcore.plugins.observers import Observers
 from rlcore.plugins.registry import all_registries, find_uploader, idle_providers, registries
@@ -34,14 +33,13 @@ from rlcore.rewards.combine import Rewards
 from rlcore.settings import TrainConfig
 from rlcore.training.check_functions import check_functions
 from rlcore.training.check_trainer import check_built, check_declared
-from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_weights
-from rlcore.training.default_trainer import other_trainer
+from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_plugins, agree_on_weights
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
-from rlcore.training.run_components import Chosen, choose
+from rlcore.training.run_components import Chosen, choose, other_trainer
 from rlcore.training.run_identity import draws_by_rank, identify
 from rlcore.training.run_model import ModelMaker
 

@@ -15,7 +15,7 @@ from rlcore.logging import get_logger
 from rlcore.protocols import PreviewPipeline
 from rlcore.rewards.call_inputs import CallInputs, UserFunction, parameters_of
 from rlcore.rewards.calls import Call
-from rlcore.rewards.forms import resolve
+from rlcore.rewards.chosen_rewards import resolve
 from rlcore.rewards.values import read_metrics, read_rewards
 from rlcore.safe_text import shorten
 from rlcore.settings import TrainConfig

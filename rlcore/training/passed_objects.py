@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlcore.errors import InputsError
-from rlcore.plugins.observer_objects import check_observer
+from rlcore.plugins.observers import check_observer
 from rlcore.plugins.published import published
 from rlcore.plugins.registry import describe_provider, first_result
 from rlcore.safe_text import show

@@ -1,4 +1,4 @@
-"""Gather a round of responses from all processes; metrics of their rewards and lengths."""
+"""Gather a round of responses from all processes: metrics, and signs that it is no sample of the learning policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import attrs
 import torch
 from torch import Tensor
 
+from rlcore import ops
 from rlcore.errors import RewardError
+from rlcore.logging import get_logger
 from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored
 from rlcore.training.run import Run
@@ -84,3 +86,81 @@ def _reward_metrics(scores: Tensor) -> Metrics:
         "reward/min": float(scores.min()),
         "reward/max": float(scores.max()),
     }
+
+
+def biases(run: Run) -> list[str]:
+    """Return the options of a run because of which responses are not samples of softmax(logits / temperature).
+
+    Trainers take log-probs at the sampling temperature and over the whole vocabulary. Truncation (`gen.top_k`,
+    `gen.top_p`), `gen.min_new_tokens` and a logit mask restrict sampling to some of the tokens, `gen.beta` shifts the
+    logits, greedy sampling takes only the most likely token, and a sampler may sample from another distribution.
+    """
+    gen = run.config.gen
+    found = {
+        "gen.temperature = 0": not gen.temperature,
+        "gen.top_k": gen.top_k > 0,
+        "gen.top_p": gen.top_p < 1,
+        "gen.min_new_tokens": gen.min_new_tokens > 0,
+        "gen.beta": gen.beta != 0,
+        "logit_mask": run.inputs.logit_mask is not None,
+        "sampler": not getattr(run.sampler, "draws_from_policy", True),
+    }
+    return [name for name, is_set in found.items() if is_set]
+
+
+def warn_of_bias(run: Run) -> None:
+    """Log a warning if the policy gradient of the run's responses is biased; a trainer calls this once, when built."""
+    if found := biases(run):
+        get_logger("sampling").warning(
+            "responses are not sampled from the policy that learns, so its gradient is biased: leave these options out "
+            "while training; eval.gen may set them for evaluations",
+            because=", ".join(found),
+        )
+
+
+GAP, LOW_PRECISION_GAP = 1e-3, 5e-2
+"""Mean distance of the sampler's log-probs from the learner's, in nats, above which they count as different."""
+IMPROBABLE = -20.0
+"""Sum of log-ratios of a round that samples of the policy fall short of with a probability of at most e^-20."""
+PER_SAMPLE = -0.1
+"""Mean of that sum over the samples below which it is more than rounding."""
+
+
+def rollout_health(run: Run, batch: Trajectories) -> Metrics:
+    """Warn, once in a run, if a round seems to be sampled from another policy than the one that learns.
+
+    Two signs are checked: the sampler's own log-probs differ from the learner's; and the estimate of the KL to the
+    reference, the sum of log(pi / ref) over the chosen tokens, is far below zero. Since E[ref / pi] = 1 for samples of
+    pi, such a sum is below -a with a probability of at most e^-a (Markov's inequality).
+
+    Args:
+        run: the run.
+        batch: the whole round, the same on all ranks, with the column `logprobs` (the learner's) and, as far as they
+            are known, `sampler_logprobs` (the sampler's own) and `ref_logprobs` (the reference's), all at the sampling
+            temperature.
+
+    Returns:
+        `is/logprob_gap`, the mean absolute difference of the sampler's and the learner's log-probs, if both are known.
+    """
+    chosen, metrics = batch.action_mask, Metrics()
+    if "sampler_logprobs" in batch:
+        gap = float(ops.masked_mean((batch["logprobs"] - batch["sampler_logprobs"]).abs(), chosen))
+        metrics["is/logprob_gap"] = gap
+        check_logprob_gap(run, gap)
+    if "ref_logprobs" in batch:
+        total = float(ops.masked_sum(batch["logprobs"] - batch["ref_logprobs"], chosen))
+        if total < IMPROBABLE and total < PER_SAMPLE * len(batch):
+            run.warn_once(
+                "sampling", "the mean KL to the reference is far below 0, which samples of the policy that learns do "
+                "not give: does the sampler keep old weights (policy.version)?", kl_mean=total / len(batch),
+            )  # fmt: skip
+    return metrics
+
+
+def check_logprob_gap(run: Run, gap: float) -> None:
+    """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
+    if not gap <= (GAP if run.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
+        run.warn_once(
+            "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
+            "weights (policy.version), or another temperature?", mean_gap=gap,
+        )  # fmt: skip

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from rlcore.dropout import eval_mode
-from rlcore.optim.batches import micro_batches
-from rlcore.optim.meter import Meter
+from rlcore.optim.batches import Meter, micro_batches
 from rlcore.protocols import Policy
 from rlcore.ranks import Ranks
 from rlcore.types import Metrics, Sample, Trajectories, stack_samples

@@ -1,7 +1,5 @@
 """The data types of a run: trajectories, prompts, rows to train on and policy outputs."""
 
-from rlcore.types.messages import is_conversation, without_none
-from rlcore.types.policy_outputs import Output, PolicyOutputs
 from rlcore.types.training_rows import (
     RESERVED_COLUMNS,
     UNLABELLED,
@@ -10,11 +8,13 @@ from rlcore.types.training_rows import (
     Prompt,
     Sample,
     SteppedSample,
+    is_conversation,
     sequences_of,
     stack_groups,
     stack_samples,
+    without_none,
 )
-from rlcore.types.trajectories import Trajectories, grouped, tensor_on, to_device
+from rlcore.types.trajectories import Output, PolicyOutputs, Trajectories, grouped, tensor_on, to_device
 
 Metrics = dict[str, float]
 

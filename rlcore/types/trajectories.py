@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
 from torch import Tensor
 
-from rlcore.errors import MissingColumn
+from rlcore.errors import MissingColumn, ModelError
 
 
 @attrs.frozen(eq=False)
@@ -214,3 +214,52 @@ def to_device(array: Tensor, device: torch.device | str) -> Tensor:
 def tensor_on(device: torch.device | str, numbers: Sequence[Any], dtype: torch.dtype = torch.long) -> Tensor:
     """Return a tensor of numbers, or of rows of them, on `device`, without blocking as `torch.tensor(...)` does."""
     return to_device(torch.tensor(numbers, dtype=dtype), device)
+
+
+Output = Literal["values", "entropy", "logits", "q_values", "q_logprobs", "target_q_values"]
+"""A field of `PolicyOutputs` that not every policy, or not every call, returns."""
+
+
+@attrs.frozen(eq=False)
+class PolicyOutputs:
+    """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
+
+    Attributes:
+        logprobs: float[B, T], log pi of each chosen token, at the temperature that was requested, 1 by default.
+        values: float[B, T] or None, V before each chosen token; present if the policy has a value head.
+        entropy: float[B, T] or None, entropy in nats of the distribution of each chosen token; only if requested.
+        logits: float[N, V] or None, of the chosen tokens in row-major order, divided by the temperature; only if
+            requested.
+        q_values: float[K, B, T] or None, Q of each chosen token by K Q-heads; present if the policy has them.
+        q_logprobs: float[K, B, T] or None, log-softmax of each Q-head's values at the chosen token.
+        target_q_values: float[K, B, T] or None, Q by the target copies of the Q-heads, without gradients.
+    """
+
+    logprobs: Tensor
+    values: Tensor | None = None
+    entropy: Tensor | None = None
+    logits: Tensor | None = None
+    q_values: Tensor | None = None
+    q_logprobs: Tensor | None = None
+    target_q_values: Tensor | None = None
+
+    def need(self, name: Output) -> Tensor:
+        """Return the output called `name`, which must be present.
+
+        Raises:
+            ModelError: the policy did not return it.
+        """
+        output: Tensor | None = getattr(self, name)
+        if output is None:
+            raise ModelError(f"the policy returned no {name}: {_REQUESTS[name]}")
+        return output
+
+
+_REQUESTS: Mapping[Output, str] = {
+    "values": "build it with run.build_policy(value_head=True)",
+    "entropy": "request it with policy.score(batch, entropy=True)",
+    "logits": "request them with policy.score(batch, logits=True)",
+    "q_values": "build it with run.build_policy(q_heads=K)",
+    "q_logprobs": "build it with run.build_policy(q_heads=K)",
+    "target_q_values": "build it with run.build_policy(q_heads=K)",
+}

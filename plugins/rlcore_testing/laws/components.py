@@ -13,20 +13,19 @@ from typing import Any
 
 import attrs
 
-from rlcore.components import BESIDE_OPTIONS, KINDS, TOTAL, WARMUP
+from rlcore.components import BESIDE_OPTIONS, KINDS, REWARD_KEYS, TOTAL, WARMUP
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError, PluginError
 from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
-from rlcore.rewards.forms import OWN_KEYS
 from rlcore.training.run_components import MODEL_KEYS
 from rlcore_testing.law import EVERY, LawBroken, Subject, is_not_the_core, law, require
 from rlcore_testing.rig.isolate import call_in_new_process
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
 MAX_NAME, MAX_SUMMARY = 30, 100
-RESERVED = {"architectures": MODEL_KEYS, "rewards": OWN_KEYS, **BESIDE_OPTIONS}
+RESERVED = {"architectures": MODEL_KEYS, "rewards": REWARD_KEYS, **BESIDE_OPTIONS}
 """Kind → keys of its section that the core reserves; for all other kinds, `name`."""
 ARGUMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "trainers": (("config", "run"), ()),

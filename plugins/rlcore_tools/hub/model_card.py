@@ -19,8 +19,7 @@ from rlcore.config.paths import existing_path
 from rlcore.config.plain import from_json
 from rlcore.errors import RLCoreError
 from rlcore.loggers import display_row
-from rlcore.loggers.headline import place_in
-from rlcore.loggers.tables import show_cell
+from rlcore.loggers.tables import place_in, show_cell
 from rlcore.plugins.registry import registries
 from rlcore.protocols import RunView
 from rlcore.settings import to_record

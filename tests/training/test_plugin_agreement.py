@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from rlcore.errors import RanksError
-from rlcore.plugins import agreement
-from rlcore.plugins.agreement import agree_on_plugins
 from rlcore.plugins.discovery import Discovery, Plugin, State
+from rlcore.training import consensus
+from rlcore.training.consensus import agree_on_plugins
 
 
 class Recorded:
@@ -87,7 +87,7 @@ def test_the_refusal_names_every_rank_that_differs_and_both_lists() -> None:
 
 
 def test_notes_and_remarks_are_logged_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_logged", set())
+    monkeypatch.setattr(consensus, "_logged", set())
     for name in ("RLCORE_LOG_LEVEL", "RANK"):
         monkeypatch.delenv(name, raising=False)
     alone = Recorded()
