@@ -12,10 +12,10 @@ from rlcore_testing.law import DIST, EVERY, Law, laws_in
 INTRODUCTION = """\
 # The conformance kit
 
-Generated from the package by `make docs`. `rlcore_testing` checks an installed plugin against the laws below.
-Which laws apply depends on the components that the plugin registers and on what they declare. All checks run on the
-CPU, with models and tokenizers created in the tests; `pip install "rlcore[testing]"` installs pytest. Every package of
-this repository passes.
+Generated from `plugins/rlcore_testing` by `make docs`. `rlcore_testing` checks an installed plugin against the laws
+below. Which laws apply depends on the components that the plugin registers and on what they declare. All checks run
+on the CPU, with models and tokenizers created in the tests; `pip install rlcore-testing` installs the kit and pytest.
+Every package of this repository passes.
 
 In the tests of a plugin, each law is a separate test:
 

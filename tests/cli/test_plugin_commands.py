@@ -233,7 +233,7 @@ def test_a_command_that_is_not_installed_is_named_with_the_package_to_install(si
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1] == (
             f"rlcore: error: rlcore {command} is a command of rlcore-tools: pip install rlcore-tools "
-            "(in a clone of rlcore: pip install ./plugins/rlcore_tools)"
+            "(in a clone of rlcore: pip install ./plugins/rlcore_transformers ./plugins/rlcore_tools)"
         )
 
 

@@ -17,6 +17,7 @@ class PluginKind:
         summary: one-line description for `rlcore show`.
         about: first sentence of the README.
         uses_torch: whether the package imports torch itself.
+        uses_transformers: whether it needs the language models and pipelines of `rlcore-transformers`.
     """
 
     name: str
@@ -26,6 +27,7 @@ class PluginKind:
     summary: str
     about: str
     uses_torch: bool = False
+    uses_transformers: bool = False
 
 
 _ALL = (
@@ -38,6 +40,7 @@ _ALL = (
         about="A trainer for rlcore: REINFORCE with a leave-one-out baseline. It weights the log-probability of each "
         "response by its score minus the mean score of the other responses in the round.",
         uses_torch=True,
+        uses_transformers=True,
     ),
     PluginKind(
         name="logger",
@@ -55,6 +58,7 @@ _ALL = (
         target="{title}Pipeline",
         summary="prompts inserted into a template",
         about="A pipeline for rlcore that inserts every prompt into a template before it is tokenised.",
+        uses_transformers=True,
     ),
     PluginKind(
         name="architecture",
@@ -64,6 +68,7 @@ _ALL = (
         summary="causal_lm with frozen embeddings",
         about="An architecture for rlcore that builds any causal language model with frozen token embeddings, and "
         "optionally other frozen parameters.",
+        uses_transformers=True,
     ),
     PluginKind(
         name="store",

@@ -67,8 +67,7 @@ def render(names: Names, kind: PluginKind) -> dict[str, str]:
         "target": kind.target.format(title=names.title),
         "summary": kind.summary,
         "about": textwrap.fill(kind.about, 120),
-        "requirement": requirement(rlcore.__version__),
-        "torch": ', "torch"' if kind.uses_torch else "",
+        "requirements": ", ".join(f'"{each}"' for each in _requirements(kind)),
     }
     templates = resources.files(__package__) / "templates"
     files: dict[str, str] = {}
@@ -77,6 +76,12 @@ def render(names: Names, kind: PluginKind) -> dict[str, str]:
         values |= {path.removeprefix(PART).replace(".", "_"): text for path, text in texts.items() if "/" not in path}
         files |= {_target_path(path, names): text for path, text in texts.items() if not path.startswith(PART)}
     return dict(sorted(files.items()))
+
+
+def _requirements(kind: PluginKind) -> list[str]:
+    bounds = requirement(rlcore.__version__)
+    builds_on = [f"rlcore-transformers{bounds.removeprefix('rlcore')}"] if kind.uses_transformers else []
+    return [bounds, *builds_on, *(["torch"] if kind.uses_torch else [])]
 
 
 def requirement(version: str) -> str:
