@@ -65,6 +65,8 @@ MOVED: dict[str, str] = {
     "rlcore.rewards.forms": "rlcore.rewards.chosen_rewards",
     "rlcore.optim.meter": "rlcore.optim.batches",
     "rlcore.rewards.deadline": "rlcore.rewards.calls",
+    "rlcore.plugins.published": "rlcore.plugins.builtin",
+    "rlcore.training.store": "rlcore.training.rollout",
     "rlcore.models.dropout": "rlcore.dropout",
     "rlcore.models.manifest": "rlcore.checkpoints.manifest",
     "rlcore.models.parallel_files": "rlcore.sharding.parallel_files",

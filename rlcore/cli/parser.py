@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rlcore._version import __version__
-from rlcore.cli.trainer_command import trainer_names
+from rlcore.cli.train import fill, find_trainer, trainer_names
 from rlcore.errors import AmbiguousComponent, PluginError, RLCoreError, UnknownCommand, UnknownTrainer
 from rlcore.plugins.builtin import COMMANDS
 from rlcore.safe_text import visible
@@ -109,12 +109,11 @@ def command_parser(name: str) -> argparse.ArgumentParser:
     if name in _OWN:
         _fill_own(parser, name)
     else:
-        from rlcore.cli import trainer_command
         from rlcore.plugins.registry import all_registries
 
-        trainer = trainer_command.find_trainer(name)
+        trainer = find_trainer(name)
         if trainer is not None:
-            trainer_command.fill(parser, trainer)
+            fill(parser, trainer)
         else:
             _fill(parser, all_registries().commands.get(name))
     return parser
@@ -127,11 +126,9 @@ def _fill_own(parser: argparse.ArgumentParser, name: str) -> Run:
 
 def _fill_other(commands: Any, name: str, parser: argparse.ArgumentParser) -> Run:
     """Add the arguments of a plugin's command, or of the short command of a trainer."""
-    from rlcore.cli import trainer_command
-
-    trainer = trainer_command.find_trainer(name)
+    trainer = find_trainer(name)
     if trainer is not None:
-        return trainer_command.fill(_add(commands, name, trainer.summary), trainer)
+        return fill(_add(commands, name, trainer.summary), trainer)
     component = _find(name, parser)
     return _fill(_add(commands, name, component.summary), component)
 
@@ -142,7 +139,7 @@ def _nothing(_: argparse.Namespace) -> int:  # never called: argparse exits if n
 
 def _find(name: str, parser: argparse.ArgumentParser) -> Component[Any]:
     """Return a plugin's command; otherwise exit with code 2 and one line with similar names and unloaded plugins."""
-    from rlcore.plugins.published import how_to_install, published
+    from rlcore.plugins.builtin import how_to_install, published
     from rlcore.plugins.registry import all_registries
 
     registries = all_registries()

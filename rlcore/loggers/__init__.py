@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.components import describe_error
 from rlcore.loggers.conversations import display_row
 from rlcore.logging import get_logger
-from rlcore.plugins.fence import Fence
+from rlcore.plugins.switches import Fence
 from rlcore.profiling import phase
 
 if TYPE_CHECKING:

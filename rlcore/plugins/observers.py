@@ -17,8 +17,8 @@ import pluggy
 from rlcore import hookspecs
 from rlcore.errors import InputsError
 from rlcore.plugins.checks import Refused, check_arguments
-from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
+from rlcore.plugins.switches import Fence, one_by_one
 from rlcore.profiling import phase
 from rlcore.safe_text import show
 

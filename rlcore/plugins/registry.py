@@ -13,10 +13,9 @@ import attrs
 from rlcore import errors
 from rlcore.components import KINDS, Component, describe_error, normalise
 from rlcore.config.synonyms import find_synonym
+from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, discover
-from rlcore.plugins.fence import one_by_one
-from rlcore.plugins.published import how_to_install, published
-from rlcore.plugins.switches import is_on, selection
+from rlcore.plugins.switches import is_on, one_by_one, selection
 
 if TYPE_CHECKING:
     from rlcore.hookspecs import Uploader

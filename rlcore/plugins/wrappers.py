@@ -9,8 +9,8 @@ import attrs
 import pluggy
 
 from rlcore.components import KINDS, Component
-from rlcore.plugins.fence import Fence, one_by_one
 from rlcore.plugins.registry import registries
+from rlcore.plugins.switches import Fence, one_by_one
 
 if TYPE_CHECKING:
     from rlcore.settings import TrainConfig

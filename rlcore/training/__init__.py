@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlcore.optim.updater import Loss, Updater
     from rlcore.rewards.score import Scored
     from rlcore.training.evaluate import measure_outputs, summarise
+    from rlcore.training.rollout import MemoryStore
     from rlcore.training.rollout_stats import (
         check_logprob_gap,
         gather_round,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         warn_of_bias,
     )
     from rlcore.training.run import Run
-    from rlcore.training.store import MemoryStore
     from rlcore.training.validation import validate
     from rlcore.types import stack_groups, stack_samples
 
@@ -69,7 +69,7 @@ _HOMES = {
         "warn_of_bias",
     ),
     "rlcore.training.run": ("Run",),
-    "rlcore.training.store": ("MemoryStore",),
+    "rlcore.training.rollout": ("MemoryStore",),
     "rlcore.training.validation": ("validate",),
     "rlcore.types": ("stack_groups", "stack_samples"),
 }

@@ -27,9 +27,8 @@ from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.sharding.divided import streaming
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
-from rlcore.training.inputs import DATA_INPUTS, Inputs
+from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split_loggers
 from rlcore.training.loop import fit
-from rlcore.training.passed_objects import observers_by_name, split_loggers
 from rlcore.training.run import Run
 from rlcore.types import Metrics
 

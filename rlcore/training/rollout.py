@@ -1,4 +1,4 @@
-"""Sample and score a round, with reward functions running while the policy is still sampling.
+"""Sample and score a round, with reward functions running while the policy is still sampling, and store rollouts.
 
 If the sampler reports finished sub-batches, a worker thread scores them while sampling continues. Plain functions run
 there one after another; coroutines run concurrently on the event loop of `rlcore.rewards.calls`. The thread ends with
@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import attrs
 import torch
 
+from rlcore.errors import EmptyStore
 from rlcore.logging import get_logger
 from rlcore.profiling import phase, timed
 from rlcore.rewards.calls import Call
@@ -180,3 +181,37 @@ class _Overlap:
                 part.call.set_exception(error)
             else:
                 part.call.set_result(call)
+
+
+class MemoryStore:
+    """Keeps trajectories in memory, in the order in which they were appended."""
+
+    def __init__(self) -> None:
+        self._parts: list[Trajectories] = []
+
+    def append(self, batch: Trajectories) -> None:
+        """Add a batch; all batches must have the same columns."""
+        self._parts.append(batch)
+
+    def take(self) -> Trajectories:
+        """Return all sequences as one batch and empty the store.
+
+        Raises:
+            EmptyStore: nothing has been appended since the last call.
+        """
+        if not self._parts:
+            raise EmptyStore("the rollout store is empty: append a batch before taking one")
+        parts, self._parts = self._parts, []
+        device = parts[-1].tokens.device  # batches restored from a checkpoint lie on the CPU
+        return parts[0] if len(parts) == 1 else Trajectories.concat([part.to(device) for part in parts])
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all batches."""
+        return {"parts": [attrs.asdict(part, recurse=False) for part in self._parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the batches from `state_dict`."""
+        self._parts = [Trajectories(**part) for part in state["parts"]]

@@ -13,8 +13,8 @@ import attrs
 from rlcore.components import Component
 from rlcore.config import Problems
 from rlcore.errors import InputsError, PluginError, UnknownTrainer
+from rlcore.plugins.builtin import published
 from rlcore.plugins.choice import Choice, Chooser
-from rlcore.plugins.published import published
 from rlcore.plugins.registry import Registry, registries
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards

@@ -33,7 +33,7 @@ def count(options):
 STORE = """
 @hookimpl
 def register_rollout_stores(register):
-    register("shelf", "rlcore.training.store:MemoryStore")
+    register("shelf", "rlcore.training.rollout:MemoryStore")
 """
 TRAINER = """
 import torch

@@ -21,7 +21,7 @@ from rlcore import profiling
 from rlcore.cli import main
 from rlcore.errors import ConfigError
 from rlcore.plugins import registry
-from rlcore.plugins.published import Published
+from rlcore.plugins.builtin import Published
 from rlcore_testing.rig.isolate import call_on_two_ranks
 from rlcore_transformers.models.policy import ModelPolicy
 

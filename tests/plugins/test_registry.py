@@ -16,12 +16,12 @@ from packaging.requirements import Requirement
 from rlcore import errors
 from rlcore.components import KINDS, Component
 from rlcore.config import config, option
+from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.discovery import Discovery, Plugin, State
-from rlcore.plugins.published import how_to_install, published
 from rlcore.plugins.registry import Registries, build_registries, registries
 
 ROOT = Path(__file__).resolve().parents[2]
-CLONE = "(in a clone of rlcore: pip install ./plugins/rlcore_reinforce)"
+CLONE = "(in a clone of rlcore: pip install ./plugins/rlcore_transformers ./plugins/rlcore_reinforce)"
 
 
 @config

@@ -16,11 +16,11 @@ from dists import Site
 from rlcore import hookimpl, hookspecs
 from rlcore.components import Component
 from rlcore.errors import PluginError
-from rlcore.plugins.fence import Fence
+from rlcore.plugins.switches import Fence
 from rlcore.plugins.wrappers import METHODS, Wrapping, layers_of
 from rlcore.protocols import Logger, Policy, RolloutStore, Trainer
 from rlcore.settings import TrainConfig
-from rlcore.training.store import MemoryStore
+from rlcore.training.rollout import MemoryStore
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 SAMPLER: Component[Any] = Component("samplers", "fast", "acme", "0.3", "", "acme:sample", None)

@@ -12,7 +12,7 @@ from rlcore.components import Dropped
 from rlcore.loggers.console import ConsoleLogger
 from rlcore.loggers.console_options import ConsoleConfig
 from rlcore.loggers.terminal import TerminalConsole
-from rlcore.plugins.fence import Fence
+from rlcore.plugins.switches import Fence
 from rlcore.settings import TrainConfig
 
 ESCAPE = "\x1b"

@@ -13,9 +13,9 @@ from rlcore.components import Component
 from rlcore.errors import ConfigError, RewardError
 from rlcore.plugins import registry
 from rlcore.rewards import chosen_rewards
-from rlcore.sampling import sample
 from rlcore_testing.small import PROMPTS, make_gpt2, make_tokenizer, toy_reward
 from rlcore_transformers.sampling import sampler
+from rlcore_transformers.sampling.sampler_options import SamplerConfig
 
 
 class Held:
@@ -46,7 +46,7 @@ class HeldReward(Held):
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Held, HeldReward]:
     """Build the runs of a test with a sampler and a registered reward `held` that have a `close`."""
-    ours = Held(sample), HeldReward(toy_reward)
+    ours = Held(sampler.build_sampler(SamplerConfig())), HeldReward(toy_reward)
     monkeypatch.setattr(sampler, "build_sampler", lambda _: ours[0])
     rewards = registry.Registry("rewards", [Component("rewards", "held", "acme", "1", "", ours[1], None)], [])
     monkeypatch.setattr(chosen_rewards, "registries", lambda: types.SimpleNamespace(rewards=rewards))
@@ -117,7 +117,7 @@ def test_an_error_in_close_is_logged_and_ends_no_run(
     held[0].fails = True
     result = train(tmp_path)
     assert held[1].num_closed == 1
-    assert [(each.plugin, each.what) for each in result.run.dropped] == [("rlcore:default", "close")]
+    assert [(each.plugin, each.what) for each in result.run.dropped] == [("rlcore-transformers:default", "close")]
     assert "OSError: the engine is gone" in capsys.readouterr().err
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlcore.training.store import MemoryStore
+from rlcore.training.rollout import MemoryStore
 from rlcore.types import Trajectories
 
 T, F = True, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlcore.errors import UnknownCommand, UnknownSharding
-from rlcore.plugins.published import published
+from rlcore.plugins.builtin import published
 from rlcore.plugins.registry import Registry, registries
 
 STRATEGIES = ["fsdp", "zero2", "zero3"]

@@ -10,7 +10,7 @@ import rlcore
 from rlcore.config import structure
 from rlcore.config.describe import describe
 from rlcore.errors import ConfigError, UnknownArgument, UnknownComponent
-from rlcore.plugins.published import published
+from rlcore.plugins.builtin import published
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 from rlcore_ppo.config import PPOConfig

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import torch
 
-from rlcore.training.store import MemoryStore
+from rlcore.training.rollout import MemoryStore
 from rlcore.types import Trajectories
 
 

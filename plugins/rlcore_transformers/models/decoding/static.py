@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
-from rlcore.plugins.published import how_to_install, published
+from rlcore.plugins.builtin import how_to_install, published
 from rlcore.plugins.registry import all_registries
 from rlcore.protocols import Decoder
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
