@@ -298,3 +298,19 @@ def test_all_together_are_listed_and_train(built: dict[str, Path], others: Path,
     assert -1 <= reward <= 1
     assert saved
     assert len(written) == 1
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_with_the_wheels_of_its_algorithms_and_of_what_they_require(
+    built: dict[str, Path], others: Path, tmp_path: Path
+) -> None:
+    needed = required_by("rlcore-ppo") | required_by("rlcore-sft")
+    python, _ = environment(others, tmp_path)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    links = [word for name in DISTS for word in ("--find-links", built[name])]
+    run(*pip, "install", "--quiet", "--no-index", *links, "rlcore", "rlcore-ppo", "rlcore-sft", cwd=tmp_path)
+    assert listed([python, "-m", "rlcore"], tmp_path) == dict.fromkeys(needed, "ok")
+    script = ROOT / "docs/examples/randomwalks.py"
+    run(python, script, "--epochs", "1", "--steps", "1", "--out", tmp_path / "runs", cwd=tmp_path)
+    assert (tmp_path / "runs/randomwalks-ppo/model/model.safetensors").is_file()
+    assert not list(tmp_path.glob("runs/*/report.html"))

@@ -1,0 +1,141 @@
+"""Tests that every default package can be left out, and that what is then missing names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLISHED = json.loads((ROOT / "rlcore/plugins/published.json").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+DEFAULT = dict(re.findall(r"^\| `(rlcore-\w+)` \|(.*)\|$", PAGE, re.MULTILINE))
+"""The rows of the table of default packages."""
+WITHOUT = """
+import importlib.metadata, sys
+
+left_out = {left_out!r}
+
+
+class Refusing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0].replace("_", "-") in left_out:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Refusing())
+from rlcore.plugins import metadata
+
+every = metadata.distributions
+metadata.distributions = lambda **given: [one for one in every(**given) if one.name not in left_out]
+"""
+"""Makes packages as absent as if they were not installed: no metadata, no modules."""
+COMMAND = """
+from rlcore.cli import main
+
+for words in {commands!r}:
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    print(code)
+"""
+FIND = """
+from rlcore.errors import RLCoreError
+from rlcore.plugins.registry import registries
+
+kinds = {registry.kind: registry for registry in registries()}
+for kind, name in COMPONENTS:
+    try:
+        kinds[kind].get(name)
+    except RLCoreError as error:
+        print(str(error).splitlines()[0])
+"""
+
+
+def run_without(left_out: list[str], code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RLCORE_")}
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(left_out=left_out) + code],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+
+
+def registered_by(dist: str) -> list[tuple[str, str]]:
+    """Return kind and name of the components that a published package registers."""
+    kinds = [kind for kind in PUBLISHED if kind not in {"folders", "requires", "options", "observers", "commands"}]
+    return [(kind, name) for kind in kinds for name, one in PUBLISHED[kind].items() if one["dist"] == dist]
+
+
+def commands_of(dist: str) -> list[str]:
+    return [name for name, one in PUBLISHED["commands"].items() if one["dist"] == dist]
+
+
+def test_the_table_has_every_default_package() -> None:
+    known = ("transformers", "report", "shard", "tools", "preferences", "testing")
+    assert set(DEFAULT) == {f"rlcore-{name}" for name in known}
+
+
+@pytest.mark.parametrize("dist", sorted(DEFAULT))
+def test_the_row_of_a_package_names_its_commands(dist: str) -> None:
+    for command in commands_of(dist):
+        assert re.search(rf"`(rlcore )?{command}`", DEFAULT[dist]), command
+
+
+@pytest.mark.parametrize("dist", [dist for dist in sorted(DEFAULT) if commands_of(dist)])
+def test_a_command_of_a_package_that_is_left_out_names_the_package(dist: str, tmp_path: Path) -> None:
+    commands = commands_of(dist)
+    code = COMMAND.format(commands=[["list-plugins", "--json"], *([command] for command in commands)])
+    done = run_without([dist], code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    *listed, _ = done.stdout.split("\n0\n")
+    assert {plugin["state"] for plugin in json.loads(listed[0])["plugins"]} == {"ok"}
+    assert dist not in listed[0]
+    assert done.stdout.splitlines()[-len(commands) :] == ["2"] * len(commands)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("rlcore: error: ")]
+    for command, error in zip(commands, errors, strict=True):
+        assert f"rlcore {command} is a command of {dist}: pip install {dist} (" in error
+
+
+@pytest.mark.parametrize("dist", [dist for dist in sorted(DEFAULT) if registered_by(dist)])
+def test_a_component_of_a_package_that_is_left_out_names_the_package(dist: str, tmp_path: Path) -> None:
+    components = registered_by(dist)
+    done = run_without([dist], f"COMPONENTS = {components!r}\n{FIND}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    for (_, name), said in zip(components, done.stdout.splitlines(), strict=True):
+        assert said.startswith("no "), said
+        assert f"'{name}'" in said
+        assert f"comes with {dist}, which is not installed: pip install {dist} (" in said
+
+
+def test_the_kit_by_its_old_name_names_its_package_when_it_is_left_out(tmp_path: Path) -> None:
+    done = run_without(["rlcore-testing"], "import rlcore.testing\n", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("has moved to rlcore_testing: pip install rlcore-testing")
+
+
+def test_the_quickstart_runs_without_any_package_that_its_algorithms_do_not_require(tmp_path: Path) -> None:
+    required = {"rlcore-ppo", "rlcore-sft", *PUBLISHED["requires"]["rlcore-ppo"], *PUBLISHED["requires"]["rlcore-sft"]}
+    assert required == {"rlcore-ppo", "rlcore-sft", "rlcore-transformers"}
+    packages = [file.parent.name.replace("_", "-") for file in ROOT.glob("*/rlcore_*/pyproject.toml")]
+    packages += [file.parent.name.replace("_", "-") for file in ROOT.glob("rlcore_*/pyproject.toml")]
+    script = ROOT / "docs/examples/randomwalks.py"
+    code = f"""
+import runpy
+sys.argv = ["randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs"]
+sys.path.insert(0, {str(script.parent)!r})
+runpy.run_path({str(script)!r}, run_name="__main__")
+print("imported", *sorted({{name.partition(".")[0] for name in sys.modules if name.startswith("rlcore_")}}))
+"""
+    done = run_without(sorted({*packages} - required), code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "imported rlcore_ppo rlcore_sft rlcore_transformers"
+    written = {path.name for path in (tmp_path / "runs/randomwalks-ppo").iterdir()}
+    assert {"checkpoints", "completions.jsonl", "config.yaml", "metrics.jsonl", "model"} <= written
+    assert "report.html" not in written
