@@ -89,7 +89,7 @@ def test_the_report_has_every_part_and_ends_with_the_problems(ask: Doctor) -> No
     assert heads == ["packages", "optional packages", "plugins", "environment", "problems"]
     rows = [line.split() for line in lines]
     assert any(row[:1] == ["torch"] and row[2:] == [">=2.6"] for row in rows)
-    assert any(row[:1] == ["deepspeed"] and row[-1] == "rlcore[deepspeed]" for row in rows)
+    assert ["rlcore-shard", "0.1.0", "rlcore[deepspeed]"] in rows
     assert ["rlcore-sft", "0.1.0", "ok", "trainers:", "sft"] in rows
     assert ["OMP_NUM_THREADS=1"] in rows
 
@@ -133,9 +133,11 @@ def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
     problems = ask.found()["problems"]
     version = rlcore.__version__
     wanted = "transformers>=5.23,<6"
-    assert f"rlcore {version} needs {wanted}, and transformers 4.2.0 is installed: pip install '{wanted}'" in problems
-    adapters = next(line for line in metadata.requires("rlcore") if line.startswith("peft")).partition(";")[0].strip()
-    assert f"rlcore {version} needs {adapters}, and peft 0.1 is installed: pip install '{adapters}'" in problems
+    needs = f"rlcore-transformers {version} needs"
+    assert f"{needs} {wanted}, and transformers 4.2.0 is installed: pip install '{wanted}'" in problems
+    required = metadata.requires("rlcore-transformers")
+    adapters = next(line for line in required if line.startswith("peft")).partition(";")[0].strip()
+    assert f"{needs} {adapters}, and peft 0.1 is installed: pip install '{adapters}'" in problems
     absent = "absent-package>=2,<3"
     assert f"acme 0.3 needs {absent}, and it is not installed: pip install '{absent}'" in problems
     assert any(line.startswith("acme 0.3 needs attrs>=99, and attrs ") for line in problems)
