@@ -329,8 +329,7 @@ def find_uploader() -> Uploader | None:
     registration order is used.
 
     Returns:
-        None, or an object with the methods `check(repo, where)` and `push(folder, repo, *, run, private, token,
-        revision)`; see `rlcore.hookspecs.Uploader`.
+        None, or an object with the methods `check` and `push` of `rlcore.hookspecs.Uploader`.
     """
 
 

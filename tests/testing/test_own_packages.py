@@ -1,4 +1,4 @@
-"""The core and the algorithms beside it keep every law of the kit, as a stranger's packages must."""
+"""The core, its models and the algorithms beside it keep every law of the kit, as a stranger's packages must."""
 
 from __future__ import annotations
 
@@ -30,8 +30,13 @@ MISSING = (
 )
 
 
-@pytest.mark.parametrize("law", conformance("rlcore", options=NEEDED, expected_failures=MISSING))
+@pytest.mark.parametrize("law", conformance("rlcore"))
 def test_the_core_keeps_the_law(law: Case) -> None:
+    law()
+
+
+@pytest.mark.parametrize("law", conformance("rlcore-transformers", options=NEEDED, expected_failures=MISSING))
+def test_the_models_of_transformers_keep_the_law(law: Case) -> None:
     law()
 
 

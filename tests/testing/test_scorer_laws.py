@@ -42,6 +42,8 @@ def test_the_built_in_scorer_keeps_the_law(law: Law, options: dict[str, object])
 
 
 def test_a_scorer_is_held_to_the_laws_of_scorers_alone() -> None:
-    names = {case.law.name for case in cases("rlcore") if case.id.startswith("architecture-sequence_scorer-")}
+    names = {
+        case.law.name for case in cases("rlcore-transformers") if case.id.startswith("architecture-sequence_scorer-")
+    }
     assert {law.name for law in laws_in(scorers)} <= names
     assert "decoding_equals_scoring" not in names
