@@ -19,6 +19,8 @@ DIST = "plugin"
 """Kind of the laws about a whole dist."""
 EVERY = "component"
 """Kind of the laws about every component, independent of its registry."""
+BASE = frozenset({CORE, "rlcore-shard", "rlcore-transformers"})
+"""The core and the packages that the kit requires, whose components a law may use."""
 
 
 class LawBroken(RLCoreError, AssertionError):

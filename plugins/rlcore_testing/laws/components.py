@@ -17,10 +17,9 @@ from rlcore.components import BESIDE_OPTIONS, KINDS, REWARD_KEYS, TOTAL, WARMUP
 from rlcore.config import describe, dump_yaml, load_yaml, structure, unstructure
 from rlcore.config.describe import fields, section_class
 from rlcore.errors import ConfigError, PluginError
-from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
 from rlcore.training.run_components import MODEL_KEYS
-from rlcore_testing.law import EVERY, LawBroken, Subject, is_not_the_core, law, require
+from rlcore_testing.law import BASE, EVERY, LawBroken, Subject, is_not_the_core, law, require
 from rlcore_testing.rig.isolate import call_in_new_process
 
 NAME = re.compile(r"[a-z0-9]+([_.-][a-z0-9]+)*")
@@ -63,7 +62,7 @@ def the_name_is_legal(subject: Subject) -> None:
 def the_name_is_not_one_of_rlcores(subject: Subject) -> None:
     """No component of rlcore has the same name and kind, since the short name would be ambiguous."""
     kind = subject.it.kind
-    ours = {component.name for component in getattr(all_registries(), kind) if component.dist == CORE}
+    ours = {component.name for component in getattr(all_registries(), kind) if component.dist in BASE - {subject.dist}}
     require(
         subject.it.name not in ours,
         f"rlcore has a {KINDS[kind]} '{subject.it.name}' itself; choose another name, for example with your package's "

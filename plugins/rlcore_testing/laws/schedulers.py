@@ -99,7 +99,7 @@ def a_state_continues(subject: Subject) -> None:
 def _optimization(subject: Subject, warmup_steps: int = 0) -> Optimization:
     return Optimizers().get(
         OptimizerConfig(
-            name="rlcore:sgd",
+            name="rlcore-transformers:sgd",
             lr=LR,
             scheduler=subject.it.qualified,
             scheduler_options=dict(subject.options),

@@ -19,7 +19,7 @@ from rlcore.plugins.metadata import CORE
 from rlcore.plugins.registry import all_registries
 from rlcore.plugins.wrappers import HOOK, layers_of
 from rlcore.settings import TrainConfig
-from rlcore_testing.law import DIST, LawBroken, Subject, law, require
+from rlcore_testing.law import BASE, DIST, LawBroken, Subject, law, require
 from rlcore_testing.laws.loggers import RunStub
 from rlcore_testing.rig.entry_points import hooks_of, resolve
 
@@ -76,7 +76,7 @@ def wrappers_keep_the_interface(subject: Subject) -> None:
     for plugin in subject.plugins:
         hooks.register(resolve(plugin.module), name=f"{plugin.dist}:{plugin.name}")
     for component in (*all_registries().discovery.components, REWARD, TRAINER):
-        if component.dist not in {CORE, subject.dist}:
+        if component.dist not in BASE | {subject.dist}:
             continue
         for layer in layers_of(component, hooks, structure(TrainConfig, subject.sections, where="config")):
             if layer.error is not None:
@@ -101,7 +101,7 @@ def _examples(component: Component[Any], folder: Path) -> Iterator[Any]:
     """Yield what a component builds, if its options have defaults, and an object of its kind with `close`."""
     target: Any = component.target()
     cls: Any = component.config_class()
-    if component.qualified == "rlcore:causal_lm":
+    if component.qualified == "rlcore-transformers:causal_lm":
         from rlcore_testing.small import make_gpt2, make_tokenizer  # import torch
 
         yield target(make_gpt2(), cls(), tokenizer=make_tokenizer(), value_head=False, reference=True)
