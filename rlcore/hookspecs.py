@@ -349,5 +349,5 @@ def wrap_component(component: Component[Any], config: TrainConfig | None) -> Cal
         replacement. The replacement must have every attribute that is read or set on the original and the same
         signature; changing the original in place and returning it is fine. The function receives an object for a
         trainer, policy, store or logger, the callable itself for a sampler, pipeline or reward (`functools.wraps` keeps
-        its signature), and the builder for an optimizer or schedule.
+        its signature), and the builder for an optimizer, schedule or sharding.
     """

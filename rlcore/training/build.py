@@ -193,7 +193,7 @@ def _build_run(
         loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
         build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=maker.policy,
         make_frozen=maker.frozen, make_scorer=maker.scorer, make_learner=maker.learner, make_rewards=make_rewards,
-        make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target()(config.run, ranks)),
+        make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
         optimizers=optimizers, total_steps=config.run.steps,
     )  # fmt: skip
     run.close_at_end(run.sampler, chosen.sampler.component.qualified)
