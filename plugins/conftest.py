@@ -16,6 +16,15 @@ from fresh_python import python  # noqa: F401
 from warm_fixtures import _laws_that_fork, warm_python  # noqa: F401
 
 
+@pytest.fixture(autouse=True)
+def _signals_that_arrive() -> Iterator[None]:
+    """Signals reach tests and the processes that they start, even if this process inherited that they are ignored."""
+    from rlcore_testing.rig.isolate import default_signals
+
+    with default_signals():
+        yield
+
+
 @pytest.fixture
 def silent_server() -> Iterator[str]:
     """Yield the address of a server on this machine that accepts connections, and answers nothing."""

@@ -164,7 +164,7 @@ def test_rlcore_with_a_spoiled_optimizer_learns_worse(
 ) -> None:
     root = tmp_path / "rlcore"
     root.mkdir()
-    for name in ("rlcore", "rlcore_sft"):
+    for name in ("rlcore", "rlcore_sft", "plugins/rlcore_transformers"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "constraints.txt"):
         shutil.copy(ROOT / name, root)

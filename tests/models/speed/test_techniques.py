@@ -61,7 +61,7 @@ def test_every_option_and_every_file_of_speed_has_a_row() -> None:
     }
     files = {
         f"rlcore_transformers.models.speed.{path.stem}"
-        for path in (ROOT / "rlcore" / "models" / "speed").glob("[a-z]*.py")
+        for path in (ROOT / "plugins/rlcore_transformers/models/speed").glob("[a-z]*.py")
     }
     shared = {"exactness", "trunk_layout", "logit_tiles"}  # the probe, and parts of frozen_trunk and fused_logprobs
     assert files - {technique.file for technique in TECHNIQUES} == {
