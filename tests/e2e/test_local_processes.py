@@ -142,7 +142,8 @@ def test_processes_whose_launcher_is_killed_save_and_end_and_the_run_resumes(fol
         process.kill()
     with process, process.stderr:
         printed = process.stderr.read().decode()  # until both processes have ended
-    assert printed.count("its launcher (process") == 2, printed
+    # The first rank to notice stops the other one too, which may end before it has looked for its launcher.
+    assert printed.count("its launcher (process") in {1, 2}, printed
     saved = int(newest_checkpoint(folder / "runs/orphaned").name)
     assert saved >= 2
     done = run_process([*RLCORE, *options, f"run.steps={saved + 1}"], cwd=folder, PYTHONPATH=str(folder))
