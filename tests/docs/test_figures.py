@@ -18,7 +18,6 @@ SAID = {
         f"{packed_decoder.MIN_ROWS} sequences or more, and {packed_decoder.MIN_JOINED_ROWS} or more if at least",
         f"as soon as one in {sampler.LEAVE_SHARE} has",
         f"blocks of {block_cache.WIDTH} columns",
-        f"have {packed_decoder.MAX_SHORT} tokens at most",
         f"a prompt of {packed_decoder.MIN_SHARED_PROMPT} tokens or more",
         f"read back only after every {sampler.READ_EVERY['cuda']} tokens",
         f"as soon as one in {sampler.JOIN_SHARE} is free",

@@ -86,7 +86,7 @@ class _Asked(SimpleNamespace):
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the size thresholds, so that small batches run like large ones."""
     monkeypatch.setattr(sampler, "JOIN_SHARE", 8)
-    for name, number in {"MIN_JOINED_ROWS": 1, "MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
+    for name, number in {"MIN_JOINED_ROWS": 1, "MIN_ROWS": 1, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed_decoder, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 
@@ -228,8 +228,8 @@ def test_prompts_do_not_join_a_stranger() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"MIN_ROWS": 10**6, "MIN_JOINED_ROWS": 5}, {"MAX_SHORT": 99}, {"MIN_SHARED_PROMPT": 1}],
-    ids=["padded", "sequences last", "shared prompts"],
+    [{"MIN_ROWS": 10**6, "MIN_JOINED_ROWS": 5}, {"MIN_SHARED_PROMPT": 1}],
+    ids=["padded", "shared prompts"],
 )
 def test_prompts_do_not_join_what_is_laid_out_otherwise(
     changed: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -127,7 +127,7 @@ class CausalLayout:
         """Return a decoder of `prompts`."""
         end = max(len(prompt) for prompt in prompts) + max_new_tokens
         packs = end <= self.longest
-        if packs and pays(model, prompts, max_new_tokens=max_new_tokens, waiting=waiting, speed=self.speed):
+        if packs and pays(model, prompts, waiting=waiting, speed=self.speed):
             return PackedDecoder(
                 model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, speed=self.speed
             )

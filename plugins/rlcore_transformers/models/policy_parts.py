@@ -160,7 +160,6 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
         speed.skip("fused_activations", "no GELU written out in Python")
     speed.needs("packed_decoding", "packing")
     speed.needs("shared_prompts", "packed_decoding")
-    speed.needs("sequence_cache", "packed_decoding")
     speed.log(type(model).__name__)
 
 

@@ -17,10 +17,8 @@ from rlcore_transformers.models.decoding import packed_decoder as packed_decodin
 from rlcore_transformers.models.decoding.block_cache import BlockCache
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
-from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
 from rlcore_transformers.models.decoding.shared_cache import SharedCache
 from rlcore_transformers.models.input_layout import CausalLayout
-from rlcore_transformers.models.model_options import SpeedConfig
 from rlcore_transformers.models.speed.packing import longest_packed
 
 PAD, NEW = 31, 12
@@ -67,16 +65,12 @@ def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeSt
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize(
-    ("least_shared", "most_short", "cache"), [(99, 0, BlockCache), (99, 99, SequenceCache), (1, 0, SharedCache)]
-)
+@pytest.mark.parametrize(("least_shared", "cache"), [(99, BlockCache), (1, SharedCache)])
 def test_it_says_what_the_padded_decoder_says(
-    name: str, kind: str, least_shared: int, most_short: int, cache: type, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, least_shared: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
-    monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
     monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
-    monkeypatch.setattr("rlcore_transformers.models.decoding.sequence_cache.BLOCK", 300)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
     packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
@@ -88,7 +82,6 @@ def test_it_says_what_the_padded_decoder_says(
 
 def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 4)
-    monkeypatch.setattr(packed_decoding, "MAX_SHORT", 0)
     model = make("gpt2")
     decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
     decoder.start()
@@ -148,9 +141,8 @@ def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None
 
 @pytest.mark.parametrize(
     ("length", "groups", "new", "expected"),
-    [(1, 40, 9, SequenceCache), (1, 4, 9, SequenceCache), (1, 40, 40, BlockCache), (40, 40, 9, BlockCache),
-     (40, 20, 9, SharedCache), (40, 21, 9, BlockCache)],
-)  # fmt: skip
+    [(1, 40, 9, BlockCache), (40, 40, 9, BlockCache), (40, 20, 9, SharedCache), (40, 21, 9, BlockCache)],
+)
 def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int, new: int, expected: type) -> None:
     prompts = [[i % groups % 30, i % groups // 30, *[1] * (length - 1)] for i in range(40)]
     decoder = PackedDecoder(make("gpt2"), prompts, max_new_tokens=new)
@@ -158,23 +150,8 @@ def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int,
     assert type(decoder.cache) is expected
 
 
-def test_short_sequences_are_stored_in_blocks_without_the_sequence_cache() -> None:
-    model, prompts = make("gpt2"), PROMPTS["ragged, all different"]
-    made = [
-        PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one, speed=SpeedConfig(sequence_cache=is_on))
-        for is_on in (True, False)
-    ]
-    expected, outputs = (decoder.start() for decoder in made)
-    assert [type(decoder.cache) for decoder in made] == [SequenceCache, BlockCache]
-    assert_they_go_on_alike(*made, expected, outputs)
-
-
-@pytest.mark.parametrize("most_short", [0, 99], ids=["blocks", "sequences last"])
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["weights", "autocast"])
-def test_in_a_narrow_type_it_stays_near_the_padded_decoder(
-    is_mixed: bool, most_short: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_decoding, "MAX_SHORT", most_short)
+def test_in_a_narrow_type_it_stays_near_the_padded_decoder(is_mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext

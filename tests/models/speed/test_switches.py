@@ -21,7 +21,6 @@ from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder
-from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
 from rlcore_transformers.models.decoding.shared_cache import SharedCache
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
@@ -216,13 +215,6 @@ def shared_prompts(bench: Bench) -> bool:
     return bool(calls)
 
 
-def sequence_cache(bench: Bench) -> bool:
-    policy = bench.causal()
-    calls = bench.calls(SequenceCache, "attend")
-    draw_from(policy, 40)
-    return bool(calls)
-
-
 def preallocated_cache_of_gpt2(bench: Bench) -> bool:
     policy = bench.causal()
     calls = bench.calls(PreallocatedLayer, "update")
@@ -256,9 +248,9 @@ def inverse_cdf(bench: Bench) -> bool:
 def reused_logprobs(bench: Bench) -> bool:
     """Count forward passes that recompute log-probs after sampling."""
     trainer = bench.ppo()
-    calls = bench.calls(trainer.run.built_policy, "score")
+    calls = bench.calls(trainer.run.models.policy, "score")
     trainer.rollout()
-    assert trainer.run.samples_exactly == bench.on
+    assert trainer.run.sampling.is_exact == bench.on
     return not calls
 
 
@@ -301,7 +293,6 @@ USES: list[tuple[str, Callable[[Bench], bool]]] = [
     ("fused_activations", fused_activations_of_a_critic),
     ("packed_decoding", packed_decoding),
     ("shared_prompts", shared_prompts),
-    ("sequence_cache", sequence_cache),
     ("preallocated_cache", preallocated_cache_of_gpt2),
     ("preallocated_cache", preallocated_cache_of_t5),
     ("early_leaving", early_leaving),

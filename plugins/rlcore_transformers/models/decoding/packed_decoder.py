@@ -14,7 +14,6 @@ from rlcore.protocols import DecodeStep
 from rlcore_transformers.models.decoding.block_cache import BlockCache
 from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
 from rlcore_transformers.models.decoding.prompt_states import Prefill, PromptStates
-from rlcore_transformers.models.decoding.sequence_cache import SequenceCache
 from rlcore_transformers.models.decoding.shared_cache import SharedCache
 from rlcore_transformers.models.head_input import head_reads
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
@@ -26,37 +25,27 @@ MIN_JOINED_ROWS = 8
 """The same if at least as many prompts wait to join as begin."""
 MIN_SHARED_PROMPT = 16
 """Tokens of the longest prompt from which `SharedCache` is fastest, with at least two sequences a prompt on average."""
-MAX_SHORT = 24
-"""Tokens of a sequence, prompt included, up to which `SequenceCache` is used: it is then faster for small models."""
 
 
 def pays(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int = 0,
-    waiting: int = 0,
-    speed: SpeedConfig = ALL_ON,
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, waiting: int = 0, speed: SpeedConfig = ALL_ON
 ) -> bool:
     """Return whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
     if not speed.packed_decoding:
         return False
     least = MIN_ROWS
-    if waiting >= len(prompts) and _fastest_cache(prompts, max_new_tokens, speed) is BlockCache:
+    if waiting >= len(prompts) and _fastest_cache(prompts, speed) is BlockCache:
         least = min(least, MIN_JOINED_ROWS)
     return model.device.type == "cpu" and len(prompts) >= least
 
 
-def _fastest_cache(
-    prompts: Sequence[Sequence[int]], max_new_tokens: int, speed: SpeedConfig
-) -> type[BlockCache | SequenceCache | SharedCache]:
+def _fastest_cache(prompts: Sequence[Sequence[int]], speed: SpeedConfig) -> type[BlockCache | SharedCache]:
     """Return the fastest cache for these prompts."""
     longest = max(len(prompt) for prompt in prompts)
     num_distinct = len({tuple(prompt) for prompt in prompts})
     if speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
         return SharedCache
-    is_short = longest + max_new_tokens <= MAX_SHORT
-    return SequenceCache if speed.sequence_cache and is_short else BlockCache
+    return BlockCache
 
 
 class PackedDecoder:
@@ -92,7 +81,7 @@ class PackedDecoder:
         self._model, self._heads, self._autocast = model, heads, autocast
         self._output = model.get_output_embeddings()
         self._prompts, self._room = prompts, max_new_tokens
-        self.cache: BlockCache | SequenceCache | SharedCache
+        self.cache: BlockCache | SharedCache
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
@@ -101,7 +90,7 @@ class PackedDecoder:
         order = states.start_lengths.argsort(descending=True, stable=True)
         states = states._replace(copies=states.copies[order])
         self._rows, self._positions = order.argsort(), states.start_lengths[None]
-        self.cache = _fastest_cache(self._prompts, self._room, self._speed)(states, self._room)
+        self.cache = _fastest_cache(self._prompts, self._speed)(states, self._room)
         self._inputs = inputs | {"packing": self.cache}
         return outputs
 

@@ -85,10 +85,6 @@ TECHNIQUES = (
         "1.60 (1.38 to 1.65) times the tokens of a CPU second, 8 samples of prompts of 160 tokens",
     ),
     Technique(
-        "sequence_cache", "model.speed.sequence_cache", "rlcore_transformers.models.decoding.sequence_cache",
-        "by CPU time, 1.06 (.98 to 1.13) times as fast on the random walks, .97 (.96 to .99) in sampling, 256 wide",
-    ),
-    Technique(
         "preallocated_cache", "model.speed.preallocated_cache", "rlcore_transformers.models.decoding.cache",
         "1.30 (1.27 to 1.51) times the tokens of a CPU second, 16 prompts of 1 to 256 tokens",
     ),
