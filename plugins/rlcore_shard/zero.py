@@ -175,7 +175,9 @@ class ZeroRedundancy:
         self._shapes |= {id(part): each.ds_shape for part, each in zip(parts, own, strict=True)}
         self._owners = {id(part): each for part, each in zip(parts, own, strict=True) if each.requires_grad}
         cut = Cut(self._join, self._copy)
-        self._learner.use_shards(Shards(named, parts, cut), Shards(frozen, kept, cut))
+        weights = Shards(named, parts, cut)
+        weights.scatter()  # DeepSpeed does not set the numbers that pad a part to the size of the others
+        self._learner.use_shards(weights, Shards(frozen, kept, cut))
 
     def _piece(self, whole: Tensor) -> Tensor:
         """Return this process's part of a tensor, which is padded to equal parts."""

@@ -219,6 +219,8 @@ def refusal(call: Callable[[], Any]) -> str:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     names, root, run, changes = sys.argv[1:]
+    # In this mode, torch fills new memory with NaN where it leaves it as it is otherwise.
+    torch.use_deterministic_algorithms("UNSET_IS_NAN" in os.environ, warn_only=True)
     if os.environ.get("KILLED") and os.environ["RANK"] == "1":
         kill_at(os.environ["KILLED"])
     if names == "hold":

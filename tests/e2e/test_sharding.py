@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,16 +38,17 @@ def train_on(warm_python: WarmPython, tmp_path: Path) -> Callable[..., str]:
 
     train_on(2, "sft,ppo", "two", shard="fsdp") writes two-sft and two-ppo.
     """
-    site = str(install(tmp_path / "site"))
+    site = os.pathsep.join([str(install(tmp_path / "site")), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def train(
         world: int, names: str, run: str, *, steps: int = 3, local: int = 0, killed: str = "", every: int = 0,
-        write: str = "safetensors", **options: object,
+        write: str = "safetensors", unset_is_nan: bool = False, **options: object,
     ) -> str:  # fmt: skip
         changes: dict[str, Any] = {"run": {"steps": steps, "rollouts": "all"} | options}
         changes["checkpoint"] = {"every": every, "format": write}
         arguments = [CHILD, names, str(tmp_path), run, json.dumps(changes)]
-        done = run_ranks(warm_python, world, arguments, local=local, KILLED=killed, PYTHONPATH=site)
+        further = {"UNSET_IS_NAN": "1"} if unset_is_nan else {}
+        done = run_ranks(warm_python, world, arguments, local=local, KILLED=killed, PYTHONPATH=site, **further)
         assert (done.returncode != 0) is bool(killed), done.stderr[-3000:]
         return done.stderr
 

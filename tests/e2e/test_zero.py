@@ -15,7 +15,7 @@ from rlcore_testing.small import make_llama
 
 pytestmark = [
     pytest.mark.slow,  # deepspeed takes seconds to import
-    pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs pip install -e 'plugins/rlcore_shard[deepspeed]'"),
+    pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed: make test-all does"),
 ]
 Train = Callable[..., None]
 GROUPS = (
@@ -39,6 +39,15 @@ def test_zero_on_several_ranks_learns_what_one_process_learns(
             assert divided == pytest.approx(one, rel=1e-5)
     if "ppo_skip" in names:
         assert 0 < sum(column(tmp_path / "one-ppo_skip", "policy/skipped")) < 3 * 6
+
+
+@both_stages
+def test_memory_that_pads_parts_of_weights_is_no_number_of_a_run(
+    train_on: Train, tmp_path: Path, stage: str  # noqa: F811
+) -> None:  # fmt: skip
+    train_on(1, "sft", "one", every=1)
+    train_on(3, "sft", "divided", every=1, shard=stage, unset_is_nan=True)  # three ranks: sizes are no multiples of 3
+    check_same(tmp_path, "sft", "one", "divided")
 
 
 def column(run: Path, name: str) -> list[float]:

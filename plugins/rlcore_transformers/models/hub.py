@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from huggingface_hub import get_session, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # exported lazily
@@ -102,6 +103,8 @@ def base_of(name: str) -> str | None:
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silence the progress bars and messages of loading and saving."""
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # saving a model imports deepspeed, which warns if it finds none
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
