@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DISTS := . $(patsubst %/,%,$(dir $(wildcard rlcore_*/pyproject.toml plugins/*/pyproject.toml)))
 INSTALLED := $(VENV)/.installed
 # What the quickstart needs, so that it need not wait for the tools of development.
-USED := . plugins/rlcore_transformers plugins/rlcore_report plugins/rlcore_tools rlcore_ppo rlcore_sft
+USED := . plugins/rlcore_transformers plugins/rlcore_cpu plugins/rlcore_report plugins/rlcore_tools rlcore_ppo rlcore_sft
 # The libraries rlcore is measured beside live apart: what they ask for is none of its dependencies.
 PEERS := .venv-peers
 
@@ -39,13 +39,13 @@ types: $(INSTALLED)
 	$(BIN)/mypy -p rlcore $(foreach dist,$(filter-out .,$(DISTS)),-p $(notdir $(dist)))
 
 bench: $(INSTALLED) $(PEERS)/.installed
-	$(BIN)/python tests/benchmarks/suite.py $(ARGS)
+	$(BIN)/python -m rlcore_bench.suite $(ARGS)
 
 bench-against: $(INSTALLED)
 	$(BIN)/rlcore bench --against $(or $(REF),$(error name a version: make bench-against REF=main)) $(ARGS)
 
 bench-compare: $(INSTALLED)
-	$(BIN)/python tests/benchmarks/bench_compare.py $(A) $(B)
+	$(BIN)/python -m rlcore_bench.suite.compare $(A) $(B)
 
 bench-peers: $(PEERS)/.installed
 
@@ -68,7 +68,7 @@ clean:
 	rm -rf $(VENV) $(PEERS) dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(PEERS)/.installed: tests/benchmarks/peers.txt constraints.txt
+$(PEERS)/.installed: plugins/rlcore_bench/suite/peers.txt constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	PIP_CONSTRAINT=constraints.txt $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@

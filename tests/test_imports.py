@@ -87,11 +87,21 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def required(package: str) -> set[str]:
-    """Return the default packages that the metadata of a package require; only they may be imported by another."""
-    declared = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text()) if package != "rlcore" else {}
-    names = {Requirement(each).name.replace("-", "_") for each in declared.get("project", {}).get("dependencies", ())}
-    return names & DEFAULT_PACKAGES
+def required(name: str) -> set[str]:
+    """Return the packages that a module may import, by the metadata of its own.
+
+    These are the default packages that it requires. A subpackage that is called like an extra, such as a suite of
+    programs, may import all that the extra requires.
+    """
+    package, *inside = name.split(".")
+    if package == "rlcore":
+        return set()
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text())["project"]
+    extra = project.get("optional-dependencies", {}).get("".join(inside[:1]), ())
+    always, further = (
+        {Requirement(each).name.replace("-", "_") for each in each_of} for each_of in (project["dependencies"], extra)
+    )
+    return always & DEFAULT_PACKAGES | further
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -99,7 +109,7 @@ def test_the_core_imports_no_package_and_a_package_only_those_that_it_requires(n
     own = name.partition(".")[0]
     for module in imported(MODULES[name]):
         top = module.partition(".")[0]
-        assert not top.startswith("rlcore_") or top == own or top in required(own), f"{name} imports {module}"
+        assert not top.startswith("rlcore_") or top == own or top in required(name), f"{name} imports {module}"
 
 
 def test_light_shelves_import_nothing_heavy(python: Python) -> None:
