@@ -309,6 +309,34 @@ class Uploader(Protocol):
         """
         ...
 
+@hookspec
+def make_decoder(request: DecoderRequest) -> Decoder | None:
+    """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
+
+    Called once for each batch that `causal_lm` samples, by its built-in sampler or another; the first result in
+    registration order is used. The decoder must compute what the model does, up to rounding, so that sampled tokens do
+    not depend on the installed plugins.
+
+    Args:
+        request: the model, the prompts, and how many tokens and waiting prompts may follow.
+
+    Returns:
+        None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
+    """
+
+
+@hookspec
+def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
+    """Return what plays the episodes of a run with `data.environment`, or None.
+
+    Called once in such a run, before the model is built; the first result in registration order is used.
+
+    Args:
+        environment: what a plugin registered, built with its options, or what the user passed to `rlcore.train`.
+        config: the run's configuration, with the options of the episodes in `config.data.episodes`.
+    """
+
+
     def push(
         self, folder: Path, repo: str, *, run: Path | None, private: bool | None, token: str | None,
         revision: str | None,

@@ -270,7 +270,7 @@ def test_the_core_and_a_plugin_with_what_it_requires_are_whole(
     assert {line.partition(" ")[0] for line in imported} == brought
 
 
-HOOKS_ONLY = {"rlcore-cuda-graphs", "rlcore-profile"}
+HOOKS_ONLY = {"rlcore-cpu", "rlcore-cuda-graphs", "rlcore-profile"}
 """Dists that register no component: they wrap others' components and observe runs."""
 TRAIN = """
 import json, rlcore

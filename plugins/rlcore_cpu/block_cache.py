@@ -5,7 +5,7 @@ reach them, without gaps, so one batched matrix product per block reads its keys
 kernels start anew for each sequence and head.
 
 Shapes: B sequences, those with the longest prompts first; T columns; those of prompts are in
-`rlcore_transformers.models.decoding.prompt_states`.
+`rlcore_cpu.prompt_states`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rlcore_transformers.models.decoding.prompt_states import PromptStates, States, gather_states
+from rlcore_cpu.prompt_states import PromptStates, gather_states
+from rlcore_transformers.models.decoding.prefill import States
 
 WIDTH = 32
 """Columns of a block. Fewer need more calls; with more, sequences that begin within a block read more padding."""

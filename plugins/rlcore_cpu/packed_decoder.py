@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from rlcore.protocols import DecodeStep
-from rlcore_transformers.models.decoding.block_cache import BlockCache
-from rlcore_transformers.models.decoding.causal_decoder import ReadHeads
-from rlcore_transformers.models.decoding.prompt_states import Prefill, PromptStates
-from rlcore_transformers.models.decoding.shared_cache import SharedCache
+from rlcore.protocols import DecoderRequest, DecodeStep
+from rlcore_cpu.block_cache import BlockCache
+from rlcore_cpu.prompt_states import PromptStates
+from rlcore_cpu.shared_cache import SharedCache
+from rlcore_transformers.models.decoding.prefill import Prefill
 from rlcore_transformers.models.head_input import head_reads
-from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack
 
 MIN_ROWS = 32
@@ -27,23 +24,22 @@ MIN_SHARED_PROMPT = 16
 """Tokens of the longest prompt from which `SharedCache` is fastest, with at least two sequences a prompt on average."""
 
 
-def pays(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, waiting: int = 0, speed: SpeedConfig = ALL_ON
-) -> bool:
-    """Return whether `PackedDecoder` is switched on and the faster one for a batch that `waiting` prompts may join."""
-    if not speed.packed_decoding:
+def pays(request: DecoderRequest) -> bool:
+    """Return whether `PackedDecoder` is switched on and the faster one for a batch on a CPU."""
+    if not request.speed.packed_decoding:
         return False
-    least = MIN_ROWS
-    if waiting >= len(prompts) and _fastest_cache(prompts, speed) is BlockCache:
+    num_rows, least = len(request.prompts), MIN_ROWS
+    if request.waiting >= num_rows and _fastest_cache(request) is BlockCache:
         least = min(least, MIN_JOINED_ROWS)
-    return model.device.type == "cpu" and len(prompts) >= least
+    return num_rows >= least
 
 
-def _fastest_cache(prompts: Sequence[Sequence[int]], speed: SpeedConfig) -> type[BlockCache | SharedCache]:
+def _fastest_cache(request: DecoderRequest) -> type[BlockCache | SharedCache]:
     """Return the fastest cache for these prompts."""
+    prompts = request.prompts
     longest = max(len(prompt) for prompt in prompts)
     num_distinct = len({tuple(prompt) for prompt in prompts})
-    if speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
+    if request.speed.shared_prompts and longest >= MIN_SHARED_PROMPT and 2 * num_distinct <= len(prompts):
         return SharedCache
     return BlockCache
 
@@ -56,41 +52,26 @@ class PackedDecoder:
     dropout.
 
     Args:
-        model: one whose attention may run packed (`rlcore_transformers.models.speed.packing`).
-        prompts: B sequences of token ids, each with one at least.
-        max_new_tokens: how often `step` may be called.
-        heads: computes values and advantages from hidden states.
-        autocast: makes the context of precision that the model is run in.
-        speed: the techniques that are switched on.
+        request: the prompts, each with one token at least, and a model of `transformers` whose attention may run packed
+            (`rlcore_transformers.models.speed.packing`).
 
     Attributes:
         cache: keys and values of the sequences, once the prompts are prefilled.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        heads: ReadHeads | None = None,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        speed: SpeedConfig = ALL_ON,
-    ) -> None:
-        self._speed = speed
-        self._model, self._heads, self._autocast = model, heads, autocast
-        self._output = model.get_output_embeddings()
-        self._prompts, self._room = prompts, max_new_tokens
+    def __init__(self, request: DecoderRequest) -> None:
+        self._request, self._model, self._heads = request, request.model, request.read_heads
+        self._output = self._model.get_output_embeddings()
         self.cache: BlockCache | SharedCache
 
     @torch.no_grad()
     def start(self) -> DecodeStep:
         """Prefill the prompts."""
-        inputs, states, outputs = self._prefill(self._prompts)
+        inputs, states, outputs = self._prefill(self._request.prompts)
         order = states.start_lengths.argsort(descending=True, stable=True)
         states = states._replace(copies=states.copies[order])
         self._rows, self._positions = order.argsort(), states.start_lengths[None]
-        self.cache = _fastest_cache(self._prompts, self._speed)(states, self._room)
+        self.cache = _fastest_cache(self._request)(states, self._request.max_new_tokens)
         self._inputs = inputs | {"packing": self.cache}
         return outputs
 
@@ -112,13 +93,13 @@ class PackedDecoder:
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], PromptStates, DecodeStep]:
         """Run the distinct prompts; return the model's inputs, the prompts' states and the sequences' outputs."""
-        device = next(self._model.parameters()).device
+        device = self._request.device
         distinct = {prompt: i for i, prompt in enumerate(dict.fromkeys(tuple(prompt) for prompt in prompts))}
         lengths = torch.tensor([len(prompt) for prompt in distinct], device=device)
         width = int(lengths.max())
         padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in distinct]
         mask = torch.arange(width, device=device) < lengths[:, None]
-        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True, speed=self._speed)
+        inputs, node = pack(torch.tensor(padded, device=device), mask, share=True, speed=self._request.speed)
         prefill = Prefill(inputs["packing"])
         outputs = self._forward(inputs | {"packing": prefill}, node[lengths.cumsum(0) - 1])
         index = node[(mask.reshape(-1).cumsum(0) - 1)].view(mask.shape)
@@ -148,7 +129,7 @@ class PackedDecoder:
 
     def _forward(self, inputs: dict[str, Any], rows: Tensor) -> DecodeStep:
         """Run the model; compute outputs at the indices `rows` of the packed sequence only."""
-        with self._autocast(), head_reads(self._output, lambda hidden: hidden.index_select(1, rows)) as hidden:
+        with self._request.autocast(), head_reads(self._output, lambda hidden: hidden.index_select(1, rows)) as hidden:
             logits = self._model(**inputs).logits[0]
             if self._heads is None:
                 return DecodeStep(logits, None)

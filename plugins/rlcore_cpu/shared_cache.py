@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlcore_transformers.models.decoding.prompt_states import PromptStates, States, gather_states
+from rlcore_cpu.prompt_states import PromptStates, gather_states
+from rlcore_transformers.models.decoding.prefill import States
 
 
 class SharedCache:

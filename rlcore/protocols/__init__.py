@@ -1,7 +1,8 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
-from rlcore.protocols.decoders import Decoder, DecodeStep
+from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
+from rlcore.protocols.environments import Environment, EnvironmentFactory, EpisodePlayer, Step, Turn
 from rlcore.protocols.learners import (
     Architecture,
     Learner,
@@ -28,6 +29,7 @@ __all__ = [
     "Command",
     "DecodeStep",
     "Decoder",
+    "DecoderRequest",
     "Divisible",
     "Learner",
     "Logger",

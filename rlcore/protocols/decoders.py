@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
+import torch
 from torch import Tensor
+
+ReadHeads = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+"""From the input of the output embeddings, float[B, H], to values, float[B], and advantages, float[B, V]."""
 
 
 class Decoder(Protocol):
@@ -54,6 +59,37 @@ class DecodeStep:
         """Return the outputs of the sequences at `index`, long[K]."""
         values, advantages = (None if x is None else x[index] for x in (self.values, self.advantages))
         return DecodeStep(self.logits[index], values, advantages, self.is_exact)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class DecoderRequest:
+    """A batch of prompts for which a policy seeks a decoder (`rlcore.hookspecs.make_decoder`).
+
+    Attributes:
+        model: the language model, of `transformers` if the policy is.
+        prompts: B sequences of token ids, of any lengths >= 1.
+        max_new_tokens: upper bound on the calls of `step`.
+        speed: the options `model.speed`.
+        read_heads: computes what a step returns besides logits; None if it returns nothing else.
+        autocast: returns the context of precision in which the model is run.
+        packs: whether the model's attention may run packed: on sequences of these lengths one after another in one row.
+        waiting: number of prompts that may join as rows become free.
+    """
+
+    model: Any
+    prompts: Sequence[Sequence[int]]
+    max_new_tokens: int
+    speed: Any
+    read_heads: ReadHeads | None = None
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    packs: bool = False
+    waiting: int = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Return the model's device."""
+        found: torch.device = next(self.model.parameters()).device
+        return found
 
 
 @runtime_checkable

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import transformers as hf
-from tiny import GPT, SHAPE, make_causal
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlcore.protocols import Decoder, DecodeStep
-from rlcore_transformers.models.decoding import packed_decoder as packed_decoding
-from rlcore_transformers.models.decoding.block_cache import BlockCache
+from rlcore.protocols import Decoder, DecoderRequest, DecodeStep
+from rlcore_cpu import packed_decoder as packed_decoding
+from rlcore_cpu.block_cache import BlockCache
+from rlcore_cpu.packed_decoder import PackedDecoder, pays
+from rlcore_cpu.plugin import make_decoder
+from rlcore_cpu.shared_cache import SharedCache
+from rlcore_testing.small import EOS, PAD
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
-from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
-from rlcore_transformers.models.decoding.shared_cache import SharedCache
 from rlcore_transformers.models.input_layout import CausalLayout
+from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import longest_packed
 
-PAD, NEW = 31, 12
+NEW = 12
+SHAPE = {
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64, "pad_token_id": PAD, "bos_token_id": EOS,
+    "eos_token_id": EOS,
+}  # fmt: skip
 CONFIGS = {
-    "gpt2": hf.GPT2Config(**GPT),
+    "gpt2": hf.GPT2Config(vocab_size=32, n_embd=16, n_layer=4, n_head=4, n_positions=64),
     "llama, grouped heads": hf.LlamaConfig(**SHAPE),
     "neox": hf.GPTNeoXConfig(**SHAPE),
     "opt": hf.OPTConfig(**SHAPE, ffn_dim=32, word_embed_proj_dim=16, dropout=0.0),
@@ -40,9 +49,24 @@ KEPT = {2: [2, 3, 4], 5: [0, 2], 9: [1]}
 
 
 def make(name: str) -> PreTrainedModel:
-    model = make_causal(CONFIGS[name])
+    torch.manual_seed(0)
+    model: PreTrainedModel = hf.AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name])).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            nn.init.normal_(weight, std=0.3)  # predictions are then far from uniform
     assert longest_packed(model) >= 64
     return model
+
+
+def packed_decoder(model: PreTrainedModel, prompts: list[list[int]], **options: Any) -> PackedDecoder:
+    return PackedDecoder(request(model, prompts, **options))
+
+
+def request(
+    model: PreTrainedModel, prompts: list[list[int]], *, heads: Any = None, speed: SpeedConfig = ALL_ON, **asked: Any
+) -> DecoderRequest:
+    asked = {"max_new_tokens": NEW, "packs": True} | asked
+    return DecoderRequest(model=model, prompts=prompts, read_heads=heads, speed=speed, **asked)
 
 
 def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -70,10 +94,10 @@ def test_it_says_what_the_padded_decoder_says(
     name: str, kind: str, least_shared: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
-    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_cpu.block_cache.WIDTH", 3)
     model, prompts = make(name), PROMPTS[kind]
     padded = CausalDecoder(model, prompts, max_new_tokens=NEW, pad_id=PAD, heads=one)
-    packed = PackedDecoder(model, prompts, max_new_tokens=NEW, heads=one)
+    packed = packed_decoder(model, prompts, max_new_tokens=NEW, heads=one)
     expected, said = padded.start(), packed.start()
     if cache is not SharedCache or 2 * len({tuple(prompt) for prompt in prompts}) <= len(prompts):
         assert type(packed.cache) is cache
@@ -81,9 +105,9 @@ def test_it_says_what_the_padded_decoder_says(
 
 
 def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 4)
+    monkeypatch.setattr("rlcore_cpu.block_cache.WIDTH", 4)
     model = make("gpt2")
-    decoder = PackedDecoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
+    decoder = packed_decoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
     decoder.start()
     shapes = [tuple(keys.shape[::2]) for keys, _ in decoder.cache.blocks[0]]
     assert shapes == [(5, 4), (3, 4), (5, 4)]  # columns 0 to 3, 4 to 7 of prompts longer than 4, 8 to 11
@@ -113,7 +137,7 @@ def test_prompts_read_packed_are_continued_as_padded_ones(name: str, kind: str) 
 def test_a_prompt_is_read_once_and_without_padding() -> None:
     model, read = make("gpt2"), []
     model.transformer.wte.register_forward_hook(lambda module, args, out: read.append(args[0].numel()))
-    PackedDecoder(model, [[1, 2]] * 9 + [[3, 4, 5, 6]], max_new_tokens=1).start()
+    packed_decoder(model, [[1, 2]] * 9 + [[3, 4, 5, 6]], max_new_tokens=1).start()
     assert read == [6]
 
 
@@ -124,7 +148,7 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        PackedDecoder(model, [[1]], max_new_tokens=1, heads=broken).start()
+        packed_decoder(model, [[1]], max_new_tokens=1, heads=broken).start()
     assert not model.get_output_embeddings()._forward_pre_hooks
 
 
@@ -136,7 +160,6 @@ def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None
             model, prompts, max_new_tokens=9, heads=None, autocast=torch.no_grad
         )
         assert isinstance(made, PackedDecoder) is (expected and longest == 12)
-    assert not pays(make("gpt2").to("meta"), prompts)
 
 
 @pytest.mark.parametrize(
@@ -145,21 +168,40 @@ def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None
 )
 def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int, new: int, expected: type) -> None:
     prompts = [[i % groups % 30, i % groups // 30, *[1] * (length - 1)] for i in range(40)]
-    decoder = PackedDecoder(make("gpt2"), prompts, max_new_tokens=new)
+    decoder = packed_decoder(make("gpt2"), prompts, max_new_tokens=new)
     decoder.start()
     assert type(decoder.cache) is expected
 
 
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["weights", "autocast"])
 def test_in_a_narrow_type_it_stays_near_the_padded_decoder(is_mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore_transformers.models.decoding.block_cache.WIDTH", 3)
+    monkeypatch.setattr("rlcore_cpu.block_cache.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext
     model.to(torch.float32 if is_mixed else torch.bfloat16)
     padded, packed = (
-        kind(model, prompts, max_new_tokens=2, autocast=autocast) for kind in (CausalDecoder, PackedDecoder)
+        kind(model, prompts, max_new_tokens=2, autocast=autocast) for kind in (CausalDecoder, packed_decoder)
     )
     padded.start(), packed.start()
     tokens = torch.arange(len(prompts))
     expected, said = padded.step(tokens).logits.float(), packed.step(tokens).logits.float()
     assert nn.functional.cosine_similarity(said, expected).min() > 0.999
+
+
+def test_it_is_offered_where_it_is_on_and_faster() -> None:
+    model, prompts = make("gpt2"), [[i % 30, i // 30, 1] for i in range(32)]
+    assert isinstance(make_decoder(request(model, prompts)), PackedDecoder)
+    assert make_decoder(request(model, prompts, packs=False)) is None
+    assert make_decoder(request(model, prompts, speed=SpeedConfig(packed_decoding=False))) is None
+    assert make_decoder(request(model, prompts[:31])) is None
+    assert make_decoder(request(make("gpt2").to("meta"), prompts)) is None
+    assert [pays(request(model, prompts[:8], waiting=waiting)) for waiting in (7, 8)] == [False, True]
+
+
+def test_prompts_are_stored_for_each_sample_where_shared_prompts_are_off() -> None:
+    decoders = [
+        packed_decoder(make("gpt2"), [[1] * 20] * 4, speed=SpeedConfig(shared_prompts=is_on)) for is_on in (True, False)
+    ]
+    for decoder in decoders:
+        decoder.start()
+    assert [type(decoder.cache) for decoder in decoders] == [SharedCache, BlockCache]

@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from rlcore import ops
 from rlcore.config import evolve
-from rlcore.protocols import Decoder
+from rlcore.plugins.registry import first_result
+from rlcore.protocols import Decoder, DecoderRequest
+from rlcore.protocols.decoders import ReadHeads
 from rlcore.types import to_device
-from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder, ReadHeads
-from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
+from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig
 from rlcore_transformers.models.speed.packing import pack, padded_inputs
 
@@ -124,14 +125,14 @@ class CausalLayout:
         autocast: Callable[[], AbstractContextManager[Any]],
         waiting: int = 0,
     ) -> Decoder:
-        """Return a decoder of `prompts`."""
-        end = max(len(prompt) for prompt in prompts) + max_new_tokens
-        packs = end <= self.longest
-        if packs and pays(model, prompts, waiting=waiting, speed=self.speed):
-            return PackedDecoder(
-                model, prompts, max_new_tokens=max_new_tokens, heads=heads, autocast=autocast, speed=self.speed
-            )
-        return CausalDecoder(
+        """Return the decoder that a plugin makes (`rlcore.hookspecs.make_decoder`), else a `CausalDecoder`."""
+        packs = max(len(prompt) for prompt in prompts) + max_new_tokens <= self.longest
+        request = DecoderRequest(
+            model=model, prompts=prompts, max_new_tokens=max_new_tokens, speed=self.speed, read_heads=heads,
+            autocast=autocast, packs=packs, waiting=waiting,
+        )  # fmt: skip
+        made: Decoder | None = first_result("make_decoder", request=request)
+        return made or CausalDecoder(
             model, prompts, max_new_tokens=max_new_tokens, heads=heads, pad_id=self.pad_id, autocast=autocast,
             packs=packs, speed=self.speed,
         )  # fmt: skip

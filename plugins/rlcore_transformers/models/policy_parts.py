@@ -9,6 +9,7 @@ import attrs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
+from rlcore.plugins.registry import registries
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.forward import ActorCritic, check_next_token
 from rlcore_transformers.models.freezing import (
@@ -158,7 +159,10 @@ def _report(speed: SpeedReport, model: PreTrainedModel, layout: InputLayout) -> 
         speed.needs("fused_activations")
     else:
         speed.skip("fused_activations", "no GELU written out in Python")
-    speed.needs("packed_decoding", "packing")
+    if registries().discovery.hooks.hook.make_decoder.get_hookimpls():
+        speed.needs("packed_decoding", "packing")
+    else:
+        speed.skip("packed_decoding", "no plugin such as rlcore-cpu makes decoders")
     speed.needs("shared_prompts", "packed_decoding")
     speed.log(type(model).__name__)
 

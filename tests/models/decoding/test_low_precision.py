@@ -87,7 +87,7 @@ def test_ppo_computes_anew_what_a_copy_cannot_tell(make_trainer: Callable[..., A
     sections = {"model": {"sampling_dtype": "bfloat16"}, "gen": {"max_new_tokens": 5}}
     inputs = {"prompts": ["a", "bc"], "reward_fn": lambda outputs: [float(len(text)) for text in outputs]}
     trainer = make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)
-    assert not trainer.run.samples_exactly
+    assert not trainer.run.sampling.is_exact
     trainer.rollout()
     batch = trainer.store.take()
     with torch.no_grad():

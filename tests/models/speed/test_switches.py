@@ -15,13 +15,13 @@ from transformers import GPTJConfig
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_cpu.packed_decoder import PackedDecoder
+from rlcore_cpu.shared_cache import SharedCache
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.models import forward, q_heads
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
-from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder
-from rlcore_transformers.models.decoding.shared_cache import SharedCache
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
 from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 from rlcore_transformers.models.speed import BY_NAME, fused_logprobs, length_groups, packing

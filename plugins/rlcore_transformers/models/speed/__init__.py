@@ -32,7 +32,7 @@ class Technique:
     Attributes:
         name: name in the log and in benchmarks.
         option: dotted option of a run's configuration; false switches the technique off.
-        file: module that implements the technique.
+        file: module that implements the technique, in this package or another.
         measured: speed or time with the technique compared with that without it, from docs/benchmarks.md.
     """
 
@@ -77,11 +77,11 @@ TECHNIQUES = (
         ".89 (.84 to 1.06) of the CPU seconds of the random walks",
     ),
     Technique(
-        "packed_decoding", "model.speed.packed_decoding", "rlcore_transformers.models.decoding.packed_decoder",
+        "packed_decoding", "model.speed.packed_decoding", "rlcore_cpu.packed_decoder",
         "1.07 (1.03 to 1.14) times the tokens of a CPU second in sampling",
     ),
     Technique(
-        "shared_prompts", "model.speed.shared_prompts", "rlcore_transformers.models.decoding.shared_cache",
+        "shared_prompts", "model.speed.shared_prompts", "rlcore_cpu.shared_cache",
         "1.60 (1.38 to 1.65) times the tokens of a CPU second, 8 samples of prompts of 160 tokens",
     ),
     Technique(

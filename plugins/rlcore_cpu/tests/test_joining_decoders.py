@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlcore.protocols import DecodeStep
+from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.protocols.decoders import joins
+from rlcore_cpu import block_cache, packed_decoder
+from rlcore_cpu.packed_decoder import PackedDecoder, pays
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
-from rlcore_transformers.models.decoding import block_cache, packed_decoder
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
-from rlcore_transformers.models.decoding.packed_decoder import PackedDecoder, pays
-from rlcore_transformers.models.model_options import CausalLMConfig
+from rlcore_transformers.models.model_options import ALL_ON, CausalLMConfig
 from rlcore_transformers.models.policy import ModelPolicy
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the size thresholds, so that small batches run like large ones."""
-    for name, number in {"MIN_ROWS": 1, "MAX_SHORT": 0, "MIN_SHARED_PROMPT": 99}.items():
+    for name, number in {"MIN_ROWS": 1, "MIN_SHARED_PROMPT": 99}.items():
         monkeypatch.setattr(packed_decoder, name, number)
     monkeypatch.setattr(block_cache, "WIDTH", 3)
 
@@ -32,14 +32,17 @@ def make_policy(model: PreTrainedModel, **options: Any) -> ModelPolicy:
     return build_causal_lm(model, CausalLMConfig(**options), tokenizer=make_tokenizer())
 
 
+def request(model: PreTrainedModel, prompts: list[list[int]], **asked: Any) -> DecoderRequest:
+    return DecoderRequest(model=model, prompts=prompts, speed=ALL_ON, **{"max_new_tokens": 40} | asked)
+
+
 @pytest.mark.parametrize(("waiting", "expected"), [(0, False), (7, False), (8, True)])
 def test_smaller_batches_run_packed_if_as_many_prompts_wait_as_begin(waiting: int, expected: bool) -> None:
     model = make_policy(make_gpt2()).model
     prompts = [[i, 1] for i in range(8)]
-    assert pays(model, prompts, max_new_tokens=40, waiting=waiting) is expected
-    assert not pays(model, prompts, max_new_tokens=9, waiting=waiting)  # short ones use another cache, so none joins
-    assert not pays(model, prompts[:7], max_new_tokens=40, waiting=16)
-    assert not pays(model, [[1] * 16] * 8, max_new_tokens=40, waiting=16)
+    assert pays(request(model, prompts, waiting=waiting)) is expected
+    assert not pays(request(model, prompts[:7], waiting=16))
+    assert not pays(request(model, [[1] * 16] * 8, waiting=16))  # which share their prompt, so none joins
 
 
 def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -55,7 +58,7 @@ def test_those_that_join_are_continued_as_by_a_decoder_of_their_own(num_steps: i
         [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11], [12]],
         [[1, 2, 3], [13, 14, 15, 16, 17, 18, 19, 20], [1, 2, 3]],
     )
-    decoder = PackedDecoder(model, first, max_new_tokens=room, heads=one)
+    decoder = PackedDecoder(request(model, first, max_new_tokens=room, read_heads=one))
     padded = [CausalDecoder(model, prompts, max_new_tokens=9, heads=one) for prompts in (first, more)]
     decoder.start(), padded[0].start()
     for step in range(num_steps):
@@ -77,7 +80,7 @@ def test_those_that_join_are_continued_as_by_a_decoder_of_their_own(num_steps: i
 @pytest.mark.usefixtures("small")
 def test_a_long_prompt_finds_room_when_only_short_ones_are_left() -> None:
     model, long = make_policy(make_gpt2()).model, [1, 2, 3, 4, 5, 6, 7, 8]
-    decoder = PackedDecoder(model, [long], max_new_tokens=9)
+    decoder = PackedDecoder(request(model, [long], max_new_tokens=9))
     decoder.start(), decoder.join([[12]])
     decoder.keep(torch.tensor([1]))
     decoder.join([[13], long])
