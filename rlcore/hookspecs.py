@@ -325,6 +325,33 @@ def make_decoder(request: DecoderRequest) -> Decoder | None:
     """
 
 
+class Uploader(Protocol):
+    """Uploads trained models, for `run.push_to_hub` and `result.push_to_hub`; a module may be one."""
+
+    def check(self, repo: str, where: str) -> None:
+        """Check before a run that its model can be uploaded to a repository after it.
+
+        Raises:
+            ConfigError: it cannot; `where` names the configuration.
+        """
+        ...
+
+@hookspec
+def make_decoder(request: DecoderRequest) -> Decoder | None:
+    """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
+
+    Called once for each batch that `causal_lm` samples, by its built-in sampler or another; the first result in
+    registration order is used. The decoder must compute what the model does, up to rounding, so that sampled tokens do
+    not depend on the installed plugins.
+
+    Args:
+        request: the model, the prompts, and how many tokens and waiting prompts may follow.
+
+    Returns:
+        None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
+    """
+
+
 @hookspec
 def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
     """Return what plays the episodes of a run with `data.environment`, or None.

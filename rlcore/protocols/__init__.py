@@ -2,7 +2,6 @@
 
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
 from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
-from rlcore.protocols.environments import Environment, EnvironmentFactory, EpisodePlayer, Step, Turn
 from rlcore.protocols.learners import (
     Architecture,
     Learner,
