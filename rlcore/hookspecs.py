@@ -15,7 +15,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rlcore.components import Component
-    from rlcore.protocols import RunView
+    from rlcore.protocols import Decoder, DecoderRequest, RunView
     from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
@@ -298,17 +298,6 @@ def adapt_observer(observer: Any) -> object | None:
     """
 
 
-class Uploader(Protocol):
-    """Uploads trained models, for `run.push_to_hub` and `result.push_to_hub`; a module may be one."""
-
-    def check(self, repo: str, where: str) -> None:
-        """Check before a run that its model can be uploaded to a repository after it.
-
-        Raises:
-            ConfigError: it cannot; `where` names the configuration.
-        """
-        ...
-
 @hookspec
 def make_decoder(request: DecoderRequest) -> Decoder | None:
     """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
@@ -335,34 +324,6 @@ class Uploader(Protocol):
             ConfigError: it cannot; `where` names the configuration.
         """
         ...
-
-@hookspec
-def make_decoder(request: DecoderRequest) -> Decoder | None:
-    """Return a decoder of a batch of prompts that is faster than the policy's own, or None.
-
-    Called once for each batch that `causal_lm` samples, by its built-in sampler or another; the first result in
-    registration order is used. The decoder must compute what the model does, up to rounding, so that sampled tokens do
-    not depend on the installed plugins.
-
-    Args:
-        request: the model, the prompts, and how many tokens and waiting prompts may follow.
-
-    Returns:
-        None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
-    """
-
-
-@hookspec
-def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
-    """Return what plays the episodes of a run with `data.environment`, or None.
-
-    Called once in such a run, before the model is built; the first result in registration order is used.
-
-    Args:
-        environment: what a plugin registered, built with its options, or what the user passed to `rlcore.train`.
-        config: the run's configuration, with the options of the episodes in `config.data.episodes`.
-    """
-
 
     def push(
         self, folder: Path, repo: str, *, run: Path | None, private: bool | None, token: str | None,
