@@ -28,15 +28,15 @@ class ILQLTrainer:
 
     def __init__(self, config: ILQLConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self._policy = cast("QPolicy", run.build_policy(value_head=True, q_heads=config.num_q_heads))
+        self._policy = cast("QPolicy", run.build(value_head=True, q_heads=config.num_q_heads))
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.returns = read_returns(run.sample_rewards, run.samples, standardise=config.standardise_rewards)
+        self.returns = read_returns(run.data.sample_rewards, run.samples, standardise=config.standardise_rewards)
         self.order = Order(len(run.samples), run.config.run.seed)
         run.plan_steps(-(-len(run.samples) // config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
-        if run.eval_samples:
+        if run.data.eval_samples:
             run.add_evaluation(self.validation_losses)
 
     def steps(self) -> Iterator[Metrics]:
@@ -93,7 +93,7 @@ class ILQLTrainer:
         """Return the terms of the loss that need no rewards, and the means of Q and V, over the held-out samples."""
         config, run = self.config, self.run
         return validate(
-            self._policy, run.eval_samples, self.terms, run.ranks,
+            self._policy, run.data.eval_samples, self.terms, run.ranks,
             batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
         )  # fmt: skip
 

@@ -49,7 +49,7 @@ class PPOTrainer:
         check(config, run.ranks.world)
         warn_of_bias(run)
         self.penalised = config.kl_coef > 0
-        self._policy = run.build_policy(value_head=True, reference=self.penalised)
+        self._policy = run.build(value_head=True, reference=self.penalised)
         disable_dropout(self._policy.module)
         self._policy.module.train()
         self.order = Order(len(run.prompts), run.config.run.seed)
@@ -105,7 +105,7 @@ class PPOTrainer:
 
     def _is_known(self, batch: Trajectories) -> bool:
         """Return whether the sampler's log-probs and values equal the trainer's, so that no forward pass is needed."""
-        return self.run.samples_exactly and "logprobs" in batch and "values" in batch
+        return self.run.sampling.is_exact and "logprobs" in batch and "values" in batch
 
     def _rescored(self, batch: Trajectories) -> Trajectories:
         """Replace log-probs and values by the trainer's own, and keep the sampler's."""
@@ -228,7 +228,7 @@ class PPOTrainer:
     def _check(self, error: Tensor) -> None:
         """Warn if the policy that learns is not the one that sampled."""
         errors = self.run.ranks.gather([float(error)])
-        tolerance = RATIO_TOLERANCE if self.run.is_full_precision else LOW_PRECISION_TOLERANCE
+        tolerance = RATIO_TOLERANCE if self.run.models.is_full_precision else LOW_PRECISION_TOLERANCE
         if any(not size <= tolerance for size in errors):  # NaN warns too
             get_logger("ppo").warning(
                 "ratio is not 1 on the first minibatch: sampler and trainer disagree (is dropout on?)",

@@ -28,14 +28,14 @@ class SFTTrainer:
 
     def __init__(self, config: SFTConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self._policy = run.build_policy()
+        self._policy = run.build()
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.samples, self.order = run.ordered_samples()
+        self.samples, self.order = run.data.ordered_samples()
         run.plan_steps(self.order.num_batches(config.batch_size))
         self.updater = run.updater(self._policy, config.optimizer)
-        if run.eval_samples:
+        if run.data.eval_samples:
             run.add_evaluation(self.validation_loss)
 
     def steps(self) -> Iterator[Metrics]:
@@ -65,7 +65,7 @@ class SFTTrainer:
         """Return the mean negative log-likelihood of the held-out chosen tokens, on all ranks together."""
         config, run = self.config, self.run
         return validate(
-            self._policy, run.eval_samples, lambda part: {"loss": self.loss(part)[0]}, run.ranks,
+            self._policy, run.data.eval_samples, lambda part: {"loss": self.loss(part)[0]}, run.ranks,
             batch_size=config.batch_size, size=config.micro_batch_size, tokens=config.micro_batch_tokens,
         )  # fmt: skip
 

@@ -166,7 +166,7 @@ def scores(reward_model: rlcore.Result, reviews: Sequence[str]) -> list[float]:
 @torch.no_grad()
 def continued(writer: rlcore.Result, prompts: list[str], before: rlcore.Result) -> tuple[list[str], float, float]:
     """Return sampled reviews, the KL of the writer from the one before per review, and the mean number of tokens."""
-    batch = writer.run.sample(writer.run.read_prompts(prompts, "prompts"))
+    batch = writer.run.sampling.sample(writer.run.data.read_prompts(prompts, "prompts"))
     gaps = writer.policy.score(batch).logprobs - before.policy.score(batch).logprobs
     kl = float(gaps.masked_fill(~batch.action_mask, 0.0).sum(1).mean())
     outputs = (tokens[mask] for tokens, mask in zip(batch.tokens, batch.action_mask, strict=True))

@@ -59,7 +59,7 @@ class ImageSampler:
         latents, logprobs, images = self._denoise(prompts, [(self.run.config.run.seed, number, i) for i in mine])
         sampled = time.perf_counter()
         with self._naming_the_form():
-            scored = self.run.score_outputs(prompts, {"images": self._shaped(images)})
+            scored = self.run.sampling.score_outputs(prompts, {"images": self._shaped(images)})
         times = {"time/sample_s": sampled - begun, "time/score_s": time.perf_counter() - sampled}
         schedule, device = self.denoiser.schedule, latents.device
         count = (len(mine), len(schedule))
@@ -81,7 +81,7 @@ class ImageSampler:
         Rank 0 returns the rows of all ranks, the others none.
         """
         run, samples = self.run, self.run.config.eval.samples
-        prompts = [prompt for prompt in run.eval_prompts for _ in range(samples)]
+        prompts = [prompt for prompt in run.data.eval_prompts for _ in range(samples)]
         mine = run.ranks.share(len(prompts))
         found: list[tuple[int, dict[str, Any], Image.Image]] = []
         if mine:

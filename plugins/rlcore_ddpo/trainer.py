@@ -55,7 +55,7 @@ class DDPOTrainer:
         check(config, run.ranks.world)
         warn_of_unused(run.config.gen)
         self.config, self.run, self.num_rounds = config, run, 0
-        self._model = cast("ImagePipeline", run.build_learner(KIND))
+        self._model = cast("ImagePipeline", run.build(KIND))
         warn_of_truncation(run, self._model)
         disable_dropout(self._model.module)
         self._model.module.train()

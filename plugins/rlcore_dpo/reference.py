@@ -44,10 +44,10 @@ class Reference:
         self.config, self.run, self.policy, self.rows = config, run, policy, rows
         self.tables: list[Tensor] | None = None
         self.is_used = compares_with_reference(config)
-        is_given = run.sample_stream is None and _has_ref_logprobs(rows[0], config)
+        is_given = run.data.sample_stream is None and _has_ref_logprobs(rows[0], config)
         self.is_precomputed = self.is_used and (is_given or bool(config.precompute_ref))
         in_steps = self.is_used and not self.is_precomputed
-        self.other = run.build_frozen(config.ref_model) if in_steps and config.ref_model is not None else None
+        self.other = run.models.frozen(config.ref_model) if in_steps and config.ref_model is not None else None
 
     def attach(self, batch: Trajectories, table: int, indices: Sequence[int]) -> Trajectories:
         """Return a batch of rows with the column of their precomputed log-probs, if there is one.
@@ -91,7 +91,7 @@ class Reference:
         """Return the function that computes the reference's outputs, and its module."""
         named = self.config.ref_model
         if named is not None:
-            other = self.run.build_frozen(named)
+            other = self.run.models.frozen(named)
             return other.score, other.module
         if is_built_with_reference(self.config, self.run):
             return self.policy.reference_score, self.policy.module

@@ -29,8 +29,8 @@ class DPOTrainer:
     workload = staticmethod(workload)
 
     def __init__(self, config: DPOConfig, run: Run) -> None:
-        self.config, self.run = resolve(config, is_streamed=run.sample_stream is not None), run
-        self._policy = run.build_policy(reference=is_built_with_reference(self.config, run))
+        self.config, self.run = resolve(config, is_streamed=run.data.sample_stream is not None), run
+        self._policy = run.build(reference=is_built_with_reference(self.config, run))
         if config.nll == "full" and self._policy.outputs_begin_text:
             raise ConfigError(
                 "trainer.nll = 'full': the prompts of an encoder-decoder are its input and have no likelihood; use "
@@ -39,8 +39,8 @@ class DPOTrainer:
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
-        self.rows, self.order = run.ordered_samples(self._read, is_usable=is_usable_pair)
-        self.held_out = self._read(run.eval_samples, "eval_samples") if run.eval_samples else []
+        self.rows, self.order = run.data.ordered_samples(self._read, is_usable=is_usable_pair)
+        self.held_out = self._read(run.data.eval_samples, "eval_samples") if run.data.eval_samples else []
         self.reference = Reference(self.config, run, self._policy, (self.rows, self.held_out))
         self.objective: PairObjective | KTOObjective
         if config.loss == "kto":

@@ -113,7 +113,7 @@ class Rounds:
         shares = advantages.split([len(rows) for rows in learning])
         for back, part, rows, share in zip(range(len(parts), 0, -1), parts, learning, shares, strict=True):
             whole = torch.zeros(len(part.batch), dtype=torch.float64).index_copy(0, rows, share)
-            self.run.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
+            self.run.sampling.rollouts.note("advantage", whole[list(part.own)].tolist(), back=back)
         counts = batch["has_score"] & (batch.ended | (not config.mask_truncated))
         return batch.with_columns(advantages=advantages.to(batch.tokens.device, torch.float32), counts=counts)
 
@@ -159,8 +159,8 @@ class Rounds:
     def _rollout(self, prompts: Sequence[Prompt]) -> tuple[Trajectories, Scored]:
         """Sample and score this rank's prompts; a rank without any calls neither the sampler nor a reward function."""
         if not prompts:
-            self.run.row_seeds(0)  # every rank draws the seed of every round
-            self.run.rollouts.add([], *self._nothing, group=self.config.num_generations)
+            self.run.sampling.row_seeds(0)  # every rank draws the seed of every round
+            self.run.sampling.rollouts.add([], *self._nothing, group=self.config.num_generations)
             return self._nothing
         batch, scored = self.run.rollout(prompts, group=self.config.num_generations)
         batch = self._scored(batch)
@@ -172,7 +172,7 @@ class Rounds:
 
     def _compared(self, batch: Trajectories, table: Scores, *, kl: bool) -> Groups:
         """Compare the responses of each group, with or without a KL that is part of their scores."""
-        config, size, rewards = self.config, self.config.num_generations, self.run.reward_fn
+        config, size, rewards = self.config, self.config.num_generations, self.run.data.reward_fn
         weights = torch.tensor([each.weight for each in rewards.functions] if rewards else [], dtype=torch.float64)
         added, scored = torch.zeros(len(batch), dtype=torch.float64), table.known.any(1)
         if config.overlong_buffer:
@@ -193,7 +193,7 @@ class Rounds:
         """
         size = self.config.num_generations
         longest = batch.num_actions.cpu().view(len(batch) // size, size).amax(1)
-        rounding = ROUNDING if self.run.is_full_precision else LOW_PRECISION_ROUNDING
+        rounding = ROUNDING if self.run.models.is_full_precision else LOW_PRECISION_ROUNDING
         kl = Scores.of(batch["kl"].cpu(), scored)
         return level(kl, size, tolerance=rounding * longest.double()).values
 
@@ -210,7 +210,7 @@ class Rounds:
             raise ConfigError(f"{self._doubted}: the sampler returns no log-probs")
         if not is_rescored(config):
             return batch.with_only(*({"sampler_logprobs"} & set(batch.columns)))
-        is_known = run.samples_exactly and "sampler_logprobs" in batch and not self._doubted
+        is_known = run.sampling.is_exact and "sampler_logprobs" in batch and not self._doubted
         if is_known and config.top_entropy == 1:
             batch = batch.with_columns(old_logprobs=batch["sampler_logprobs"])
         else:

@@ -36,7 +36,7 @@ class GRPOTrainer:
         self.config, self.run, self.num_rounds = config, run, 0
         check(config, run.ranks.world)
         warn_of_bias(run)
-        self._policy = run.build_policy(reference=config.kl_coef > 0)
+        self._policy = run.build(reference=config.kl_coef > 0)
         self.reference_sync = ReferenceSync(config, self._policy)
         disable_dropout(self._policy.module)
         self._policy.module.train()

@@ -33,7 +33,7 @@ class ReinforceTrainer:
             )
         warn_of_bias(run)
         self.config, self.run = config, run
-        self._policy = run.build_policy()
+        self._policy = run.build()
         disable_dropout(self._policy.module)
         self._policy.module.train()
         self.order = Order(len(run.prompts), run.config.run.seed)

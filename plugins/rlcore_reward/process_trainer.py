@@ -35,12 +35,12 @@ class ProcessRewardTrainer:
 
     def __init__(self, config: ProcessRewardConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self.scorer = cast("StepScorer", run.build_scorer())
+        self.scorer = cast("StepScorer", run.build("scorer"))
         if not config.dropout:
             disable_dropout(self.scorer.module)
         self.scorer.module.train()
         self.rows = self.usable(run.samples, "samples")
-        self.held_out = self.usable(run.eval_samples, "eval_samples") if run.eval_samples else []
+        self.held_out = self.usable(run.data.eval_samples, "eval_samples") if run.data.eval_samples else []
         self.order = Order(len(self.rows), run.config.run.seed)
         run.plan_steps(-(-len(self.rows) // config.batch_size))
         self.updater = run.updater(self.scorer, config.optimizer)

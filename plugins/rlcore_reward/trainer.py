@@ -38,12 +38,12 @@ class RewardTrainer:
 
     def __init__(self, config: RewardConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self.scorer = run.build_scorer()
+        self.scorer = run.build("scorer")
         if not config.dropout:
             disable_dropout(self.scorer.module)
         self.scorer.module.train()
         self.pairs = usable(run.samples, config, "samples")
-        self.eval_pairs = usable(run.eval_samples, config, "eval_samples") if run.eval_samples else []
+        self.eval_pairs = usable(run.data.eval_samples, config, "eval_samples") if run.data.eval_samples else []
         self.order = Order(len(self.pairs), run.config.run.seed)
         run.plan_steps(-(-len(self.pairs) // config.batch_size))
         self.updater = run.updater(self.scorer, config.optimizer)

@@ -27,7 +27,7 @@ class RFTTrainer:
 
     def __init__(self, config: RFTConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self._policy = run.build_policy()
+        self._policy = run.build()
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()

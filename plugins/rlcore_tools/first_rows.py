@@ -14,14 +14,15 @@ FILE = "report/first rows.txt"
 
 def record_first_rows(run: RunView) -> None:
     """Write the first rows of a run on texts to its folder, where its report finds them, and log them."""
-    if not isinstance(run, Run) or run.other is not None:
+    if not isinstance(run, Run) or run.models.kind not in ("policy", "scorer"):
         return
     sources = []
-    if run.inputs.samples is not None and run.sample_stream is None:
+    if run.data.inputs.samples is not None and run.data.sample_stream is None:
         sources.append(("samples", run.samples))
-    if run.inputs.prompts is not None and run.scorer is None:
+    if run.data.inputs.prompts is not None and run.models.has_policy:
         sources.append(("prompts", run.prompts))
-    shown = [show_rows(name, rows, None, run.tokenizer, run.data, num_rows=NUM_ROWS) for name, rows in sources]
+    tokenizer, options = run.learner.tokenizer, run.data.options
+    shown = [show_rows(name, rows, None, tokenizer, options, num_rows=NUM_ROWS) for name, rows in sources]
     if not shown:
         return
     text, file = plain_text(shown), run.dir / FILE

@@ -95,7 +95,7 @@ class CallbackObserver:
         self._call("on_log", run, logs=dict(metrics))
 
     def _call(self, event: str, run: Run, **given: Any) -> None:
-        learner = run.scorer or run.policy
+        learner = run.models.built
         model = None if learner is None else getattr(learner, "model", learner.module)
         tokenizer = None if learner is None else learner.tokenizer
         given |= {"model": model, "processing_class": tokenizer}

@@ -257,3 +257,23 @@ def _subfolders(folder: Path) -> list[str]:
 def _remove(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
+
+
+def save_beside(save: Callable[[Path], None], place: Path) -> None:
+    """Call `save(folder)` on a temporary folder beside `place`, and rename it to `place` once it is complete.
+
+    Raises:
+        CheckpointError: it could not be written; an earlier folder at `place` is unchanged.
+    """
+    beside = place.with_name(f".tmp-{place.name}")
+    try:
+        put_back(place)
+        shutil.rmtree(beside, ignore_errors=True)
+        save(beside)
+        put_in_place(beside, place)
+    except Exception as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        failure = io_failure(error)
+        if failure is None:
+            raise
+        raise CheckpointError(f"{place}: the model could not be written: {failure}; {io_remedy(failure)}") from error

@@ -20,8 +20,8 @@ class Trainer(Protocol):
     """An algorithm whose training loop is a generator.
 
     A trainer is built as `Trainer(config, run)` on every rank, where `config` is an object of the class it was
-    registered with, or None if it has none. Its `__init__` must call `run.build_policy`; `run.build_scorer` if it
-    trains a model that scores, or `run.build_learner` if it trains a model of another kind. At every `yield` of
+    registered with, or None if it has none. Its `__init__` must call `run.build()`; `run.build("scorer")` if it
+    trains a model that scores, or `run.build(KIND)` if it trains a model of another kind. At every `yield` of
     `steps`, `policy()` and `state_dict()` together must hold everything needed to resume.
 
     These attributes are optional:

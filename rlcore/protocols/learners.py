@@ -146,7 +146,7 @@ class Policy(Learner, Protocol):
 
 
 class QPolicy(Policy, Protocol):
-    """A policy with Q-heads, as `run.build_policy(q_heads=2)` returns; its outputs include `q_values` and the like."""
+    """A policy with Q-heads, as `run.build(value_head=True, q_heads=2)` returns; its outputs include `q_values` and the like."""
 
     def sync_targets(self, rate: float) -> None:
         """Move every target Q-head towards its Q-head: target <- rate * Q + (1 - rate) * target.
@@ -189,7 +189,7 @@ class MovingReference(Policy, Protocol):
 
 
 class SequenceScorer(Learner, Protocol):
-    """A model that gives a whole sequence one number, such as a reward model; built by `run.build_scorer()`."""
+    """A model that gives a whole sequence one number, such as a reward model; built by `run.build("scorer")`."""
 
     def score(self, batch: Trajectories) -> Tensor:
         """Return the score of each sequence, float[B], with gradients where they are enabled.
@@ -255,7 +255,7 @@ class Architecture(Protocol):
 
     An architecture that builds a `Learner` of another kind states which in an attribute `builds`, such as
     `"an image pipeline"`, has an `example_model`, and is called in the same way. Trainers pass that kind to
-    `run.build_learner`. A mapping `example_inputs` replaces inputs with which the conformance kit trains the example,
+    `run.build`. A mapping `example_inputs` replaces inputs with which the conformance kit trains the example,
     such as `{"reward_fn": "brightness"}`.
     """
 

@@ -53,7 +53,7 @@ class Result:
     @property
     def was_interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM ended the run early; `run.resume=auto` continues it."""
-        return self.run.was_interrupted
+        return self.run.progress.was_interrupted
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the main metrics, the steps and the run's folder."""
@@ -83,9 +83,9 @@ class Result:
             gen["stop_sequences"] = [gen["stop_sequences"]]
         sampling = structure(SamplingConfig, merge(unstructure(run.config.gen), gen), where="generate")
         source = iter([prompts]) if isinstance(prompts, str) else prompts  # a text, even if it ends like a file name
-        rows = run.read_prompts(source, "prompts")
-        batch = run.sample(rows, sampling)
-        alone = bool(run.data.outputs_begin_text)
+        rows = run.data.read_prompts(source, "prompts")
+        batch = run.sampling.sample(rows, sampling)
+        alone = bool(run.data.options.outputs_begin_text)
         return render_outputs(self.policy.tokenizer, batch, rows, sampling.stop_sequences, alone=alone)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
@@ -217,7 +217,7 @@ def train(
         "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
     }  # fmt: skip
     result = _train(base, where, given=given, tokenizer=tokenizer, observers=observers, loggers=own_loggers)
-    if result.run.config.run.raise_on_interrupt and result.run.signalled():
+    if result.run.config.run.raise_on_interrupt and result.run.progress.signalled():
         raise KeyboardInterrupt(f"{result.run_dir} is saved at step {result.run.step}")
     return result
 

@@ -37,11 +37,14 @@ from rlcore.training.consensus import agree_on_configuration, agree_on_identity,
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
+from rlcore.training.models import Models
+from rlcore.training.progress import Closing, Progress
 from rlcore.training.resume import Saver
 from rlcore.training.run import Run
 from rlcore.training.run_components import Chosen, choose, other_trainer
+from rlcore.training.run_data import RunData
 from rlcore.training.run_identity import draws_by_rank, identify
-from rlcore.training.run_model import ModelMaker
+from rlcore.training.run_sampling import Sampling
 
 
 @attrs.frozen(eq=False)
@@ -101,16 +104,15 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
         name, headline = chosen.trainer.component.name, tuple(getattr(trainer_type, "headline", ()))
         place = stack.enter_context(claim(resolved, ranks, plugins, name, _notes(inputs.objects, headline)))
         seed_everything(settings.run.seed)
-        run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers)
-        run.headline = headline
-        unfinished.callback(run.closing.close)
+        run = _build_run(resolved, inputs, chosen, optimizers, ranks, place, observers, headline)
+        unfinished.callback(run.closing.held.close)
         trainer: Trainer = chosen.trainer.wrap(trainer_type(chosen.trainer.options, run))
         check_built(chosen.trainer.component, trainer)
         seed_dropout(settings.run.seed, ranks.rank)
         if settings.run.epochs is not None and run.total_steps is None:
             raise ConfigError(f"run.epochs: trainer '{name}' does not count epochs; set run.steps")
         check_evaluation(run)
-        _ = run.sample_rewards  # checked even if the trainer does not use them
+        _ = run.data.sample_rewards  # checked even if the trainer does not use them
         identity = identify(run, chosen)
         agree_on_identity(ranks, identity)
         saver = Saver(run, plugins, ranks.on_main(lambda: _compare(identity, run, place, plugins)))
@@ -118,8 +120,8 @@ def _assemble(settings: TrainConfig, inputs: Inputs, where: str, ranks: Ranks, p
             saver.restore(trainer, place.checkpoint)
         ranks.on_main(lambda: _open_loggers(run, chosen, inputs, is_resumed=place.checkpoint is not None))
         unfinished.pop_all()  # from here on the loop closes what the run holds
-        run.claimed = stack.pop_all()
-        return Assembly(trainer, run, saver, place.lock, run.claimed)
+        run.closing.claimed = stack.pop_all()
+        return Assembly(trainer, run, saver, place.lock, run.closing.claimed)
 
 
 def _notes(objects: Sequence[str], headline: Sequence[str]) -> list[str]:
@@ -167,7 +169,7 @@ def _open_loggers(run: Run, chosen: Chosen, inputs: Inputs, *, is_resumed: bool)
         run.loggers.add(logger, choice.component.qualified)
     for name, logger in inputs.loggers.items():
         run.loggers.add(logger, name)
-    run.loggers.add(run.rollouts, "rlcore:rollouts")
+    run.loggers.add(run.sampling.rollouts, "rlcore:rollouts")
 
 
 def _build_run(
@@ -178,25 +180,34 @@ def _build_run(
     ranks: Ranks,
     place: Claim,
     observers: Observers,
+    headline: Sequence[str],
 ) -> Run:
-    maker = ModelMaker(chosen.architecture, inputs, place, ranks)
-
     def make_rewards() -> Rewards:
         rewards = Rewards.load(chosen.rewards, timeout_s=config.run.reward_timeout_s)
         for reward, function in zip(chosen.rewards, rewards.functions, strict=True):
             if reward.choice is not None:  # a function of the user's own is not the run's to close
-                run.open_reward(function.call, reward.choice.component.qualified)
+                closing.hold(function.call, reward.choice.component.qualified)
+                if callable(begin := getattr(function.call, "open", None)):
+                    begin(run)
         return rewards
 
-    run = Run(
-        config=config, dir=place.path, ranks=ranks, inputs=inputs, observers=observers,
-        loggers=Loggers(fence=observers.fence), sampler=chosen.sampler.build(), build_prompts=chosen.prompts.build(),
-        build_samples=chosen.samples.build(), make_store=chosen.store.factory(), make_policy=maker.policy,
-        make_frozen=maker.frozen, make_scorer=maker.scorer, make_learner=maker.learner, make_rewards=make_rewards,
-        make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
-        optimizers=optimizers, total_steps=config.run.steps,
+    progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
+    closing = Closing(observers, progress)
+    data = RunData(
+        config=config, inputs=inputs, models=models, build_prompts=chosen.prompts.build(),
+        build_samples=chosen.samples.build(), make_rewards=make_rewards,
     )  # fmt: skip
-    run.close_at_end(run.sampler, chosen.sampler.component.qualified)
+    sampling = Sampling(
+        config=config, dir=place.path, ranks=ranks, models=models, data=data, sampler=chosen.sampler.build(),
+        progress=progress,
+    )  # fmt: skip
+    closing.hold(sampling.sampler, chosen.sampler.component.qualified)
+    run = Run(
+        config=config, dir=place.path, ranks=ranks, models=models, data=data, sampling=sampling, progress=progress,
+        closing=closing, observers=observers, loggers=Loggers(fence=observers.fence), headline=headline,
+        make_store=chosen.store.factory(), optimizers=optimizers,
+        make_sharding=lambda: chosen.sharding.wrap(chosen.sharding.component.target())(config.run, ranks),
+    )  # fmt: skip
     return run
 
 

@@ -55,7 +55,7 @@ def check_built(component: Component[Any], trainer: Any) -> None:
     if missing:
         raise PluginError(f"{component} has no method {missing[0]}(); a trainer has {', '.join(METHODS)}")
     if trainer.policy() is None:
-        raise PluginError(f"{component}: policy() returned None; return the policy that run.build_policy() returned")
+        raise PluginError(f"{component}: policy() returned None; return the policy that run.build() returned")
 
 
 def check_steps(name: str, steps: Any) -> Iterator[Any]:

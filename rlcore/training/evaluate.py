@@ -36,17 +36,18 @@ def check_evaluation(run: Run) -> None:
             that ranks checkpoints.
     """
     samplings = list(eval_samplings(run.config.gen, run.config.eval.gen))
-    if run.built is None:
+    if run.models.built is None:
         return
-    if run.scorer is not None:
-        unused = [name for name in ("prompts", "eval_prompts", "reward_fn") if getattr(run.inputs, name) is not None]
+    if run.models.kind == "scorer":
+        given = run.data.inputs
+        unused = [name for name in ("prompts", "eval_prompts", "reward_fn") if getattr(given, name) is not None]
         if unused:
             log.warning("a run that trains a scorer samples nothing, and does not use these inputs", inputs=unused)
     else:
-        _ = run.reward_fn, run.metric_fn
-    if run.policy is not None:
-        _check_sampling(run, run.policy, [sampling for _, sampling in samplings])
-    _ = run.eval_prompts, run.eval_samples
+        _ = run.data.reward_fn, run.data.metric_fn
+    if run.models.has_policy:
+        _check_sampling(run, run.models.policy, [sampling for _, sampling in samplings])
+    _ = run.data.eval_prompts, run.data.eval_samples
     if run.config.checkpoint.keep_best:
         _check_metric(run, [suffix for suffix, _ in samplings])
     _check_any(run)
@@ -58,7 +59,7 @@ def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig
         check_options(policy, sampling, "eval.gen")
     _warn_of_room(run, policy, [run.config.gen, *samplings])
     has_beta = any(sampling.beta for sampling in (run.config.gen, *samplings))
-    if run.logit_mask is not None or has_beta:
+    if run.sampling.logit_mask is not None or has_beta:
         with torch.no_grad(), eval_mode(policy.module):
             options = {"advantages": True} if has_beta else {}
             first = policy.decoder([[0]], max_new_tokens=1, **options).start()
@@ -67,7 +68,7 @@ def _check_sampling(run: Run, policy: Policy, samplings: Sequence[SamplingConfig
 
 def _warn_of_room(run: Run, policy: Policy, samplings: Sequence[SamplingConfig]) -> None:
     """Warn once of prompts that leave less room in the model's context than `max_new_tokens`."""
-    prompts = run.prompts if run.inputs.prompts is not None else run.eval_prompts
+    prompts = run.prompts if run.data.inputs.prompts is not None else run.data.eval_prompts
     most, context = max(sampling.max_new_tokens for sampling in samplings), policy.max_length
     short = [len(prompt.tokens) for prompt in prompts if 0 < context < len(prompt.tokens) + most]
     if short:
@@ -81,7 +82,7 @@ def _check_any(run: Run) -> None:
     """Check that there is something to evaluate if evaluations are asked for; the one at the end is the default."""
     asked = {"eval.every": run.config.eval.every, "eval.at_start": run.config.eval.at_start}
     for name, value in asked.items():
-        if value and not run.eval_prompts and not run.evaluations:
+        if value and not run.data.eval_prompts and not run.evaluations:
             raise ConfigError(
                 f"{name} = {value!r}: there is nothing to evaluate; give eval_prompts, prompts or eval_samples, "
                 f"whichever this trainer evaluates, or leave {name} out"
@@ -90,10 +91,10 @@ def _check_any(run: Run) -> None:
 
 def _check_logit_mask(run: Run, vocabulary: int) -> None:
     """Check that the logit mask fits the policy and that the sampler takes one."""
-    mask, policy = run.logit_mask, run.policy
-    if mask is None or policy is None:
+    mask, policy = run.sampling.logit_mask, run.models.policy
+    if mask is None:
         return
-    if not takes_logit_mask(run.sampler):
+    if not takes_logit_mask(run.sampling.sampler):
         raise ConfigError(
             f"logit_mask: sampler {run.config.sampler!r} takes none; leave logit_mask out, or choose another sampler "
             "(sampler: default); its author gives it a keyword argument logit_mask"
@@ -103,7 +104,7 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
     ending = [token for token in eos_token_ids if 0 <= token < vocabulary]
     if not bool(mask[:, ending].any()):
         log.warning("logit_mask allows EOS after no token: sequences end only at stop sequences and length limits")
-    for i, prompt in enumerate(run.eval_prompts):
+    for i, prompt in enumerate(run.data.eval_prompts):
         if not bool(mask[prompt.tokens[-1]].any()):
             raise DataError(
                 f"logit_mask[{prompt.tokens[-1]}]: allows no token after the last token of evaluation prompt {i}, "
@@ -121,21 +122,21 @@ def _check_logit_mask(run: Run, vocabulary: int) -> None:
 def _check_metric(run: Run, suffixes: Sequence[str]) -> None:
     """Check the name of the metric that ranks checkpoints, as far as names are known before an evaluation."""
     keep = run.config.checkpoint
-    if not run.eval_prompts and not run.evaluations:
+    if not run.data.eval_prompts and not run.evaluations:
         raise ConfigError(
             f"checkpoint.keep_best = {keep.keep_best}: nothing is evaluated, so the best cannot be chosen; give "
             "eval_prompts or eval_samples"
         )
-    has_more = bool(run.evaluations) or run.metric_fn is not None
+    has_more = bool(run.evaluations) or run.data.metric_fn is not None
     if has_more and keep.metric.startswith(
         "eval/"
     ):  # the names that these functions return are known once they have been called
         return
     names = ["eval/time_s"]
-    if run.eval_prompts:
+    if run.data.eval_prompts:
         names += ["eval/response/length_mean", "eval/response/truncated_fraction"]
-    if run.eval_prompts and run.reward_fn is not None:
-        rewards = run.reward_fn.names
+    if run.data.eval_prompts and run.data.reward_fn is not None:
+        rewards = run.data.reward_fn.names
         names += [f"eval/reward/{name}" for name in ("mean", "std", *(rewards if len(rewards) > 1 else ()))]
     known = {name + suffix: 0.0 for name in names for suffix in ("", *suffixes)}
     if find_score(known, keep.metric, suffixes, keep.mode) is None:
@@ -155,14 +156,14 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
     """
     metrics: Metrics = {}
     rows: list[Row] = []
-    if run.built is not None:
-        gather_weights(run.built)  # here, because a rank may have no prompt of its own
+    if run.models.built is not None:
+        gather_weights(run.models.built)  # here, because a rank may have no prompt of its own
     for evaluation in run.evaluations:
         found = evaluation()
         measured, further = found if isinstance(found, tuple) else (found, [])
         metrics |= {f"eval/{name}": value for name, value in measured.items()}
         rows += further
-    if run.policy is not None and run.eval_prompts:
+    if run.models.has_policy and run.data.eval_prompts:
         for suffix, sampling in eval_samplings(run.config.gen, run.config.eval.gen):
             completed = _complete(run, sampling)
             measured = run.ranks.on_main(functools.partial(summarise, completed))
@@ -173,7 +174,7 @@ def evaluate(run: Run) -> tuple[Metrics, list[Row]]:
 
 def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
     """Sample and score completions of this rank's prompts; return those of all ranks on rank 0, in prompt order."""
-    prompts = [prompt for prompt in run.eval_prompts for _ in range(run.config.eval.samples)]
+    prompts = [prompt for prompt in run.data.eval_prompts for _ in range(run.config.eval.samples)]
     mine = run.ranks.share(len(prompts))
     seeds = derive_seeds(run.config.run.seed * 1009 + 500, mine)
     rows: list[tuple[int, Row]] = []
@@ -186,8 +187,8 @@ def _complete(run: Run, sampling: SamplingConfig) -> list[Row]:
 
 def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: Sequence[int]) -> list[Row]:
     where = f"evaluation after step {run.step}"
-    batch = run.sample(prompts, sampling, row_seeds=seeds)
-    scored = run.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
+    batch = run.sampling.sample(prompts, sampling, row_seeds=seeds)
+    scored = run.sampling.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
     rows: list[Row] = [
         {**prompt_columns(prompt), "output": output, "length": length, "ended": ended}
         for prompt, output, length, ended in zip(
@@ -195,9 +196,9 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: 
         )
     ]
     measured: dict[str, list[float | None]] = {}
-    if run.metric_fn is not None:
+    if run.data.metric_fn is not None:
         measured = call_metric(
-            run.metric_fn, prompts, scored.outputs, run.tokenizer, where=where,
+            run.data.metric_fn, prompts, scored.outputs, run.learner.tokenizer, where=where,
             timeout_s=run.config.run.reward_timeout_s,
         )  # fmt: skip
     return with_scores(rows, scored, measured, where=where)
@@ -212,10 +213,10 @@ def measure_outputs(run: Run, prompts: Sequence[Prompt], outputs: Mapping[str, A
         outputs: B outputs by the name of the argument that the functions receive, such as `{"images": images}`.
     """
     where, measured = f"evaluation after step {run.step}", dict[str, list[float | None]]()
-    scored = run.score_outputs(prompts, outputs, where=where)
-    if run.metric_fn is not None:
+    scored = run.sampling.score_outputs(prompts, outputs, where=where)
+    if run.data.metric_fn is not None:
         measured = call_metric_on(
-            run.metric_fn, prompts, outputs, where=where, timeout_s=run.config.run.reward_timeout_s
+            run.data.metric_fn, prompts, outputs, where=where, timeout_s=run.config.run.reward_timeout_s
         )
     return scored, with_scores([prompt_columns(prompt) for prompt in prompts], scored, measured, where=where)
 

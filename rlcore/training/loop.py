@@ -39,14 +39,14 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
     """
     config = run.config
     with _ending(run), run.ranks.translated(), StopRequest(run.step) as stop:
-        run.signalled = lambda: stop.requested
+        run.progress.signalled = lambda: stop.requested
         when_alone(stop.request)
         run.observers.on_run_start(run)
         if config.eval.at_start and run.step == 0:
             _evaluate(trainer, run, saver)
         steps = check_steps(_name(run), trainer.steps())
         over = _is_over(run)
-        while not (over or (stopped := run.ranks.any(stop.requested or bool(run.stop_reason)))):
+        while not (over or (stopped := run.ranks.any(stop.requested or bool(run.progress.stop_reason)))):
             begin_step(run.step)
             stop.step = run.step + 1
             with background("driver"):
@@ -64,13 +64,13 @@ def fit(trainer: Trainer, run: Run, saver: Saver, *, begun: Callable[[], None] =
         if (config.checkpoint.at_end or _due(run, config.checkpoint.every)) and saver.saved_at != run.step:
             run.observers.on_checkpoint(run, saver.checkpoint(trainer))
         saver.final(trainer)
-        run.metrics |= _peak_memory(run)
+        run.progress.metrics |= _peak_memory(run)
         received = run.ranks.any(stop.requested)
-        run.was_interrupted, run.signalled = received and not over, lambda: received
+        run.progress.was_interrupted, run.progress.signalled = received and not over, lambda: received
         if not over and stopped:
             log.info(
                 "stopped on request; run.resume=auto continues the run", step=run.step, run=str(run.dir),
-                **({"reason": run.stop_reason} if run.stop_reason else {}),
+                **({"reason": run.progress.stop_reason} if run.progress.stop_reason else {}),
             )  # fmt: skip
     return run.metrics
 
@@ -84,7 +84,7 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     Raises:
         Diverged: a loss is not finite; earlier checkpoints are unchanged.
     """
-    begun, skipped = time.perf_counter(), run.num_skipped
+    begun, skipped = time.perf_counter(), _num_skipped(run)
     run.ranks.note(f"step {run.step + 1}")
     saver.restore_random_state()
     with background("trainer"), counting() as tokens, _training_step(run):
@@ -93,15 +93,15 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
     if metrics is _OVER:
         return False
     check_metrics(_name(run), metrics, run.step + 1)
-    run.step += 1
+    run.progress.step += 1
     metrics["time/step_s"] = time.perf_counter() - begun
     if run.updaters:
-        metrics["grad/skipped"] = float(run.num_skipped - skipped)
+        metrics["grad/skipped"] = float(_num_skipped(run) - skipped)
     metrics |= _peak_memory(run) | _tokens_per_second(tokens, metrics["time/step_s"], run.ranks)
-    run.metrics |= metrics
+    run.progress.metrics |= metrics
     run.loggers.metrics(run.step, metrics)
     with phase("log"):
-        run.rollouts.write(run.step)
+        run.sampling.rollouts.write(run.step)
     with _saving(trainer, run, saver):
         run.observers.on_step(run, metrics)
     broken = [name for name, value in metrics.items() if name.startswith("loss/") and not math.isfinite(value)]
@@ -111,6 +111,11 @@ def _step(trainer: Trainer, steps: Iterator[Metrics], run: Run, saver: Saver) ->
             f"{_remedy(metrics)}"
         )
     return True
+
+
+def _num_skipped(run: Run) -> int:
+    """Return the number of optimizer steps that have been skipped or left out."""
+    return sum(updater.num_skipped for updater in run.updaters)
 
 
 def _remedy(metrics: Metrics) -> str:
@@ -125,7 +130,7 @@ def _remedy(metrics: Metrics) -> str:
 
 
 def _training_step(run: Run) -> AbstractContextManager[Any]:
-    return nullcontext() if run.built is None else run.built.training_step()
+    return nullcontext() if run.models.built is None else run.models.built.training_step()
 
 
 def _peak_memory(run: Run) -> Metrics:
@@ -153,7 +158,7 @@ def _is_over(run: Run) -> bool:
     if run.total_steps is not None and run.step >= run.total_steps:
         return True
     bound = run.config.run.time_s
-    return bound is not None and bool(run.ranks.broadcast(run.elapsed_s >= bound))
+    return bound is not None and bool(run.ranks.broadcast(run.progress.elapsed_s >= bound))
 
 
 def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
@@ -161,12 +166,12 @@ def _evaluate(trainer: Trainer, run: Run, saver: Saver) -> None:
     begun = time.perf_counter()
     run.ranks.note(f"the evaluation after step {run.step}")
     with _saving(trainer, run, saver):
-        with run.rollouts.paused(), phase("evaluate"):
+        with run.sampling.rollouts.paused(), phase("evaluate"):
             metrics, rows = evaluate(run)
         if not metrics:  # there is nothing to evaluate on
             return
         metrics["eval/time_s"] = time.perf_counter() - begun
-        run.metrics |= metrics
+        run.progress.metrics |= metrics
         run.loggers.metrics(run.step, metrics)
         run.loggers.completions(run.step, rows)
         run.observers.on_evaluate(run, metrics)
@@ -214,7 +219,7 @@ def _ending(run: Run) -> Iterator[None]:
             raise
         finally:
             try:
-                run.closing.close()
+                run.closing.held.close()
             finally:
                 run.loggers.close(error)
                 run.observers.on_run_closed(run, error)

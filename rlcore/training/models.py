@@ -37,17 +37,13 @@ class Models:
     """Builds the model that a run trains, and others to compare it with.
 
     Attributes:
-        architecture: the chosen architecture.
-        inputs: the user's model and tokenizer.
-        place: the run's folder.
-        ranks: the processes of the run.
         kind: the kind of `learner`, as the trainer named it; empty before it is built.
     """
 
-    architecture: Choice
-    inputs: Inputs
-    place: Claim
-    ranks: Ranks
+    _architecture: Choice
+    _inputs: Inputs
+    _place: Claim
+    _ranks: Ranks
     kind: str = ""
     _built: Learner | None = None
 
@@ -64,7 +60,7 @@ class Models:
         Raises:
             ModelError: the model cannot be used, or the architecture builds another kind or has no such part.
         """
-        component, wanted = self.architecture.component, KINDS.get(kind, kind)
+        component, wanted = self._architecture.component, KINDS.get(kind, kind)
         target: Any = component.target()
         if (found := kind_built(target)) != wanted:
             remedy = REMEDIES.get(kind, "leave it out, or name an architecture that builds one")
@@ -79,8 +75,8 @@ class Models:
                 )
         built = self._start(target, **(POLICY_PARTS | parts if kind == "policy" else parts))
         self._keep(built, is_needed=bool(parts.get("reference")))
-        self._built, self.kind = self.architecture.wrap(built), kind
-        self._built.to(self.ranks.device)
+        self._built, self.kind = self._architecture.wrap(built), kind
+        self._built.to(self._ranks.device)
         return self._built
 
     def frozen(self, model: Any) -> Policy:
@@ -94,21 +90,21 @@ class Models:
         Raises:
             ModelError: the model cannot be used, or has another vocabulary.
         """
-        options = self.architecture.options
+        options = self._architecture.options
         own = [name for name in ("peft", "unfrozen_layers", "critic", "revision") if hasattr(options, name)]
         options = evolve(options, **dict.fromkeys(own)) if own else options
-        other: Policy = self.architecture.component.target()(model, options, tokenizer=self.policy.tokenizer)
+        other: Policy = self._architecture.component.target()(model, options, tokenizer=self.policy.tokenizer)
         sizes = [each.vocabulary_size for each in (self.policy, other) if isinstance(each, SizedVocabulary)]
         if len(set(sizes)) > 1:
             raise ModelError(
                 f"{model!r:.80}: has a vocabulary of {sizes[1]} tokens, the policy one of {sizes[0]}; it cannot score "
                 "the policy's tokens: choose a model of the same family"
             )
-        other.to(self.ranks.device)
+        other.to(self._ranks.device)
         other.module.eval()
         other.module.requires_grad_(False)
-        is_mixed = self.ranks.mixed_precision != "no"
-        other.use_forward(other.module, autocast=self.ranks.accelerator.autocast if is_mixed else nullcontext)
+        is_mixed = self._ranks.mixed_precision != "no"
+        other.use_forward(other.module, autocast=self._ranks.accelerator.autocast if is_mixed else nullcontext)
         return other
 
     @property
@@ -159,38 +155,38 @@ class Models:
     @property
     def is_full_precision(self) -> bool:
         """Return whether forward passes of the policy run in float32 throughout."""
-        is_quantized = getattr(self.architecture.options, "quantization", None) is not None
+        is_quantized = getattr(self._architecture.options, "quantization", None) is not None
         weights = next(self.policy.module.parameters())
-        return self.ranks.mixed_precision == "no" and weights.dtype == torch.float32 and not is_quantized
+        return self._ranks.mixed_precision == "no" and weights.dtype == torch.float32 and not is_quantized
 
     def _start(self, build: Any, **parts: Any) -> Any:
         """Call an architecture; a resumed run passes it the model before training that the run has kept."""
-        spec, start = self.inputs.model, self.place.start
+        spec, start = self._inputs.model, self._place.start
         if start is not None and not _is_name(spec):
             if _takes(build, "start"):
                 parts["start"] = start
             else:
                 spec = start
-        return build(spec, self.architecture.options, tokenizer=self.inputs.tokenizer, **parts)
+        return build(spec, self._architecture.options, tokenizer=self._inputs.tokenizer, **parts)
 
     def _keep(self, built: Learner, *, is_needed: bool) -> None:
         """Save the model before training if resuming needs it and no name refers to it."""
         restorable = built if isinstance(built, Restorable) else None
         is_needed = is_needed or (restorable is not None and restorable.saves_part)
-        is_known = restorable is not None or _takes(self.architecture.component.target(), "start")
-        if not is_needed or not is_known or _is_name(self.inputs.model):
+        is_known = restorable is not None or _takes(self._architecture.component.target(), "start")
+        if not is_needed or not is_known or _is_name(self._inputs.model):
             return
-        kept = RunDir(self.place.path).start
+        kept = RunDir(self._place.path).start
 
         def save(folder: Path) -> None:
             (built.save_pretrained if restorable is None else restorable.save_start)(folder)
             write_manifest(folder, step=0, score=None, further={})
 
         def keep() -> None:
-            if self.place.checkpoint is None or not kept.exists():
+            if self._place.checkpoint is None or not kept.exists():
                 save_beside(save, kept)
 
-        self.ranks.on_main(keep)
+        self._ranks.on_main(keep)
         if restorable is not None:
             restorable.note_start(kept)
 

@@ -53,13 +53,12 @@ class Closing:
     """What a run holds open, and closes however it ends.
 
     Attributes:
-        observers: they log what cannot be closed.
         progress: how far the run is.
         held: closes samplers and rewards at the end of the run.
         claimed: deletes the folder of a run whose first step fails; closed after the first step.
     """
 
-    observers: Observers
+    _observers: Observers
     progress: Progress
     held: ExitStack = attrs.field(factory=ExitStack)
     claimed: ExitStack = attrs.field(factory=ExitStack)
@@ -73,4 +72,4 @@ class Closing:
         try:
             close()
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
-            self.observers.fence.drop(plugin, "close", self.progress.step, error, event="could not be closed")
+            self._observers.fence.drop(plugin, "close", self.progress.step, error, event="could not be closed")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints
-from rlcore.checkpoints.durability import put_back, put_in_place
+from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints, save_beside
 from rlcore.checkpoints.identity import ACCEPTED
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
 from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
-from rlcore.checkpoints.state import divided_tensors, io_failure, load_state, named_parts, save_state
-from rlcore.errors import CheckpointError, ConfigError, Diverged, io_remedy
+from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state
+from rlcore.errors import CheckpointError, ConfigError, Diverged
 from rlcore.logging import get_logger
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
@@ -70,11 +68,11 @@ class Saver:
 
     def note_random_state(self) -> None:
         """Record the states of the random generators, for the trainer's next step."""
-        self.rng: dict[str, Any] = capture_rng({"run": self.run.generator})
+        self.rng: dict[str, Any] = capture_rng({"run": self.run.sampling.generator})
 
     def restore_random_state(self) -> None:
         """Reset the random generators to the last yield, whatever loggers, observers and evaluations drew since."""
-        restore_rng(self.rng, {"run": self.run.generator}, rank=self.run.ranks.rank)
+        restore_rng(self.rng, {"run": self.run.sampling.generator}, rank=self.run.ranks.rank)
 
     def note_evaluation(self, metrics: Metrics) -> None:
         """Record the value of the metric that ranks checkpoints.
@@ -108,7 +106,7 @@ class Saver:
         own = trainer.state_dict()
         check_state(str(run.config.trainer.get("name")), own)
         state = {
-            "trainer": own, "step": run.step, "elapsed_s": run.elapsed_s, "metrics": run.metrics,
+            "trainer": own, "step": run.step, "elapsed_s": run.progress.elapsed_s, "metrics": run.metrics,
             "evaluated_at": self.evaluated_at, "score": self.score,
         }  # fmt: skip
         manifest = {"config": to_record(run.config), "plugins": self.plugins, "world": run.ranks.world}
@@ -175,7 +173,8 @@ class Saver:
         trainer.policy().load_pretrained(folder / "model")
         state = load_state(folder / "trainer.safetensors", by_rows=self._by_rows)
         trainer.load_state_dict(state["trainer"])
-        run.step, run.elapsed_before_s, run.metrics = state["step"], state["elapsed_s"], state["metrics"]
+        progress = run.progress
+        progress.step, progress.elapsed_before_s, progress.metrics = state["step"], state["elapsed_s"], state["metrics"]
         self.evaluated_at, self.score = state["evaluated_at"], state["score"]
         if folder.resolve().parent == (run.dir / "checkpoints").resolve():
             self.saved_at = run.step
@@ -233,23 +232,3 @@ def start_checksum(folder: Path) -> str | None:
     """
     start = RunDir(folder).start
     return str(read_manifest(start)["sha256"]) if (start / FILE_NAME).exists() else None
-
-
-def save_beside(save: Any, place: Path) -> None:
-    """Call `save(folder)` on a temporary folder beside `place`, and rename it to `place` once it is complete.
-
-    Raises:
-        CheckpointError: it could not be written; an earlier folder at `place` is unchanged.
-    """
-    beside = place.with_name(f".tmp-{place.name}")
-    try:
-        put_back(place)
-        shutil.rmtree(beside, ignore_errors=True)
-        save(beside)
-        put_in_place(beside, place)
-    except Exception as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        failure = io_failure(error)
-        if failure is None:
-            raise
-        raise CheckpointError(f"{place}: the model could not be written: {failure}; {io_remedy(failure)}") from error

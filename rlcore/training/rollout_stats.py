@@ -29,7 +29,7 @@ def gather_round(
     Args:
         run: the run.
         batch: this rank's share of the round, with any columns.
-        scored: the same responses as `run.rollout` or `run.score` returned them.
+        scored: the same responses as `run.rollout` or `run.sampling.score` returned them.
         at_least: responses with a score that the trainer needs.
         group: so many consecutive responses were dealt together (`Ranks.share`).
 
@@ -102,8 +102,8 @@ def biases(run: Run) -> list[str]:
         "gen.top_p": gen.top_p < 1,
         "gen.min_new_tokens": gen.min_new_tokens > 0,
         "gen.beta": gen.beta != 0,
-        "logit_mask": run.inputs.logit_mask is not None,
-        "sampler": not getattr(run.sampler, "draws_from_policy", True),
+        "logit_mask": run.data.inputs.logit_mask is not None,
+        "sampler": not getattr(run.sampling.sampler, "draws_from_policy", True),
     }
     return [name for name, is_set in found.items() if is_set]
 
@@ -159,7 +159,7 @@ def rollout_health(run: Run, batch: Trajectories) -> Metrics:
 
 def check_logprob_gap(run: Run, gap: float) -> None:
     """Warn, once in a run, if a mean distance of the sampler's log-probs from the learner's, in nats, is too large."""
-    if not gap <= (GAP if run.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
+    if not gap <= (GAP if run.models.is_full_precision else LOW_PRECISION_GAP):  # NaN warns too
         run.warn_once(
             "sampling", "the sampler's log-probs are not those of the policy that learns: does the sampler keep old "
             "weights (policy.version), or another temperature?", mean_gap=gap,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import attrs
 
@@ -17,85 +17,183 @@ from rlcore.logging import get_logger
 from rlcore.optim.optimization import Optimizers
 from rlcore.optim.updater import Updater
 from rlcore.plugins.observers import Observers
-from rlcore.protocols import Learner, Sharding
-from rlcore.settings import OptimizerConfig
-from rlcore.training.run_sampling import RunSampling
-from rlcore.types import Metrics
+from rlcore.protocols import Learner, Policy, RolloutStore, SequenceScorer, Sharding
+from rlcore.ranks import Ranks
+from rlcore.rewards.score import Scored
+from rlcore.settings import OptimizerConfig, TrainConfig
+from rlcore.training.models import Models
+from rlcore.training.progress import Closing, Progress
+from rlcore.training.run_data import RunData
+from rlcore.training.run_sampling import Sampling
+from rlcore.types import Metrics, Prompt, Trajectories
 
 Evaluation = Callable[[], Metrics | tuple[Metrics, list[dict[str, Any]]]]
 """An evaluation of a trainer's own (`Run.add_evaluation`)."""
 
 
 @attrs.define(eq=False, kw_only=True)
-class Run(RunSampling):
-    """One training run in one process: the policy, the data, sampling, scoring, the optimizer and the run's folder.
+class Run:
+    """One training run in one process: the model, the data, sampling, scoring, the optimizer and the run's folder.
 
     Attributes:
+        config: the resolved configuration.
+        dir: the run's folder.
+        ranks: this process's place among the processes of the run.
+        models: builds the model that the run trains.
+        data: the user's prompts, samples and functions.
+        sampling: samples continuations and scores them.
+        progress: how far the run is, and how it ends.
+        closing: what the run closes at its end.
         observers: the observer hooks of all plugins.
         loggers: all loggers of the run.
-        optimizers: the optimizers and schedules that the trainer's options name.
-        make_sharding: returns the strategy that `run.shard` names.
-        total_steps: yields after which the run ends, None where only time bounds it.
-        started: clock reading at which this process began, in seconds.
-        elapsed_before_s: seconds the run had taken before it was resumed.
-        metrics: the last value of every metric so far.
         headline: the metrics that matter most, as the trainer names them.
+        make_store: makes the chosen rollout store.
         evaluations: the trainer's own evaluations.
-        closing: closes samplers and rewards at the end of the run.
-        warned: the warnings that `warn_once` has logged.
-        stop_reason: why the run is to end after the current step; empty if it is not.
-        was_interrupted: whether a signal ended the run.
-        signalled: returns whether a signal has requested the end of the run.
-        claimed: deletes the folder of a run whose first step fails; closed after the first step.
+        updaters: what `updater` has returned.
     """
 
+    config: TrainConfig
+    dir: Path
+    ranks: Ranks
+    models: Models
+    data: RunData
+    sampling: Sampling
+    progress: Progress
+    closing: Closing
     observers: Observers
     loggers: Loggers
-    optimizers: Optimizers
-    make_sharding: Callable[[], Sharding]
-    total_steps: int | None = None
-    started: float = attrs.field(factory=time.monotonic)
-    elapsed_before_s: float = 0.0
-    metrics: Metrics = attrs.field(factory=dict)
-    headline: Sequence[str] = ()
+    headline: Sequence[str]
+    make_store: Callable[[], RolloutStore]
     evaluations: list[Evaluation] = attrs.field(factory=list)
     updaters: list[Updater] = attrs.field(factory=list)
-    closing: ExitStack = attrs.field(factory=ExitStack)
-    warned: set[str] = attrs.field(factory=set)
-    stop_reason: str = ""
-    was_interrupted: bool = False
-    signalled: Callable[[], bool] = lambda: False
-    claimed: ExitStack = attrs.field(factory=ExitStack)
+    _optimizers: Optimizers
+    _make_sharding: Callable[[], Sharding]
+    _warned: set[str] = attrs.field(factory=set)
+
+    @overload
+    def build(self, kind: Literal["policy"] = "policy", **parts: Any) -> Policy: ...
+    @overload
+    def build(self, kind: Literal["scorer"], **parts: Any) -> SequenceScorer: ...
+    @overload
+    def build(self, kind: str, **parts: Any) -> Any: ...
+    def build(self, kind: str = "policy", **parts: Any) -> Any:
+        """Build the model that the configuration describes, on this process's device (`Models.build`).
+
+        Args:
+            kind: "policy" for a language model, "scorer" for a model that scores sequences, or what the architecture
+                states in its attribute `builds`, such as "an image pipeline". Only a policy samples text: a run with
+                a scorer ignores prompts and reward functions, and the trainer of another kind of model generates
+                outputs itself and scores them with `sampling.score_outputs`.
+            parts: what the trainer needs besides the model: `value_head=True`, `reference=True` to keep a reference
+                policy with the present weights, or a part of the architecture's own, such as `q_heads=2`.
+
+        Raises:
+            ModelError: the model cannot be used, or the architecture builds another kind or has no such part.
+        """
+        return self.models.build(kind, **parts)
+
+    @property
+    def learner(self) -> Learner:
+        """Return the model that the run trains.
+
+        Raises:
+            ConfigError: the trainer has not built it yet.
+        """
+        return self.models.learner
+
+    def updater(self, learner: Learner, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
+        """Return an updater of `learner`, with the optimizer that `config` names.
+
+        Args:
+            learner: its parameters that require gradients are trained.
+            config: options of the optimizer and the learning-rate schedule.
+            updates_per_step: optimizer steps between two yields, if none is skipped or left out; the length of the
+                schedule, and how far it advances from one yield to the next.
+        """
+        updater = Updater(
+            learner, config, self.ranks, optimization=self._optimizers.get(config),
+            total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
+            updates_per_step=updates_per_step, steps_done=lambda: self.step,
+            sharding=self._make_sharding(),
+        )  # fmt: skip
+        self.updaters.append(updater)
+        return updater
+
+    def plan_steps(self, steps_per_epoch: float | None) -> None:
+        """Set the number of steps from `run.epochs` and the number of yields in one pass over the data.
+
+        Raises:
+            ConfigError: `run.epochs` is set, and the number of yields is None, as for a stream.
+        """
+        epochs, steps = self.config.run.epochs, self.config.run.steps
+        if epochs is not None and steps_per_epoch is None:
+            raise ConfigError(
+                f"run.epochs = {epochs:g}: the samples are streamed, so the length of a pass is unknown; set run.steps "
+                "or run.time_s instead"
+            )
+        if epochs is not None and steps_per_epoch is not None:
+            by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
+            self.progress.total_steps = by_epochs if steps is None else min(steps, by_epochs)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """Return the training prompts, tokenised; the same on all ranks."""
+        return self.data.prompts
+
+    @property
+    def samples(self) -> Sequence[Any]:
+        """Return the demonstrations, tokenised (`RunData.samples`)."""
+        return self.data.samples
+
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
+        return self.config.gen.policy_temperature
+
+    def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
+        """Continue each prompt once and score the continuations (`Sampling.rollout`)."""
+        return self.sampling.rollout(prompts, group=group)
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.
+
+        It returns the metrics, the same on every rank, or a pair of them and the rows of completions.jsonl, which are
+        needed on rank 0 only.
+        """
+        self.evaluations.append(evaluation)
+
+    @property
+    def step(self) -> int:
+        """Return the number of yields of the trainer so far."""
+        return self.progress.step
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the number of yields after which the run ends, None where only time bounds it."""
+        return self.progress.total_steps
+
+    @property
+    def metrics(self) -> Metrics:
+        """Return the last value of every metric so far."""
+        return self.progress.metrics
+
+    @property
+    def export_class(self) -> str:
+        """Return the name of the class that loads the trained model from the run's folder."""
+        return self.learner.export_class
 
     def request_stop(self, reason: str) -> None:
         """End the run after the current step, with a checkpoint and the trained model, as a signal does."""
-        self.stop_reason = self.stop_reason or reason
+        self.progress.stop_reason = self.progress.stop_reason or reason
 
     @property
     def is_stopping(self) -> bool:
         """Whether the run ends after the current step, because of a signal or `request_stop`."""
-        return bool(self.stop_reason) or self.signalled()
+        return self.progress.is_stopping
 
     def keep_folder(self) -> None:
         """Keep the run's folder even if the first step fails."""
-        self.claimed.close()
-
-    def close_at_end(self, built: Any, plugin: str) -> None:
-        """Call `built.close()`, if there is such a method, at the end of the run; an error in it is logged."""
-        if callable(close := getattr(built, "close", None)):
-            self.closing.callback(self._close, close, plugin)
-
-    def open_reward(self, function: Any, plugin: str) -> None:
-        """Pass the run to the method `open` of a registered reward, if it has one, and close the reward at the end."""
-        self.close_at_end(function, plugin)
-        if callable(begin := getattr(function, "open", None)):
-            begin(self)
-
-    def _close(self, close: Callable[[], None], plugin: str) -> None:
-        try:
-            close()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
-            self.observers.fence.drop(plugin, "close", self.step, error, event="could not be closed")
+        self.closing.claimed.close()
 
     @property
     def dropped(self) -> Sequence[Dropped]:
@@ -114,58 +212,62 @@ class Run(RunSampling):
             event: the message; the same for every occurrence, so that figures belong into `fields`.
             fields: further fields of the log line.
         """
-        if event not in self.warned:
-            self.warned.add(event)
+        if event not in self._warned:
+            self._warned.add(event)
             get_logger(logger).warning(event, step=self.step + 1, **fields)
 
-    def plan_steps(self, steps_per_epoch: float | None) -> None:
-        """Set the number of steps from `run.epochs` and the number of yields in one pass over the data.
+    def __getattr__(self, name: str) -> Any:
+        """Return what a name of rlcore 0.1 meant, with a deprecation warning."""
+        if name not in FORMER:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        now, find = FORMER[name]
+        warnings.warn(f"run.{name} is now run.{now}", DeprecationWarning, stacklevel=2)
+        return find(self)
 
-        Raises:
-            ConfigError: `run.epochs` is set, and the number of yields is None, as for a stream.
-        """
-        epochs, steps = self.config.run.epochs, self.config.run.steps
-        if epochs is not None and steps_per_epoch is None:
-            raise ConfigError(
-                f"run.epochs = {epochs:g}: the samples are streamed, so the length of a pass is unknown; set run.steps "
-                "or run.time_s instead"
-            )
-        if epochs is not None and steps_per_epoch is not None:
-            by_epochs = max(1, math.ceil(epochs * steps_per_epoch - 1e-9))
-            self.total_steps = by_epochs if steps is None else min(steps, by_epochs)
 
-    def updater(self, policy: Learner, config: OptimizerConfig, *, updates_per_step: int = 1) -> Updater:
-        """Return an updater of `policy`, with the optimizer that `config` names.
+def _part(path: str) -> tuple[str, Callable[[Run], Any]]:
+    part, name = path.split(".")
+    return path, lambda run: getattr(getattr(run, part), name)
 
-        Args:
-            policy: its parameters that require gradients are trained.
-            config: options of the optimizer and the learning-rate schedule.
-            updates_per_step: optimizer steps between two yields, if none is skipped or left out; the length of the
-                schedule, and how far it advances from one yield to the next.
-        """
-        updater = Updater(
-            policy, config, self.ranks, optimization=self.optimizers.get(config),
-            total_updates=None if self.total_steps is None else self.total_steps * updates_per_step,
-            updates_per_step=updates_per_step, steps_done=lambda: self.step,
-            sharding=self.make_sharding(),
-        )  # fmt: skip
-        self.updaters.append(updater)
-        return updater
 
-    @property
-    def num_skipped(self) -> int:
-        """Return the number of optimizer steps that the updaters of this run have skipped, or that were left out."""
-        return sum(updater.num_skipped for updater in self.updaters)
+def _build_policy(run: Run) -> Callable[..., Any]:
+    def build_policy(*, value_head: bool = False, reference: bool = False, q_heads: int = 0) -> Any:
+        heads = {"q_heads": q_heads} if q_heads else {}
+        return run.build("policy", value_head=value_head or q_heads > 0, reference=reference, **heads)
 
-    def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Call `evaluation` at each evaluation, on every rank, and log its metrics under `eval/`.
+    return build_policy
 
-        It returns the metrics, the same on every rank, or a pair of them and the rows of completions.jsonl, which are
-        needed on rank 0 only.
-        """
-        self.evaluations.append(evaluation)
 
-    @property
-    def elapsed_s(self) -> float:
-        """Return the seconds the run has taken, including the time before it was resumed."""
-        return self.elapsed_before_s + time.monotonic() - self.started
+def _built(kind: str) -> Callable[[Run], Any]:
+    return lambda run: run.models.built if run.models.kind == kind else None
+
+
+FORMER: dict[str, tuple[str, Callable[[Run], Any]]] = {
+    "build_policy": ('build("policy")', _build_policy),
+    "build_scorer": ('build("scorer")', lambda run: lambda: run.build("scorer")),
+    "build_learner": ("build(kind)", lambda run: run.build),
+    "build_frozen": _part("models.frozen"),
+    "policy": ("learner", _built("policy")),
+    "scorer": ("learner", _built("scorer")),
+    "built_policy": _part("models.policy"),
+    "tokenizer": ("learner.tokenizer", lambda run: run.learner.tokenizer),
+    "elapsed_s": _part("progress.elapsed_s"),
+    "samples_exactly": ("sampling.is_exact", lambda run: run.sampling.is_exact),
+    "open_reward": ("closing.hold", lambda run: run.closing.hold),
+    "close_at_end": ("closing.hold", lambda run: run.closing.hold),
+    **{
+        name: _part(f"{part}.{name}")
+        for part, names in {
+            "models": ("is_full_precision",),
+            "data": (
+                "inputs", "eval_prompts", "eval_samples", "sample_stream", "ordered_samples", "sample_rewards",
+                "read_prompts", "reward_fn", "metric_fn",
+            ),
+            "sampling": (
+                "sampler", "generator", "row_seeds", "sample", "score", "score_outputs", "rollouts", "logit_mask",
+            ),
+        }.items()
+        for name in names
+    },
+}  # fmt: skip
+"""Name of rlcore 0.1 → what took its place, and how it is found."""

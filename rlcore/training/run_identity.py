@@ -25,7 +25,7 @@ ROWS = {
     "prompts": "prompts", "eval_prompts": "eval_prompts", "samples": "samples", "eval_samples": "eval_samples",
     "rewards": "sample_rewards",
 }  # fmt: skip
-"""Inputs of rows, and the attributes of `Run` with the rows as the run uses them."""
+"""Inputs of rows, and the attributes of `RunData` with the rows as the run uses them."""
 
 
 def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
@@ -52,41 +52,41 @@ def identify(run: Run, chosen: Chosen) -> dict[str, Any]:
 
 def draws_by_rank(run: Run) -> bool:
     """Return whether ranks draw random numbers by themselves: dropout, or a sampler without seeds for rows."""
-    dropout = run.built is not None and is_stochastic(run.built.module)
-    return dropout or (run.policy is not None and not takes_row_seeds(run.sampler))
+    dropout = run.models.built is not None and is_stochastic(run.models.built.module)
+    return dropout or (run.models.has_policy and not takes_row_seeds(run.sampling.sampler))
 
 
 def _model(run: Run) -> dict[str, Any]:
-    learner = run.built
+    learner = run.models.built
     if learner is None:
         return {}
     revision = run.config.model.get("revision")
     return {
-        "path": describe_model(learner.module, run.inputs.model, revision if isinstance(revision, str) else None),
+        "path": describe_model(learner.module, run.data.inputs.model, revision if isinstance(revision, str) else None),
         "tokenizer": fingerprint_tokenizer(learner.tokenizer),
     }
 
 
 def _rows(run: Run) -> dict[str, Any]:
-    if run.built is None:  # rows are tokenised for the model
+    if run.models.built is None:  # rows are tokenised for the model
         return {}
-    given = {name: getattr(run.inputs, name) is not None for name in (*ROWS, "logit_mask")}
-    if run.scorer is not None:  # which samples nothing
+    given = {name: getattr(run.data.inputs, name) is not None for name in (*ROWS, "logit_mask")}
+    if run.models.kind == "scorer":  # which samples nothing
         given |= dict.fromkeys(("prompts", "eval_prompts"), False)
-    given["logit_mask"] = given["logit_mask"] and run.policy is not None
-    stream = run.sample_stream
+    given["logit_mask"] = given["logit_mask"] and run.models.has_policy
+    data, stream = run.data, run.data.sample_stream
     read = [name for name in ROWS if given[name] and not (name == "samples" and stream)]
-    rows: dict[str, Any] = dict.fromkeys(ROWS) | {name: fingerprint_rows(getattr(run, ROWS[name])) for name in read}
+    rows: dict[str, Any] = dict.fromkeys(ROWS) | {name: fingerprint_rows(getattr(data, ROWS[name])) for name in read}
     if stream is not None:
         rows["samples"] = f"stream, first {fingerprint_rows(stream.head())}"
-    mask = run.logit_mask if given["logit_mask"] else None
+    mask = run.sampling.logit_mask if given["logit_mask"] else None
     return rows | {"logit_mask": None if mask is None else fingerprint_table(mask)}
 
 
 def _rewards(run: Run, chosen: Chosen) -> dict[str, str]:
     """Describe each reward function; a registered one by name and options, because its dist has a version."""
-    found = {}
-    for reward, function in zip(chosen.rewards, () if run.reward_fn is None else run.reward_fn.functions, strict=True):
+    found, rewards = {}, run.data.reward_fn
+    for reward, function in zip(chosen.rewards, () if rewards is None else rewards.functions, strict=True):
         if reward.choice is None:
             about = describe_function(function.call)
         else:

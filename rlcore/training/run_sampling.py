@@ -9,36 +9,41 @@ from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
 
+from rlcore.data.logit_masks import load_logit_mask
 from rlcore.errors import Diverged
 from rlcore.profiling import count_tokens, note_sampled, timed
-from rlcore.protocols import RolloutStore, Sampler
+from rlcore.protocols import Sampler
+from rlcore.ranks import Ranks
 from rlcore.rewards.score import Scored, Scorer
 from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler_checks import takes_row_seeds
-from rlcore.settings import SamplingConfig
+from rlcore.settings import SamplingConfig, TrainConfig
 from rlcore.sharding.divided import gather_weights
-from rlcore.training.built_models import BuiltModels
+from rlcore.training.models import Models
+from rlcore.training.progress import Progress
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
-from rlcore.types import Prompt, Trajectories
+from rlcore.training.run_data import RunData
+from rlcore.types import Prompt, Trajectories, to_device
 
 
-@attrs.define(eq=False, kw_only=True)
-class RunSampling(BuiltModels):
-    """What `Run` does with prompts: it samples continuations, scores them and logs some of them.
+@attrs.define(eq=False, kw_only=True, slots=False)
+class Sampling:
+    """What a run does with prompts: it samples continuations, scores them and logs some of them.
 
     Attributes:
-        dir: the run's folder.
         sampler: generates continuations.
-        make_store: makes the chosen rollout store.
-        step: yields of the trainer so far.
     """
 
-    dir: Path
+    _config: TrainConfig
+    _dir: Path
+    _ranks: Ranks
+    _models: Models
+    _data: RunData
     sampler: Sampler
-    make_store: Callable[[], RolloutStore]
-    step: int = 0
+    _progress: Progress
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -46,12 +51,12 @@ class RunSampling(BuiltModels):
 
         It draws the seeds of sampling (`row_seeds`). A trainer that draws from it does so on all ranks alike.
         """
-        return torch.Generator().manual_seed(self.config.run.seed * 1009)
+        return torch.Generator().manual_seed(self._config.run.seed * 1009)
 
     @property
     def temperature(self) -> float:
         """Return the temperature of the policy that samples and learns, for `policy.score(..., temperature=...)`."""
-        return self.config.gen.policy_temperature
+        return self._config.gen.policy_temperature
 
     def row_seeds(self, count: int, *, group: int = 1) -> list[int]:
         """Draw the seed of a round, and return the seeds of this rank's `count` rows of it.
@@ -65,7 +70,7 @@ class RunSampling(BuiltModels):
             group: so many consecutive rows are dealt together, as `Ranks.share` does.
         """
         (seed,), whole = draw_seeds(1, self.generator), -(-count // group) * group
-        return derive_seeds(seed, self.ranks.share(whole * self.ranks.world, group=group)[:count])
+        return derive_seeds(seed, self._ranks.share(whole * self._ranks.world, group=group)[:count])
 
     @timed("generate")
     def sample(
@@ -83,7 +88,7 @@ class RunSampling(BuiltModels):
             prompts: this rank's prompts, dealt by `Ranks.share`.
             sampling: the sampling options; by default those of `gen`.
             group: so many consecutive prompts were dealt together.
-            row_seeds: a seed for each prompt; by default those of `Run.row_seeds`, so that a row is sampled alike
+            row_seeds: a seed for each prompt; by default those of `row_seeds`, so that a row is sampled alike
                 whatever the number of processes, if the sampler supports that.
             on_batch: called with finished trajectories (`rlcore.protocols.Sampler`).
 
@@ -98,9 +103,10 @@ class RunSampling(BuiltModels):
             options["logit_mask"] = self.logit_mask
         if on_batch is not None:
             options["on_batch"] = on_batch
-        gather_weights(self.built_policy)
+        policy = self._models.policy
+        gather_weights(policy)
         with torch.no_grad():
-            batch = self.sampler(self.built_policy, prompts, sampling or self.config.gen, **options)
+            batch = self.sampler(policy, prompts, sampling or self._config.gen, **options)
         self._check_logprobs(batch)
         count_tokens(batch.action_mask)
         note_sampled(batch.action_mask)
@@ -113,15 +119,21 @@ class RunSampling(BuiltModels):
             if not bool(chosen.isfinite().all()):
                 first = float(chosen[~chosen.isfinite()][0])
                 raise Diverged(
-                    f"step {self.step + 1}: a sampled token has {name} = {first}: the model's logits, or the "
+                    f"step {self._progress.step + 1}: a sampled token has {name} = {first}: the model's logits, or the "
                     "sampler's numbers, are not finite, and nothing is learned from these samples; resume from an "
                     "earlier checkpoint with a lower trainer.optimizer.lr, or look at the model and its precision"
                 )
 
     @cached_property
+    def logit_mask(self) -> Tensor | None:
+        """Return bool[V, V], True where the token of the column may follow the token of the row; None if unset."""
+        source = self._data.inputs.logit_mask
+        return None if source is None else to_device(load_logit_mask(source), self._models.policy.device)
+
+    @cached_property
     def rollouts(self) -> Rollouts:
         """Return the log of sampled completions."""
-        return Rollouts(self.config.run.rollouts, self.ranks, self.dir)
+        return Rollouts(self._config.run.rollouts, self._ranks, self._dir)
 
     def score(
         self,
@@ -159,10 +171,10 @@ class RunSampling(BuiltModels):
         Raises:
             RewardError: a reward function raised or returned an unusable value.
         """
-        where = where or f"step {self.step + 1}"
-        if self.reward_fn is None:
+        where = where or f"step {self._progress.step + 1}"
+        if self._data.reward_fn is None:
             return Scored([""] * len(prompts), torch.zeros(len(prompts)), None, {})
-        rewards = self.reward_fn.score(prompts, outputs, where=where)
+        rewards = self._data.reward_fn.score(prompts, outputs, where=where)
         return Scored([""] * len(prompts), torch.tensor(rewards.totals, dtype=torch.float32), None, rewards.by_name)
 
     def rollout(self, prompts: Sequence[Prompt], *, group: int = 1) -> tuple[Trajectories, Scored]:
@@ -179,23 +191,23 @@ class RunSampling(BuiltModels):
         return batch, scored
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
-        stops = self.config.gen.stop_sequences if stop_sequences is None else stop_sequences
-        alone, where = bool(self.data.outputs_begin_text), where or f"step {self.step + 1}"
-        return Scorer(self.reward_fn, self.tokenizer, stops, alone, where)
+        stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences
+        alone, where = bool(self._data.options.outputs_begin_text), where or f"step {self._progress.step + 1}"
+        return Scorer(self._data.reward_fn, self._models.learner.tokenizer, stops, alone, where)
 
     @cached_property
     def _overlaps(self) -> bool:
-        return overlaps(self.config, self.sampler)
+        return overlaps(self._config, self.sampler)
 
     @property
-    def samples_exactly(self) -> bool:
+    def is_exact(self) -> bool:
         """Return whether the sampler's log-probs can replace the trainer's own: exact policy, full precision.
 
         In lower precision, sampling and training compute log-probs that differ by more than the ratios tolerate. Those
         of a sampler that does not state `exact_logprobs` may be of other weights, and are never reused.
         """
-        low_precision = self.config.model.get("sampling_dtype") is not None
-        gen = self.config.gen
+        low_precision = self._config.model.get("sampling_dtype") is not None
+        gen = self._config.gen
         is_policy = gen.is_plain and self.logit_mask is None and not low_precision
         is_exact = bool(getattr(self.sampler, "exact_logprobs", False))
-        return gen.reused_logprobs and is_policy and self.is_full_precision and is_exact
+        return gen.reused_logprobs and is_policy and self._models.is_full_precision and is_exact

@@ -1,5 +1,6 @@
 """The data types of a run: trajectories, prompts, rows to train on and policy outputs."""
 
+from rlcore.types.episodes import Episodes
 from rlcore.types.training_rows import (
     RESERVED_COLUMNS,
     UNLABELLED,
@@ -21,6 +22,7 @@ Metrics = dict[str, float]
 __all__ = [
     "RESERVED_COLUMNS",
     "UNLABELLED",
+    "Episodes",
     "LabelledSample",
     "Metrics",
     "Output",

@@ -256,10 +256,10 @@ class PolicyOutputs:
 
 
 _REQUESTS: Mapping[Output, str] = {
-    "values": "build it with run.build_policy(value_head=True)",
+    "values": "build it with run.build(value_head=True)",
     "entropy": "request it with policy.score(batch, entropy=True)",
     "logits": "request them with policy.score(batch, logits=True)",
-    "q_values": "build it with run.build_policy(q_heads=K)",
-    "q_logprobs": "build it with run.build_policy(q_heads=K)",
-    "target_q_values": "build it with run.build_policy(q_heads=K)",
+    "q_values": "build it with run.build(value_head=True, q_heads=K)",
+    "q_logprobs": "build it with run.build(value_head=True, q_heads=K)",
+    "target_q_values": "build it with run.build(value_head=True, q_heads=K)",
 }

@@ -46,15 +46,15 @@ class Own:
     default_budget = {"steps": 3}
 
     def __init__(self, config, run):
-        self.run, self.model = run, run.build_policy()
+        self.run, self.model = run, run.build()
         self.optimizer = torch.optim.SGD(self.model.module.parameters(), lr=1e-2)
 
     def steps(self):
         while True:
             spend(3)
             prompts = self.run.prompts[:8]
-            batch = self.run.sample(prompts)
-            scores = self.run.score(prompts, batch).scores
+            batch = self.run.sampling.sample(prompts)
+            scores = self.run.sampling.score(prompts, batch).scores
             with torch.no_grad():
                 self.model.score(batch)
             spend(50)

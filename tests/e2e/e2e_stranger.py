@@ -33,7 +33,7 @@ class Climb:
         from rlcore.training import Order, disable_dropout
 
         self.config, self.run = config, run
-        self._policy = run.build_policy(value_head=True)
+        self._policy = run.build(value_head=True)
         disable_dropout(self._policy.module)
         self.order = Order(len(run.prompts), run.config.run.seed)
         self.updater = run.updater(self._policy, config.optimizer)

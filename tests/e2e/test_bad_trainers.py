@@ -20,7 +20,7 @@ class Trainer:
     default_budget = {{"steps": 1}}
 
     def __init__(self, config, run):
-        self.model = run.build_policy()
+        self.model = run.build()
 
     def steps(self):
         while True:
@@ -43,7 +43,7 @@ WRONG = {
     "    default_budget = {'step': 3}": r"default_budget = \{'step': 3\}: .* among steps, epochs, time_s",
     "    del state_dict": r"has no method state_dict\(\)",
     "    default_for = ('reward',)": r"default_for = \('reward',\): must be a tuple of inputs",
-    "    def policy(self): return None": r"policy\(\) returned None; return the policy that run\.build_policy",
+    "    def policy(self): return None": r"policy\(\) returned None; return the policy that run\.build",
     "    def steps(self): return {'loss': 1.0}": r"steps\(\) returned dict; it must be a generator",
     "    def steps(self): yield": r"steps\(\) yielded None at step 1; yield a dict of metrics",
     "    def state_dict(self): return None": r"state_dict\(\) returned None; return a dict",

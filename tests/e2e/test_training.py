@@ -19,7 +19,7 @@ import rlcore
 from rlcore import errors
 from rlcore.config import load_yaml
 from rlcore.errors import InputsError
-from rlcore.training.run import Run
+from rlcore.training.progress import Progress
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 GEN = {"max_new_tokens": 4}
@@ -64,7 +64,7 @@ def test_a_run_ends_with_its_budget(tmp_path: Path, budget: dict, steps: int) ->
 def test_a_run_ends_with_the_first_step_after_which_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, steps: int
 ) -> None:
-    monkeypatch.setattr(Run, "elapsed_s", property(lambda run: 10.0 * run.step))
+    monkeypatch.setattr(Progress, "elapsed_s", property(lambda progress: 10.0 * progress.step))
     changes = {"run": {"time_s": budget_s}, "eval": {"every": 0}, "checkpoint": {"every": 0}}
     assert train("sft_config", tmp_path, "run", changes).run.step == steps
 

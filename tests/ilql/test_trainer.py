@@ -139,7 +139,7 @@ def test_a_run_that_was_resumed_syncs_at_the_same_steps(tmp_path: Any) -> None:
             run={"root": str(tmp_path), "name": name, "steps": steps, "resume": resume},
             loggers=[],
         )
-        module = result.run.policy.module
+        module = result.run.learner.module
         return result.metrics["q/syncs"], [weight.detach() for weight in module.parameters()]
 
     expected = go("whole", 7)
@@ -158,7 +158,7 @@ def test_validation_says_the_terms_that_need_no_rewards(make_trainer: Make, tiny
             module.p = 0.5
     trainer = make_ilql(make_trainer, tiny_model, batch_size=2, dropout=True, inputs={"eval_samples": TALKS}, **OPTIONS)
     part(trainer)
-    terms = Plain(trainer.policy(), untouched).losses(trainer.run.eval_samples, at_last([0.0] * 5), OPTIONS)
+    terms = Plain(trainer.policy(), untouched).losses(trainer.run.data.eval_samples, at_last([0.0] * 5), OPTIONS)
     (evaluation,) = trainer.run.evaluations
     metrics = evaluation()
     for name in ("v", "cql", "awac"):
@@ -219,7 +219,7 @@ def test_the_lesson_of_rewards_shows_when_q_steers(
     steps = trainer.steps()
     for _ in range(120):
         next(steps)
-    words = trainer.run.tokenizer
+    words = trainer.run.learner.tokenizer
     step = trainer.policy().decoder([words.convert_tokens_to_ids(["q"])], max_new_tokens=1, advantages=True).start()
     a, b = words.convert_tokens_to_ids(["a", "b"])
     chances = step.logits[0].softmax(-1)

@@ -136,7 +136,7 @@ class Recorder:
         self.sampled: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         self.learned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         run, policy = trainer.run, trainer.policy()
-        sampler, score = run.sampler, policy.score
+        sampler, score = run.sampling.sampler, policy.score
 
         def sample(*given: Any, **options: Any) -> Trajectories:
             batch = sampler(*given, **options)
@@ -148,7 +148,7 @@ class Recorder:
                 self.learned += rows_of(batch)
             return score(batch, **options)
 
-        run.sampler, policy.score = sample, learn_from
+        run.sampling.sampler, policy.score = sample, learn_from
 
 
 def as_it_is(policy: Any) -> PreTrainedModel:

@@ -121,7 +121,7 @@ def test_a_trainer_whose_steps_end_ends_the_run(make_trainer: Make, tiny_gpt2: A
         ({"model": {"attention": "flash_attention_2"}}, "cannot be loaded|cannot be built"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_meaningless_options_are_refused(
     changes: dict[str, Any], message: str, tiny_gpt2: PreTrainedModel, char_tokenizer: Any, tmp_path: Path
 ) -> None:
     model = {"path": tiny_gpt2.config, **changes.pop("model", {})}

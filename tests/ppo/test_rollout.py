@@ -112,7 +112,7 @@ def test_log_probs_of_an_exact_sampler_are_reused_if_sampling_is_plain_and_compu
     rescored: bool,
 ) -> None:
     trainer = make_ppo(make_trainer, tiny_gpt2, gen=gen)
-    sampler = trainer.run.sampler
+    sampler = trainer.run.sampling.sampler
 
     def shifted(*given: Any, **named: Any) -> Trajectories:
         batch: Trajectories = sampler(*given, **named)
@@ -121,7 +121,7 @@ def test_log_probs_of_an_exact_sampler_are_reused_if_sampling_is_plain_and_compu
         )
 
     shifted.exact_logprobs = exact  # type: ignore[attr-defined]
-    trainer.run.sampler = shifted
+    trainer.run.sampling.sampler = shifted
     batch, _ = roll(trainer)
     said = trainer.policy().score(batch, temperature=gen.get("temperature", 1.0))
     by = 0.0 if rescored else 1.0
@@ -131,13 +131,13 @@ def test_log_probs_of_an_exact_sampler_are_reused_if_sampling_is_plain_and_compu
 
 def test_a_sampler_may_give_tokens_alone(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
     trainer = make_ppo(make_trainer, tiny_model)
-    sampler = trainer.run.sampler
+    sampler = trainer.run.sampling.sampler
 
     def bare(*given: Any, **named: Any) -> Trajectories:
         batch: Trajectories = sampler(*given, **named)
         return Trajectories(batch.tokens, batch.mask, batch.action_mask, batch.ended)
 
-    trainer.run.sampler = bare
+    trainer.run.sampling.sampler = bare
     metrics = next(trainer.steps())
     assert metrics["policy/ratio_mean"] == pytest.approx(1, abs=1e-4)
     assert metrics["value/clip_fraction"] == 0
@@ -246,14 +246,14 @@ def test_dense_rewards_are_earned_where_they_were_given(make_trainer: Make, tiny
         return [[i + 0.01 * k for k in range(count)] for i, count in enumerate(counts)]
 
     trainer = make_ppo(make_trainer, tiny_model, inputs={"prompts": PROMPTS, "reward_fn": places}, kl_coef=0.0)
-    sampler = trainer.run.sampler
+    sampler = trainer.run.sampling.sampler
 
     def counted(*given: Any, **named: Any) -> Trajectories:
         batch: Trajectories = sampler(*given, **named)
         counts[:] = batch.num_actions.tolist()
         return batch
 
-    trainer.run.sampler = counted
+    trainer.run.sampling.sampler = counted
     batch, metrics = roll(trainer)
     assert len(set(counts)) > 3
     for i, count in enumerate(counts):

@@ -63,7 +63,7 @@ def test_a_sampler_with_old_weights_is_reported(
         batch = sample(old, prompts, sampling, **options)
         return batch.with_only("logprobs") if says_logprobs else batch.with_only()
 
-    trainer.run.sampler = sample_old
+    trainer.run.sampling.sampler = sample_old
     metrics = [metrics for metrics, _ in zip(trainer.steps(), range(12), strict=False)]
     reported = capsys.readouterr().err
     assert min(each["kl/mean"] for each in metrics) < -1

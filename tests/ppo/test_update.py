@@ -202,4 +202,4 @@ def test_a_schedule_falls_by_as_much_in_each_round_whatever_ends_it(
     for number, metrics in zip(range(3), trainer.steps(), strict=False):
         assert metrics["policy/epochs"] == 1
         assert metrics["lr"] == pytest.approx(0.01 * (1 - (16 * number + 3) / 1600), rel=1e-6)
-        trainer.run.step += 1
+        trainer.run.progress.step += 1

@@ -123,14 +123,14 @@ def added(policy: SmallPolicy, **options: Any) -> Counter[str]:
     [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3}, {"temperature": 0.0}],
     ids=["plain", "restricted", "greedy"],
 )
-def test_a_device_is_asked_once_in_so_many_tokens(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_sequences_are_read_from_the_device_once_in_several_tokens(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_policy()
     assert added(policy, **options) == {"tolist": 40 - 8}  # after each of 40 tokens, minus after each of 8
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
     assert added(policy, **options) == {"tolist": 5 - 1}  # after tokens 8, 16, 24, 32 and 40, minus after token 8
 
 
-def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
+def test_an_accelerator_is_read_less_often_than_a_cpu() -> None:
     assert sampler.READ_EVERY["cpu"] == 1 < sampler.READ_EVERY["cuda"]
 
 
@@ -138,7 +138,7 @@ def test_an_accelerator_is_asked_less_often_than_a_processor() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
 )
-def test_asking_seldom_changes_nothing(options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_device_less_often_does_not_change_samples(options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
     often = continued(make_policy(grows=grows), **options)
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
@@ -163,7 +163,7 @@ def test_no_sequence_is_read_beyond_its_context(monkeypatch: pytest.MonkeyPatch)
     assert max(read) == 10  # the last of 12 tokens is sampled, but not passed through the model
 
 
-def test_drawing_needs_nothing_that_a_device_holds() -> None:
+def test_drawing_tokens_reads_nothing_back_from_the_device() -> None:
     logits = torch.empty(4, 5000, device="meta")  # without data, so that a host read raises
     allowed = torch.empty(4, 5000, dtype=torch.bool, device="meta")
     forbidden = torch.empty(2, dtype=torch.long, device="meta")

@@ -109,12 +109,12 @@ MUTATIONS: dict[str, tuple[str, Any, str, Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", ["sft", "ilql"])
-def test_it_equals_its_oracle(name: str) -> None:
+def test_training_equals_an_independent_implementation(name: str) -> None:
     it_equals_its_oracle(subject(name))
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutated_loss_differs_from_the_oracle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, place, attribute, mutant, says = MUTATIONS[name]
     monkeypatch.setattr(place, attribute, mutant)
     with pytest.raises(LawBroken) as caught:
@@ -133,7 +133,7 @@ def test_ppo_with_state_between_rounds_equals_its_oracle() -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_two_processes_equal_the_oracle(name: str) -> None:
+def test_two_processes_equal_an_independent_implementation(name: str) -> None:
     two_processes_equal_the_oracle(subject(name))
 
 

@@ -40,7 +40,7 @@ def sweep(run: Run, **gen: Any) -> None:
 
 
 def steer_to_a(run: Run) -> None:
-    policy: Any = run.build_policy(q_heads=2)
+    policy: Any = run.build(value_head=True, q_heads=2)
     with torch.no_grad():
         for target in policy.module.q_heads.targets:
             target.fall.bias[0] += 1.0
@@ -75,7 +75,7 @@ def test_each_prompt_is_completed_as_often_as_asked_and_alike_after_every_step(m
     assert len(set(rewards)) > 3
     assert metrics["eval/reward/mean"] == pytest.approx(statistics.mean(rewards))
     assert metrics["eval/reward/std"] == pytest.approx(statistics.pstdev(rewards))
-    run.step = 7
+    run.progress.step = 7
     torch.manual_seed(5)
     assert evaluate(run)[1] == rows
 
@@ -90,7 +90,7 @@ def test_a_policy_without_q_heads_cannot_be_swept_over_beta(make_trainer: Make) 
 
 def test_a_policy_whose_values_come_from_elsewhere_can_be_swept(make_trainer: Make) -> None:
     run = sft_run(make_trainer, model={"value_layers": 1})
-    run.build_policy(q_heads=2)
+    run.build(value_head=True, q_heads=2)
     sweep(run, beta=[0, 4])
     check_evaluation(run)
     metrics, _ = evaluate(run)
@@ -114,17 +114,17 @@ def test_evaluation_samples_as_training_does_but_for_what_it_says(make_trainer: 
         seen.append((sampling.max_new_tokens, sampling.temperature, stops, sampling.top_k, logit_mask[:, 1].any()))
         return sample(policy, prompts, sampling, generator=generator, logit_mask=logit_mask)
 
-    trainer.run.sampler = noting
+    trainer.run.sampling.sampler = noting
     trainer.rollout()
     _, rows = evaluate(trainer.run)
     assert seen == [(9, 0.8, ("e",), 7, False), (5, 0.0, ("h", "i"), 7, False)]
     assert not any(set(row["output"]) & set("bhi") for row in rows)
-    assert not trainer.run.samples_exactly
+    assert not trainer.run.sampling.is_exact
 
 
 def test_log_probs_of_a_sampler_stand_only_where_nothing_was_masked(make_trainer: Make) -> None:
-    assert sft_run(make_trainer).samples_exactly
-    assert not sft_run(make_trainer, inputs={"logit_mask": torch.ones(32, 32)}).samples_exactly
+    assert sft_run(make_trainer).sampling.is_exact
+    assert not sft_run(make_trainer, inputs={"logit_mask": torch.ones(32, 32)}).sampling.is_exact
 
 
 def test_a_sampler_that_takes_no_mask_is_refused_by_name(make_trainer: Make) -> None:
@@ -134,13 +134,13 @@ def test_a_sampler_that_takes_no_mask_is_refused_by_name(make_trainer: Make) -> 
 
     def passing_on(policy: Any, prompts: Any, sampling: Any, **options: Any) -> Any: ...
 
-    run.sampler = passing_on
+    run.sampling.sampler = passing_on
     check_evaluation(run)
-    run.sampler = plain  # type: ignore[assignment]
+    run.sampling.sampler = plain  # type: ignore[assignment]
     with pytest.raises(ConfigError, match=r"logit_mask: sampler 'default' takes none; leave logit_mask out, or choose"):
         check_evaluation(run)
     plainly = sft_run(make_trainer)
-    plainly.sampler = plain  # type: ignore[assignment]
+    plainly.sampling.sampler = plain  # type: ignore[assignment]
     check_evaluation(plainly)
 
 

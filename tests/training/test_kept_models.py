@@ -13,7 +13,7 @@ from torch import nn
 
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.errors import ModelError
-from rlcore.training.run_model import ModelMaker
+from rlcore.training.models import Models
 from rlcore_testing.small import make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -25,6 +25,9 @@ class Plain:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
+    def to(self, device: torch.device) -> None:
+        self.module.to(device)
+
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir()
         torch.save(self.module.state_dict(), folder / "weights.pt")
@@ -35,12 +38,12 @@ def maker(build: Callable[..., Any], model: Any, place: Path, start: Path | None
     choice: Any = SimpleNamespace(component=component, options=CausalLMConfig(), wrap=lambda built: built)
     inputs: Any = SimpleNamespace(model=model, tokenizer=make_tokenizer())
     claim: Any = SimpleNamespace(path=place, start=start, checkpoint=None)
-    ranks: Any = SimpleNamespace(on_main=lambda call: call())
-    return ModelMaker(choice, inputs, claim, ranks)
+    ranks: Any = SimpleNamespace(on_main=lambda call: call(), device="cpu")
+    return Models(choice, inputs, claim, ranks)
 
 
 def policy_of(maker: Any, *, reference: bool = True) -> Any:
-    return maker.policy(value_head=False, reference=reference, q_heads=0)
+    return maker.build(reference=reference)
 
 
 def with_start(spec: Any, config: Any, *, tokenizer: Any, start: Path | None = None, **parts: Any) -> Any:
@@ -50,7 +53,9 @@ def with_start(spec: Any, config: Any, *, tokenizer: Any, start: Path | None = N
 
 
 def without_start(spec: Any, config: Any, *, tokenizer: Any, value_head: bool, reference: bool) -> Any:
-    return Plain(nn.Linear(2, 2)) if isinstance(spec, dict) else spec
+    module = nn.Linear(2, 2)
+    module.given = spec  # type: ignore[assignment]
+    return Plain(module)
 
 
 def test_a_third_party_learner_with_a_reference_is_kept_and_restored_from_its_own_files(tmp_path: Path) -> None:
@@ -74,9 +79,8 @@ def test_a_third_party_learner_is_not_kept_where_no_resumed_run_would_read_it(
 def test_an_architecture_without_the_argument_start_receives_the_kept_model_in_place_of_the_user_s(
     tmp_path: Path,
 ) -> None:
-    assert policy_of(maker(without_start, make_gpt2(), tmp_path, tmp_path / "kept"), reference=False) == (
-        tmp_path / "kept"
-    )
+    built = policy_of(maker(without_start, make_gpt2(), tmp_path, tmp_path / "kept"), reference=False)
+    assert built.module.given == tmp_path / "kept"
 
 
 def test_a_model_that_has_a_name_is_loaded_by_its_name_also_where_a_kept_one_exists(tmp_path: Path) -> None:
@@ -97,7 +101,7 @@ def test_a_model_in_memory_that_was_trained_starts_again_from_the_weights_that_t
 
 
 def test_a_model_that_scores_the_policys_tokens_needs_the_vocabulary_that_both_state(tmp_path: Path) -> None:
-    policy = policy_of(maker(build_causal_lm, make_gpt2(), tmp_path), reference=False)
-    assert policy.vocabulary_size == 32
+    models = maker(build_causal_lm, make_gpt2(), tmp_path)
+    assert policy_of(models, reference=False).vocabulary_size == 32
     with pytest.raises(ModelError, match="has a vocabulary of 40 tokens, the policy one of 32"):
-        maker(build_causal_lm, make_gpt2(), tmp_path).frozen(make_gpt2(vocab=40), policy)
+        models.frozen(make_gpt2(vocab=40))

@@ -94,9 +94,10 @@ def test_what_cannot_be_overlapped_is_scored_afterwards_with_a_warning(
     inputs = {"prompts": ["ab", "hello", "q"], "reward_fn": note}
     sections = {"gen": {"max_new_tokens": 4, "batch_size": size}}
     trainer = make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=12)
-    trainer.run.config = evolve(trainer.run.config, run=evolve(trainer.run.config.run, overlap_rewards=True))
+    sampling = trainer.run.sampling
+    sampling._config = evolve(sampling._config, run=evolve(sampling._config.run, overlap_rewards=True))
     if not tells:
-        trainer.run.sampler = plain
+        sampling.sampler = plain
     for _ in range(2):
         trainer.rollout()
     assert [len(prompts) for prompts in seen] == [12, 12]

@@ -117,7 +117,7 @@ def test_a_trainer_learns_from_the_stream_that_a_pipeline_opens(tmp_path: Any, m
 def test_a_pipeline_reads_the_rewards_of_samples(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "SAMPLES", Streaming())
     result = supervised(tmp_path, "ilql", rewards=[500, 250])
-    assert [each.total for each in result.run.sample_rewards] == [0.5, 0.25]
+    assert [each.total for each in result.run.data.sample_rewards] == [0.5, 0.25]
 
 
 @pytest.mark.parametrize("given", [{"data": {"streaming": True}}, {"trainer": "ilql", "rewards": [1, 2]}])

@@ -36,12 +36,12 @@ def test_the_time_of_a_run_is_that_before_and_that_of_the_present_process(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make().run
-    run.started = 400.0
+    run.progress.started = 400.0
     with monkeypatch.context() as patch:
-        patch.setattr("rlcore.training.run.time.monotonic", lambda: 450.0)
-        assert run.elapsed_s == 50.0
-        run.elapsed_before_s = 1000.0
-        assert run.elapsed_s == 1050.0
+        patch.setattr("rlcore.training.progress.time.monotonic", lambda: 450.0)
+        assert run.progress.elapsed_s == 50.0
+        run.progress.elapsed_before_s = 1000.0
+        assert run.progress.elapsed_s == 1050.0
 
 
 def test_a_checkpoint_adds_up_the_time_of_every_process(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +51,10 @@ def test_a_checkpoint_adds_up_the_time_of_every_process(make: Make, monkeypatch:
         saver = Saver(trainer.run, {}, {})
         if checkpoint is not None:
             saver.restore(trainer, checkpoint)
-        trainer.run.started = 100.0
+        trainer.run.progress.started = 100.0
         with monkeypatch.context() as patch:
-            patch.setattr("rlcore.training.run.time.monotonic", lambda: 130.0)
-            assert trainer.run.elapsed_s == total
+            patch.setattr("rlcore.training.progress.time.monotonic", lambda: 130.0)
+            assert trainer.run.progress.elapsed_s == total
             checkpoint = Checkpoints.open(saver.checkpoint(trainer))
 
 
@@ -79,7 +79,7 @@ def saved_by_two(make: Make) -> tuple[list[dict[str, Any]], Checkpoint]:
     """Return the random states of two ranks, which differ, and a checkpoint with them."""
     trainer = make()
     saver = Saver(trainer.run, {}, {})
-    torch.rand(3, generator=trainer.run.generator)
+    torch.rand(3, generator=trainer.run.sampling.generator)
     states = []
     for _ in range(2):
         draw_all()

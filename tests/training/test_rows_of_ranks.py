@@ -22,10 +22,10 @@ def test_every_row_has_the_seed_of_a_single_process(make_trainer: Callable[..., 
         run.ranks.rank, run.ranks.world = rank, world
         rows = run.ranks.share(count, group=group)  # none on the last rank of four
         for seeds in rounds:
-            for row, seed in zip(rows, run.row_seeds(len(rows), group=group), strict=True):
+            for row, seed in zip(rows, run.sampling.row_seeds(len(rows), group=group), strict=True):
                 seeds[row] = seed
     alone = make_run(make_trainer)
-    assert rounds == [alone.row_seeds(count, group=group) for _ in range(3)]
+    assert rounds == [alone.sampling.row_seeds(count, group=group) for _ in range(3)]
     assert len({seed for seeds in rounds for seed in seeds}) == 3 * count
 
 

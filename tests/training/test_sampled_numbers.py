@@ -53,11 +53,11 @@ def test_logits_that_are_not_finite_while_sampling_end_the_run(
 def test_log_probs_of_a_sampler_that_are_not_finite_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float, trainer: dict[str, Any]
 ) -> None:
-    from rlcore.training.run import Run
+    from rlcore.training.run_sampling import Sampling
 
-    plain = Run.sample
+    plain = Sampling.sample
 
-    def sampler(self: Run, *arguments: Any, **options: Any) -> Trajectories:
+    def sampler(self: Sampling, *arguments: Any, **options: Any) -> Trajectories:
         inner = self.sampler
 
         def spoiled(*given: Any, **further: Any) -> Trajectories:
@@ -70,7 +70,7 @@ def test_log_probs_of_a_sampler_that_are_not_finite_end_the_run(
         finally:
             self.sampler = inner
 
-    monkeypatch.setattr(Run, "sample", sampler)
+    monkeypatch.setattr(Sampling, "sample", sampler)
     monkeypatch.setitem(TRAINERS, "grpo", {**TRAINERS["grpo"], **trainer})
     with pytest.raises(Diverged, match=r"step 1: a sampled token has logprobs = (nan|-?inf)"):
         train(tmp_path, make_llama())

@@ -45,7 +45,7 @@ def score_of(folder: Path) -> float | None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", [0, -1])
 def test_weights_that_are_not_finite_are_never_saved(parts: Assembly, number: float, where: int) -> None:
-    parts.run.step = 1
+    parts.run.progress.step = 1
     parts.saver.checkpoint(parts.trainer)
     parts.saver.final(parts.trainer)
     model = parts.run.dir / "model/model.safetensors"
@@ -53,7 +53,7 @@ def test_weights_that_are_not_finite_are_never_saved(parts: Assembly, number: fl
     name, weight = list(parts.trainer.policy().module.named_parameters())[where]
     with torch.no_grad():
         weight.view(-1)[-1] = number
-    parts.run.step = 2
+    parts.run.progress.step = 2
     for save in (parts.saver.checkpoint, parts.saver.final):
         with pytest.raises(Diverged, match=f"step 2: weights of {name} are not finite.*checkpoint is of step 1"):
             save(parts.trainer)
@@ -63,12 +63,12 @@ def test_weights_that_are_not_finite_are_never_saved(parts: Assembly, number: fl
 
 def test_a_checkpoint_has_the_score_of_an_evaluation_at_its_own_step_only(parts: Assembly) -> None:
     run, saver = parts.run, parts.saver
-    run.step = 1
+    run.progress.step = 1
     saver.note_evaluation({"eval/reward/mean": 5.0})
     assert score_of(saver.checkpoint(parts.trainer)) == 5.0
-    run.step = 2
+    run.progress.step = 2
     assert score_of(saver.checkpoint(parts.trainer)) is None
-    run.step = 3
+    run.progress.step = 3
     saver.note_evaluation({"eval/reward/mean": 1.0})
     assert score_of(saver.checkpoint(parts.trainer)) == 1.0
     assert sorted(path.name[-1] for path in (run.dir / "checkpoints").iterdir()) == ["1", "3"]
@@ -99,7 +99,7 @@ class Recorder:
 def test_logs_are_synced_before_the_checkpoint_that_counts_their_steps(
     parts: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts.run.step = 4
+    parts.run.progress.step = 4
     parts.run.loggers.metrics(4, {"loss": 1.0})
     recorder = Recorder(monkeypatch)
     parts.saver.checkpoint(parts.trainer)

@@ -14,7 +14,9 @@ from rlcore.types import Trajectories
 
 
 def make_run(*, is_full_precision: bool = True) -> Any:
-    run = types.SimpleNamespace(step=4, warned=set(), is_full_precision=is_full_precision)
+    run = types.SimpleNamespace(
+        step=4, _warned=set(), models=types.SimpleNamespace(is_full_precision=is_full_precision)
+    )
     run.warn_once = functools.partial(Run.warn_once, run)
     return run
 

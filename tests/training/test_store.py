@@ -14,7 +14,7 @@ def rows(*tokens: list[int]) -> Trajectories:
     return batch.with_columns(values=batch.tokens * 1.5, scores=batch.tokens[:, 0] * 1.0)
 
 
-def test_what_was_put_in_comes_out_once_in_order() -> None:
+def test_every_stored_batch_is_taken_once_in_the_order_of_storing() -> None:
     store = MemoryStore()
     store.append(rows([1, 2], [3, 4]))
     store.append(rows([5, 6, 7]))

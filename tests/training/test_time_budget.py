@@ -23,12 +23,12 @@ def test_the_time_before_a_stop_counts(
         return make_trainer("sft", make_gpt2(), sections=sections, inputs={"samples": ["ab", "cd"]})
 
     stopped = make("stopped", steps=1)
-    stopped.run.elapsed_before_s = 1000.0
+    stopped.run.progress.elapsed_before_s = 1000.0
     checkpoint = Checkpoints.open(Saver(stopped.run, {}, {}).checkpoint(stopped))
     resumed = make("resumed", time_s=budget_s)
     saver = Saver(resumed.run, {}, {})
     saver.restore(resumed, checkpoint)
-    assert resumed.run.elapsed_before_s >= 1000
-    resumed.run.total_steps = 2  # ends a run whose time budget is not spent
+    assert resumed.run.progress.elapsed_before_s >= 1000
+    resumed.run.progress.total_steps = 2  # ends a run whose time budget is not spent
     fit(resumed, resumed.run, saver)
     assert resumed.run.step == steps

@@ -23,7 +23,7 @@ class Whole:
     def __init__(self, config, run):
         from rlcore.types import Trajectories  # imported here, so that listing plugins does not import torch
 
-        self._policy = run.build_policy()
+        self._policy = run.build()
         self.updater = run.updater(self._policy, config.optimizer)
         rows = [sample.tokens for sample in run.samples], [sample.action_mask for sample in run.samples]
         self.batch = Trajectories.stack(*rows).to(run.ranks.device)

@@ -23,7 +23,7 @@ class OneByOne:
     def __init__(self, config, run):
         from rlcore.training import Order
 
-        self.run, self._policy = run, run.build_policy()
+        self.run, self._policy = run, run.build()
         self.order = Order(len(run.samples), run.config.run.seed)
         run.plan_steps(len(run.samples))  # number of steps of an epoch
         self.updater = run.updater(self._policy, config.optimizer)

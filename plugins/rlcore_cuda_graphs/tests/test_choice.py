@@ -79,7 +79,7 @@ def test_no_step_reads_back_from_the_device(name: str) -> None:
     assert reads.names == []
 
 
-def test_what_reads_back_from_the_device_is_seen() -> None:
+def test_a_read_from_the_device_is_detected() -> None:
     numbers, mask = torch.arange(4), torch.tensor([True, False, True, False])
     reading: list[Callable[[], object]] = [
         numbers[0].item, lambda: int(numbers.sum()), lambda: bool(numbers.any()), mask.nonzero,
@@ -98,7 +98,7 @@ def test_what_reads_back_from_the_device_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_families_that_do_not_fit_decode_as_before_and_say_why(
+def test_a_family_that_cannot_decode_statically_decodes_normally_and_the_reason_is_logged(
     name: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, reason = REFUSED[name]
@@ -110,7 +110,7 @@ def test_families_that_do_not_fit_decode_as_before_and_say_why(
     assert reason in said
 
 
-def test_a_model_that_says_something_else_when_replayed_is_refused() -> None:
+def test_a_model_whose_replayed_outputs_differ_is_refused() -> None:
     model = make_causal(FAMILIES["gpt2"])
     counted = [0]
 
@@ -126,7 +126,7 @@ def test_a_model_that_says_something_else_when_replayed_is_refused() -> None:
     assert "logits differ" in refusal
 
 
-def test_a_step_that_cannot_be_recorded_is_a_refusal_and_never_an_error() -> None:
+def test_a_step_that_cannot_be_recorded_gives_a_reason_to_refuse_and_raises_nothing() -> None:
     class Broken(Tape):
         def capture(self, call: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
             call()
@@ -141,7 +141,7 @@ def test_a_step_that_cannot_be_recorded_is_a_refusal_and_never_an_error() -> Non
     assert_same(got, run(ordinary, model))
 
 
-def test_a_model_that_trains_decodes_as_before() -> None:
+def test_a_model_in_training_mode_decodes_without_static_buffers() -> None:
     model, kept = make_causal(FAMILIES["gpt2"]), make_static()
     assert isinstance(static(kept, model, RAGGED, 4), StaticDecoder)
     model.train()

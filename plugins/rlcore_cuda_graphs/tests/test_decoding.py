@@ -37,7 +37,7 @@ from rlcore_transformers.models.model_options import CausalLMConfig
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_step_says_what_an_ordinary_decoder_says(name: str, recorded: bool) -> None:
+def test_every_static_step_has_the_outputs_of_an_ordinary_decoder(name: str, recorded: bool) -> None:
     model, recorder = make_causal(FAMILIES[name]), Recorder()
     kept = make_static(recorder if recorded else None)
     make = partial(static, kept)
@@ -63,7 +63,7 @@ def test_mixed_precision_is_no_obstacle_though_keys_and_values_differ_in_type(na
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_nothing_leaks_from_call_to_call(recorded: bool) -> None:
+def test_a_call_of_a_static_decoder_does_not_affect_the_next(recorded: bool) -> None:
     model, recorder = make_causal(FAMILIES["llama"]), Recorder()
     make = partial(static, make_static(recorder if recorded else None))
     expected = run(ordinary, model)
@@ -81,7 +81,7 @@ def test_nothing_leaks_from_call_to_call(recorded: bool) -> None:
     assert len(recorder.tapes) == recordings
 
 
-def test_a_smaller_bucket_remembers_what_the_larger_one_did_after_buffers_have_grown() -> None:
+def test_moving_to_a_smaller_bucket_keeps_the_cache_also_after_buffers_have_grown() -> None:
     model = make_causal(FAMILIES["llama"])
     make = partial(static, make_static(Recorder()), model)
     for count in (3, 6, 6):
@@ -95,7 +95,7 @@ def test_a_smaller_bucket_remembers_what_the_larger_one_did_after_buffers_have_g
             assert_same([decoder.step(kept).logits], [expected.step(kept).logits])
 
 
-def test_rows_without_a_sequence_stay_within_what_the_model_knows() -> None:
+def test_unused_rows_of_a_bucket_never_exceed_the_positions_of_the_model() -> None:
     model = make_causal(FAMILIES["gpt2"])
     make = partial(static, make_static(), model)
     ten, nine = [[1] * 21] * 9 + [[3]], [[i, i + 1] for i in range(9)]
@@ -127,7 +127,7 @@ def test_weights_that_change_in_place_are_followed_and_weights_that_move_too(rec
     assert (len(recorder.tapes) > recordings) == recorded
 
 
-def test_values_and_advantages_are_read_off_the_same_states() -> None:
+def test_static_decoding_gives_the_values_and_advantages_of_ordinary_decoding() -> None:
     model, value, advantage = make_causal(FAMILIES["gpt2"]), nn.Linear(16, 1), nn.Linear(16, VOCABULARY)
 
     def heads(hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ def test_values_and_advantages_are_read_off_the_same_states() -> None:
         said = [decoder.step(torch.arange(5) * 3 + at) for decoder in decoders]
 
 
-def test_what_was_said_stays_as_it_was() -> None:
+def test_later_steps_do_not_overwrite_outputs_that_were_returned() -> None:
     decoder = static(make_static(Recorder()), make_causal(FAMILIES["gpt2"]), [[1], [2]], 4)
     decoder.start()
     first = decoder.step(torch.tensor([3, 4])).logits
@@ -185,7 +185,7 @@ def test_a_batch_moves_to_a_bucket_half_as_large_and_no_other() -> None:
     assert workspace.num_steps == len(recorder.tapes) == 4
 
 
-def test_one_step_too_many_is_an_error() -> None:
+def test_decoding_more_tokens_than_the_buffers_hold_is_an_error() -> None:
     decoder = static(make_static(), make_causal(FAMILIES["gpt2"]), [[1, 2]], 2)
     decoder.start(), decoder.step(torch.tensor([1])), decoder.step(torch.tensor([1]))
     with pytest.raises(ModelError, match="the buffers hold 4 tokens"):
@@ -208,7 +208,7 @@ def sampled(policy: Any, seed: int, **options: Any) -> Trajectories:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_sampling_draws_the_same_tokens_as_likely_and_as_valuable(name: str) -> None:
+def test_static_sampling_draws_the_same_tokens_log_probs_and_values(name: str) -> None:
     plain, fixed = (build(FAMILIES[name], decoding, value_head=True, q_heads=2) for decoding in ("dynamic", "static"))
     for seed, options in enumerate(({}, {"batch_size": 5}, {"beta": 0.5}, {"temperature": 1.7, "top_k": 9})):
         expected, got = (sampled(policy, seed, **options) for policy in (plain, fixed))

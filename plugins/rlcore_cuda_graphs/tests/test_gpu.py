@@ -18,7 +18,7 @@ on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA devi
 
 @on_cuda
 @pytest.mark.parametrize("name", FAMILIES)
-def test_replayed_steps_say_what_an_ordinary_decoder_says(name: str) -> None:
+def test_replayed_steps_have_the_outputs_of_an_ordinary_decoder(name: str) -> None:
     model = make_causal(FAMILIES[name]).cuda()
     assert find_refusal(model, nullcontext, ordinary=plain, make_graph=make_cuda_graphs()) is None
     kept = make_static()

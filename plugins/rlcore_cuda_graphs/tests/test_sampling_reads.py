@@ -77,7 +77,7 @@ def added(policy: StaticPolicy, **options: Any) -> Counter[str]:
     [("gpt2", {}), ("gpt2", {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3}), ("llama", {"temperature": 0.0})],
     ids=["plain", "restricted", "greedy"],
 )
-def test_a_device_is_asked_once_in_so_many_tokens(
+def test_finished_sequences_are_read_from_the_device_once_in_several_tokens(
     family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = make_policy(family)
@@ -89,7 +89,7 @@ def test_a_device_is_asked_once_in_so_many_tokens(
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
 )
-def test_asking_seldom_changes_nothing(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_device_less_often_does_not_change_samples(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(6)), **options}
     often = continued(make_policy(), **options)
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)

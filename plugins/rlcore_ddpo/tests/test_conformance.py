@@ -72,7 +72,7 @@ def test_law_with_lora(law: Case) -> None:
 @pytest.mark.parametrize(("variant", "law"), [
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip
-def test_laws_hold_in_other_runs(variant: str, law: str) -> None:
+def test_the_laws_hold_with_further_options(variant: str, law: str) -> None:
     cases = [each.values[0] for each in conformance("rlcore-ddpo", **VARIANTS[variant])]
     (case,) = (each for each in cases if each.law.name == law and "trainer-" in each.id)
     case()

@@ -42,7 +42,7 @@ def values_of(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_the_plan_is_what_tensors_then_take(name: str, folder: Path, tmp_path: Path) -> None:
+def test_the_planned_memory_is_what_tensors_take_in_the_run(name: str, folder: Path, tmp_path: Path) -> None:
     values = values_of(folder, CASES[name])
     short = {"run": {"steps": 2, "root": str(tmp_path)}, "loggers": [], "checkpoint": {"at_end": False}}
     with LiveBytes() as live:

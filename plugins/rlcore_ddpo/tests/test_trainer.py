@@ -51,7 +51,7 @@ def test_a_step_without_noise_is_left_out_of_the_loss(tmp_path: Path) -> None:
     assert metrics["policy/ratio_mean"] == 1.0
 
 
-def test_a_share_of_the_steps_is_chosen_for_each_image(tmp_path: Path) -> None:
+def test_each_image_is_trained_on_its_own_random_share_of_the_denoising_steps(tmp_path: Path) -> None:
     trainer = train(tmp_path, trainer={"steps": 6, "timestep_fraction": 0.5}).run
     sampled = DDPOTrainer(structure(DDPOConfig, {**OPTIONS, "steps": 6, "timestep_fraction": 0.5}), trainer)
     chosen = sampled._choose_steps(40, seed=0)
@@ -77,7 +77,7 @@ def test_images_that_reach_the_reward_are_those_that_the_weights_paint(tmp_path:
     assert (metrics["reward/unscored"], metrics["reward/mean"]) == (1.0, 1.0)
 
 
-def test_images_may_be_those_of_pil(tmp_path: Path) -> None:
+def test_a_reward_function_may_receive_pil_images(tmp_path: Path) -> None:
     def width(images: list[Image.Image]) -> list[float]:
         return [float(image.size[0]) + i for i, image in enumerate(images)]
 
@@ -199,7 +199,7 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
         ({"trainer": {"rollouts": 4, "steps": 1}, "model": noiseless}, "no step of the pipeline's scheduler has noise"),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+def test_options_and_models_that_image_training_cannot_use_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
     if options.get("model") is noiseless:
         options = {**options, "model": noiseless()}
     with pytest.raises(RLCoreError) as caught:

@@ -38,7 +38,7 @@ def test_the_newest_taken_rounds_are_kept_where_that_is_asked_for(tmp_path: Path
     assert sorted(tmp_path.rglob("*.arrow")) == kept
 
 
-def test_nothing_is_left_of_a_store_that_is_gone(tmp_path: Path) -> None:
+def test_a_store_that_is_deleted_removes_its_files(tmp_path: Path) -> None:
     store, other = make_store(tmp_path), make_store(tmp_path)
     assert store.folder != other.folder
     store.append(rows([1, 2]))
@@ -84,7 +84,7 @@ def test_the_end_of_a_process_removes_its_folder_and_a_child_s_end_does_not(tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_store_and_what_a_living_one_holds_is_not(
+def test_the_next_store_removes_files_of_killed_processes_and_keeps_those_of_living_ones(
     tmp_path: Path,
 ) -> None:
     living = make_store(tmp_path)
@@ -95,7 +95,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_store_and_what_a_livi
     assert sorted(tmp_path.iterdir()) == sorted([living.folder, store.folder])
 
 
-def test_a_path_that_cannot_be_used_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_refused_when_the_store_is_built(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"store.path = '.*file': no folder can be made there"):
         make_store(tmp_path / "file")

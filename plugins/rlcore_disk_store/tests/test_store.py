@@ -60,7 +60,7 @@ def in_memory(*batches: Trajectories) -> Trajectories:
     return store.take()
 
 
-def test_what_was_put_in_comes_out_once_in_order(tmp_path: Path) -> None:
+def test_every_stored_batch_is_taken_once_in_the_order_of_storing(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.append(rows([1, 2], [3, 4]))
     store.append(rows([5, 6, 7]))
@@ -95,7 +95,7 @@ def test_ragged_batches_come_out_as_from_memory(tmp_path: Path, monkeypatch: pyt
     ],
     ids=str,
 )  # fmt: skip
-def test_every_type_is_kept_to_the_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_every_dtype_is_restored_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
     values = torch.tensor(FLOATS, dtype=torch.float64) if dtype.is_floating_point else torch.arange(6)
     batches = [
         rows([1, 2, 3], [4, 5]).with_columns(each=values.view(2, 3).to(dtype), one=values[:2].to(dtype)),
@@ -107,13 +107,13 @@ def test_every_type_is_kept_to_the_bit(tmp_path: Path, dtype: torch.dtype) -> No
     assert_same(store.take(), in_memory(*batches))
 
 
-def test_whole_numbers_past_what_floats_hold_are_kept(tmp_path: Path) -> None:
+def test_integers_larger_than_floats_can_represent_are_restored_exactly(tmp_path: Path) -> None:
     store, batch = make_store(tmp_path), rows([2**62 + 1, -(2**63)])
     store.append(batch)
     assert store.take().tokens.tolist() == [[2**62 + 1, -(2**63)]]
 
 
-def test_padding_on_the_left_and_what_it_holds_are_kept(tmp_path: Path) -> None:
+def test_left_padding_and_its_contents_are_restored(tmp_path: Path) -> None:
     batch = rows([1, 2, 3], [4, 5, 6]).each(lambda array: array.flip(-1))
     batch = batch.with_columns(values=torch.full((2, 3), 7.0), embedding=torch.ones(2, 5), none=torch.ones(2, 0))
     store = make_store(tmp_path)
@@ -121,7 +121,7 @@ def test_padding_on_the_left_and_what_it_holds_are_kept(tmp_path: Path) -> None:
     assert_same(store.take(), batch)
 
 
-def test_a_batch_without_sequences_is_one(tmp_path: Path) -> None:
+def test_a_batch_without_sequences_can_be_stored(tmp_path: Path) -> None:
     none = rows([1, 2]).each(lambda array: array[:0])
     store = make_store(tmp_path)
     store.append(none)
@@ -174,7 +174,7 @@ def test_a_state_does_not_change_with_the_store(tmp_path: Path) -> None:
     assert len(other) == 0
 
 
-def test_datasets_opens_what_waits_in_the_store(tmp_path: Path) -> None:
+def test_batches_that_wait_in_the_store_can_be_opened_with_datasets(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.append(rows([1, 2, 3], [4, 5]))
     files = [str(path) for path in tmp_path.glob("rlcore-rollouts-*/*.arrow")]
@@ -189,7 +189,7 @@ def test_datasets_opens_what_waits_in_the_store(tmp_path: Path) -> None:
     assert len(store) == 2
 
 
-def test_what_was_taken_is_mapped_and_not_read_into_memory(tmp_path: Path) -> None:
+def test_a_taken_batch_is_memory_mapped_and_not_read_into_memory(tmp_path: Path) -> None:
     store, height, width = make_store(tmp_path), 2048, 1024  # 3 x 2 M entries: tokens and two columns
     for seed in range(3):
         batch = Trajectories(
@@ -268,7 +268,7 @@ def test_no_file_is_left_of_a_batch_that_is_refused_or_cannot_be_written(
         (torch.ones(1, dtype=torch.complex64), "'x' cannot be stored: it is torch.complex64"),
     ],
 )
-def test_what_arrow_has_no_place_for_is_refused(tmp_path: Path, column: torch.Tensor, said: str) -> None:
+def test_a_column_that_arrow_cannot_store_is_refused(tmp_path: Path, column: torch.Tensor, said: str) -> None:
     store = make_store(tmp_path)
     with pytest.raises(DataError, match=said):
         store.append(rows([1, 2]).with_columns(x=column))

@@ -89,7 +89,7 @@ def test_rollouts_that_wait_through_a_checkpoint_are_learned_from_after_it(
     assert_same_run(expected, train(tmp_path, "mixed", "memory", resume="auto"))
 
 
-def test_kept_rounds_are_what_was_learned_from(tmp_path: Path) -> None:
+def test_kept_rounds_hold_the_rollouts_that_were_trained_on(tmp_path: Path) -> None:
     from datasets import Dataset
 
     run = train(tmp_path, "kept", {"name": "disk", "path": str(tmp_path / "rollouts"), "keep": 2})

@@ -62,7 +62,7 @@ def test_a_table_of_other_rows_weights_or_lengths_is_not_taken(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("damage", ["code", "file", "unsealed", "tail", "swapped", "shifted", "other rows", "bfloat16"])
-def test_a_table_that_is_not_what_was_computed_is_computed_again_with_one_warning(
+def test_a_damaged_table_is_computed_again_with_one_warning(
     tmp_path: Path, computed: list[int], capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
     """Rows of the first pass are computed again each time; all damage but the first spares them."""
@@ -168,12 +168,12 @@ def test_every_input_of_a_table_gives_it_another_file() -> None:
     assert named("nothing") == names[0]
 
 
-def test_parts_that_are_cut_elsewhere_have_another_digest() -> None:
+def test_a_digest_depends_on_where_its_parts_are_cut() -> None:
     assert len({digest(parts) for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""])}) == 4
 
 
 @pytest.mark.parametrize("num_rows", range(1, 8))
-def test_every_rank_makes_as_many_passes_over_the_reference(
+def test_all_ranks_make_the_same_number_of_reference_passes(
     num_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrapped module waits for all ranks in each pass; whole tables are the sum of those of the ranks."""

@@ -88,7 +88,7 @@ def test_the_value_is_that_of_the_formula_and_the_gradient_its_slope(name: str) 
         assert [chosen.grad[i].item(), rejected.grad[i].item()] == pytest.approx(slopes, abs=1e-8)
 
 
-def test_values_by_hand() -> None:
+def test_every_loss_equals_values_worked_by_hand() -> None:
     one, zero = torch.tensor([1.0]), torch.tensor([0.0])
     assert loss.sigmoid_loss(zero, zero, beta=0.1).item() == pytest.approx(math.log(2))
     assert loss.hinge_loss(one, zero, beta=0.1).item() == pytest.approx(0.9)
@@ -129,7 +129,7 @@ def test_log_odds_are_stable_near_certainty_and_near_zero() -> None:
     assert loss.log_odds(certain).isfinite().all()
 
 
-def test_losses_stay_finite_far_out() -> None:
+def test_losses_stay_finite_for_extreme_log_ratios() -> None:
     far = torch.tensor([1e4, -1e4])
     for name in LOSSES:
         if name != "orpo":
@@ -137,7 +137,7 @@ def test_losses_stay_finite_far_out() -> None:
             assert value.isfinite().all(), name
 
 
-def test_kto_by_hand() -> None:
+def test_the_loss_of_kto_equals_values_worked_by_hand() -> None:
     ratios, labels = torch.tensor([2.0, -1.0], dtype=torch.float64), torch.tensor([True, False])
     found = loss.kto_loss(ratios, labels, torch.tensor(0.5), beta=0.2, desirable=1.5, undesirable=3.0)
     assert found.tolist() == pytest.approx([1.5 * (1 - sigma(0.2 * 1.5)), 3 * (1 - sigma(0.2 * 1.5))])

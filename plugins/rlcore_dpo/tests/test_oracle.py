@@ -150,16 +150,16 @@ def check(law: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_equals_its_oracle(variant: str) -> None:
+def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 
 
-def test_every_loss_is_compared_with_an_oracle() -> None:
+def test_every_loss_is_compared_with_an_independent_implementation() -> None:
     assert {each["loss"] for each in VARIANTS.values() if isinstance(each["loss"], str)} == set(get_args(LossName))
 
 
 @pytest.mark.parametrize("variant", ["sigmoid", "kto"])
-def test_two_processes_equal_the_oracle(variant: str) -> None:
+def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)
 
 
@@ -177,7 +177,7 @@ MUTATIONS: dict[str, tuple[str, Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutated_loss_differs_from_the_oracle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variant, place, attribute, mutant = MUTATIONS[name]
     monkeypatch.setattr(place, attribute, mutant)
     with pytest.raises(LawBroken, match="of step"):

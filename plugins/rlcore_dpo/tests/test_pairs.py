@@ -78,7 +78,7 @@ def test_at_step_0_the_policy_is_its_reference(tmp_path: Path, sections: Any) ->
         assert metrics["rewards/accuracies"] == 0  # ties are no wins
 
 
-def test_pairs_stay_together_and_padding_is_not_read(tmp_path: Path) -> None:
+def test_pairs_are_never_split_and_padding_does_not_affect_the_loss(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), micro_batch_tokens=12, loss="ipo")
     batch = trainer.batch(range(6), table=0)
     whole = trainer.objective.loss(batch, sft_weight=torch.zeros(()))[0]
@@ -120,7 +120,7 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
         resolve(structure(DPOConfig, options, where="test"))
 
 
-def test_prompts_of_an_encoder_decoder_have_no_likelihood(tmp_path: Path) -> None:
+def test_the_likelihood_of_prompts_is_refused_for_an_encoder_decoder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"trainer\.nll = 'full': the prompts of an encoder-decoder"):
         make(tmp_path, make_t5(), loss="orpo", nll="full")
     assert next(make(tmp_path / "x", make_t5()).steps())["loss/total"] == pytest.approx(math.log(2), abs=1e-6)
@@ -144,7 +144,7 @@ def test_rows_longer_than_the_context_are_cut_at_the_end(tmp_path: Path, capsys:
     assert "cut=1" in capsys.readouterr().err
 
 
-def test_defaults_follow_the_loss() -> None:
+def test_default_options_depend_on_the_chosen_loss() -> None:
     simpo, orpo = (resolve(DPOConfig(loss=name)) for name in ("simpo", "orpo"))
     assert (beta_of(simpo, "simpo"), simpo.sft_coef, simpo.precompute_ref) == (2.0, 0.0, False)
     assert (beta_of(orpo, "orpo"), orpo.sft_coef) == (0.1, 1.0)
@@ -181,7 +181,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, options: dict
         assert torch.equal(one, other), key
 
 
-def test_bfloat16_and_held_out_pairs(tmp_path: Path) -> None:
+def test_bfloat16_training_evaluates_held_out_pairs(tmp_path: Path) -> None:
     result = rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(), trainer={"name": "dpo", "batch_size": 4, "optimizer": {"lr": 1e-2}},
         samples=ROWS, eval_samples=ROWS[:3], loggers=[],

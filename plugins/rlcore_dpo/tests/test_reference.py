@@ -28,7 +28,7 @@ def test_precomputed_log_probs_equal_those_of_every_step(tmp_path: Path, peft: b
     assert once[-1] < once[0] - 0.01
 
 
-def test_a_path_is_a_reference(tmp_path: Path) -> None:
+def test_the_reference_may_be_given_as_a_path(tmp_path: Path) -> None:
     other = perturbed(make_gpt2())
     other.save_pretrained(tmp_path / "other")
     for precompute in (True, False):
@@ -81,7 +81,7 @@ def test_precomputing_uses_no_dropout_and_no_random_numbers(tmp_path: Path) -> N
 
 def test_a_policy_that_has_changed_is_not_taken_for_its_reference(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2())
-    trainer.run.step = 2
+    trainer.run.progress.step = 2
     with pytest.raises(CheckpointError, match="the policy has changed since the start"):
         trainer.reference.precompute()
 

@@ -34,7 +34,7 @@ def test_a_score_is_compared_with_its_group_in_units_of_its_deviation() -> None:
     assert groups.has_spread.tolist() == [True, True]
 
 
-def test_without_a_scale_the_difference_remains() -> None:
+def test_without_a_scale_an_advantage_is_the_difference_from_the_group_mean() -> None:
     assert compare(scores(1, 3, 0, 6), 2, baseline="mean", scale="none").advantages.tolist() == [-1, 1, -3, 3]
 
 
@@ -151,7 +151,7 @@ def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_a_number_is_no_missing_score(bad: float, scale: str) -> None:
+def test_a_score_of_nan_does_not_count_as_a_missing_score(bad: float, scale: str) -> None:
     """It makes advantages of its group NaN, so that nothing is learned from it without a word."""
     groups = compare(scores(1, bad, 3, 5), 4, baseline="mean", scale=scale)
     assert bool(groups.advantages.isnan().any())

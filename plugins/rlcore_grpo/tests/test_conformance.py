@@ -26,7 +26,7 @@ def test_law(law: Case) -> None:
 @pytest.mark.parametrize(("variant", "law"), [
     (variant, law) for law, variants in HARDEST.items() for variant in variants
 ])  # fmt: skip
-def test_laws_hold_in_other_runs(variant: str, law: str) -> None:
+def test_the_laws_hold_with_further_options(variant: str, law: str) -> None:
     given = {"options": OPTIONS, **VARIANTS[variant]}
     cases = [each.values[0] for each in conformance("rlcore-grpo", **given)]
     (case,) = (each for each in cases if each.law.name == law and "trainer-" in each.id)

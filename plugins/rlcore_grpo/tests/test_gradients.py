@@ -32,9 +32,8 @@ def test_the_gradient_is_that_of_the_equation(
     trainer = make(tmp_path, model, norm=norm, gen={"temperature": temperature})
     trainer.rollout()
     batch = trainer.store.take()
-    outputs = [
-        "".join(trainer.run.tokenizer.batch_decode(row, skip_special_tokens=True)) for row in batch.action_tokens
-    ]
+    tokenizer = trainer.run.learner.tokenizer
+    outputs = ["".join(tokenizer.batch_decode(row, skip_special_tokens=True)) for row in batch.action_tokens]
     scores = halves(outputs)
     lengths = [len(row) for row in batch.action_tokens]
     total = torch.zeros(())
@@ -178,7 +177,7 @@ def test_a_sampler_that_agrees_is_not_corrected(tmp_path: Path, monkeypatch: pyt
     assert_same(gradients(corrected, second, monkeypatch), gradients(plain, first, monkeypatch))
 
 
-def test_only_uncertain_tokens_learn_but_all_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tokens_of_high_entropy_get_a_gradient_but_all_count_in_the_divisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(tmp_path, top_entropy=0.25)
     trainer.rollout()
     batch = trainer.store.take()

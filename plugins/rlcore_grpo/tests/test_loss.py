@@ -85,13 +85,13 @@ def test_sapo_is_a_sigmoid_of_the_ratio_with_a_temperature_by_sign() -> None:
     ("norm", "weights", "divisor"),
     [("token", [1.0, 1.0, 1.0], 3.0), ("sequence", [0.5, 1.0, 1.0], 2.0), ("constant", [1.0, 1.0, 1.0], 30.0)],
 )
-def test_means_are_over_what_counts(norm: str, weights: list[float], divisor: float) -> None:
+def test_weights_and_divisors_leave_out_responses_that_do_not_count(norm: str, weights: list[float], divisor: float) -> None:
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])  # lengths 2, 1 and 0: two responses that count
     seen = token_weights(mask, norm=norm, max_new_tokens=10)
     assert (seen[0].flatten().tolist(), seen[1]) == (weights, divisor)
 
 
-def test_nothing_that_counts_has_a_divisor_of_zero() -> None:
+def test_the_divisor_is_zero_if_no_token_counts() -> None:
     for norm in ("token", "sequence", "constant"):
         assert token_weights(torch.zeros(2, 3, dtype=torch.bool), norm=norm, max_new_tokens=4)[1] == 0.0
 
@@ -106,7 +106,7 @@ def test_nothing_that_counts_has_a_divisor_of_zero() -> None:
         ("geometric_mask", [[1.0, 1.0], [1.0, 1.0]]),
     ],
 )
-def test_corrections_of_a_sampler(kind: str, expected: list[list[float]]) -> None:
+def test_corrections_of_a_sampler_equal_weights_worked_by_hand(kind: str, expected: list[list[float]]) -> None:
     # Ratios of the first response: 3 and .5, product 1.5, geometric mean 1.22; of the second: 1.
     old = numbers([math.log(3.0), math.log(0.5)], [0.0, GARBAGE])
     mask = torch.tensor([[True, True], [True, False]])

@@ -98,7 +98,7 @@ def test_the_entropy_of_a_sampler_without_log_probs_names_the_tokens_it_covers(t
 @pytest.mark.parametrize("options", [
     {"preset": "rloo"}, {"kl_coef": 0.1, "kl_in": "reward", "combine": "normalize_then_sum"},
 ])  # fmt: skip
-def test_a_kl_that_is_no_number_is_not_taken_for_a_missing_score(
+def test_a_kl_of_nan_does_not_count_as_a_missing_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], bad: float
 ) -> None:
     trainer = make(tmp_path, **options)

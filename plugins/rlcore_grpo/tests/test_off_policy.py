@@ -19,20 +19,20 @@ from rlcore_testing.small import make_llama
 
 
 def change_sampler(trainer: Any, change: Callable[[Trajectories], Trajectories], *, exact: bool = False) -> None:
-    sample = trainer.run.sampler
+    sample = trainer.run.sampling.sampler
 
     def changed(*given: Any, **options: Any) -> Trajectories:
         return change(sample(*given, **options))
 
     changed.exact_logprobs = exact  # type: ignore[attr-defined]
-    trainer.run.sampler = changed
+    trainer.run.sampling.sampler = changed
 
 
 def keep_weights(trainer: Any) -> None:
     """Let the sampler keep the weights that the policy has now."""
-    sample, first = trainer.run.sampler, copy.deepcopy(trainer.policy())
+    sample, first = trainer.run.sampling.sampler, copy.deepcopy(trainer.policy())
     first.use_forward(first.module, autocast=nullcontext)
-    trainer.run.sampler = lambda _, *given, **options: sample(first, *given, **options)
+    trainer.run.sampling.sampler = lambda _, *given, **options: sample(first, *given, **options)
 
 
 def shifts(batch: Trajectories) -> torch.Tensor:
@@ -75,7 +75,7 @@ def test_a_sampler_with_old_weights_is_corrected(tmp_path: Path) -> None:
     assert abs(metrics["is/weight_mean"] - 1) > 0.01
 
 
-def test_old_weights_are_told_of_by_the_kl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sampler_with_old_weights_shows_in_the_kl_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Samples of the reference are improbable under a policy far from it, whatever the sampler says of them."""
     trainer = make(tmp_path, kl_coef=0.1, rollouts=64)
     keep_weights(trainer)

@@ -134,19 +134,19 @@ def check(law: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_equals_its_oracle(variant: str) -> None:
+def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 
 
 @pytest.mark.parametrize("option", ["preset", "surrogate", "level", "norm", "scale", "baseline", "kl_in"])
-def test_every_choice_of_the_loss_is_compared_with_the_oracle(option: str) -> None:
+def test_every_choice_of_the_loss_is_compared_with_an_independent_implementation(option: str) -> None:
     choices = get_args(get_type_hints(GRPOConfig)[option])
     names = {name for each in choices for name in (get_args(each) or [each])} - {type(None)}
     assert names - {getattr(structure(GRPOConfig, each, where=""), option) for each in VARIANTS.values()} == set()
 
 
 @pytest.mark.parametrize("variant", ["KL in the loss", "minibatches"])
-def test_two_processes_equal_the_oracle(variant: str) -> None:
+def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)
 
 
@@ -167,7 +167,7 @@ MUTATIONS: dict[str, tuple[str, Any, str, Any]] = {
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_mutated_loss_differs_from_the_oracle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variant, place, attribute, mutant = MUTATIONS[name]
     monkeypatch.setattr(place, attribute, mutant)
     with pytest.raises(LawBroken, match="of step"):

@@ -27,7 +27,7 @@ def refilled(folder: str) -> dict[str, Any]:
     metrics = trainer.rollout()
     batch = trainer.store.take()
     starts = [
-        trainer.run.tokenizer.decode(row[real & ~chosen])
+        trainer.run.learner.tokenizer.decode(row[real & ~chosen])
         for row, real, chosen in zip(batch.tokens, batch.mask, batch.action_mask, strict=True)
     ]
     return {
@@ -48,7 +48,7 @@ def test_a_refilled_round_has_the_next_prompts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_as_many_prompts_are_refilled_on_two_ranks(tmp_path: Path) -> None:
+def test_two_ranks_refill_as_many_prompts_as_one(tmp_path: Path) -> None:
     """One prompt is missing, so that the second rank samples nothing."""
     assert_one_group_is_refilled(call_on_two_ranks("test_refill:refilled", {"folder": str(tmp_path)}, what="refilling"))
 

@@ -25,7 +25,7 @@ def constant(value: Any) -> Callable[..., list[Any]]:
     return lambda outputs: [value] * len(outputs)
 
 
-def test_equal_rewards_teach_nothing_and_are_told_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_rewards_change_no_weights_and_cause_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = make(tmp_path, reward_fn=constant(0.95))
     before = copy.deepcopy(trainer.policy().module.state_dict())
     steps = trainer.steps()
@@ -82,12 +82,12 @@ def test_unscored_responses_shift_no_baseline_and_have_no_loss(tmp_path: Path) -
     )
 
 
-def test_rewards_that_apply_nowhere_are_an_error(tmp_path: Path) -> None:
+def test_rewards_that_are_none_for_all_responses_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(RewardError, match="gave None for 12 of 12 responses"):
         make(tmp_path, reward_fn=constant(None)).rollout()
 
 
-def test_rounds_in_which_nothing_counts_make_no_step(tmp_path: Path) -> None:
+def test_a_round_in_which_all_responses_are_masked_makes_no_optimizer_step(tmp_path: Path) -> None:
     trainer = make(tmp_path, mask_truncated=True, gen={"min_new_tokens": 6})
     metrics = next(trainer.steps())
     assert (metrics["response/truncated_fraction"], metrics["policy/skipped"]) == (1, 1)
@@ -257,12 +257,12 @@ def test_old_log_probs_are_those_before_the_first_step(tmp_path: Path) -> None:
     assert ratios[1] > 1e-3
 
 
-def test_a_sampler_with_old_weights_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sampler_with_old_weights_causes_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sampler that keeps the first weights looks like any other: its log-probs are what gives it away."""
     trainer = make(tmp_path, optimizer={"lr": 3e-2})
-    sample, first = trainer.run.sampler, copy.deepcopy(trainer.policy())
+    sample, first = trainer.run.sampling.sampler, copy.deepcopy(trainer.policy())
     first.use_forward(first.module, autocast=nullcontext)
-    trainer.run.sampler = lambda _, *given, **options: sample(first, *given, **options)
+    trainer.run.sampling.sampler = lambda _, *given, **options: sample(first, *given, **options)
     steps = trainer.steps()
     gaps = [next(steps)["is/logprob_gap"] for _ in range(2)]
     said = capsys.readouterr().err

@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def test_a_question_is_another_one_if_anything_of_it_is_that_people_judge() -> None:
+def test_questions_that_differ_in_anything_shown_have_different_keys() -> None:
     asked = Item("rank", "p", ("a", "b"), scale=(1.0, 5.0, 1.0))
     others = [
         attrs.evolve(asked, **change)
@@ -126,13 +126,13 @@ def test_a_judgement_whose_first_sync_failed_is_written_twice_and_read_once(
     assert [each.id for each in read_judgements(tmp_path)] == ["x"]
 
 
-def test_a_line_that_is_no_judgement_is_named(tmp_path: Path) -> None:
+def test_a_malformed_line_of_the_judgements_is_named(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"id": 1}\n')
     with pytest.raises(DataError, match=r"judgements\.jsonl:1: is no judgement: KeyError: 'mode'"):
         Board(tmp_path)
 
 
-def test_a_question_nobody_waits_for_is_closed(tmp_path: Path) -> None:
+def test_a_question_for_which_no_run_waits_can_no_longer_be_judged(tmp_path: Path) -> None:
     board, item = Board(tmp_path), score_item("a")
     board.ask([item])
     board.ask([item])  # of two sub-batches
@@ -157,6 +157,6 @@ def test_a_score_outside_the_scale_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [[1], [0, 1], [1, 3], [1.0, 2], "12", {"a": 1}])
-def test_ranks_that_order_nothing_are_refused(value: object) -> None:
+def test_ranks_that_are_no_order_of_the_completions_are_refused(value: object) -> None:
     with pytest.raises(DataError, match="are not 2 whole numbers from 1 to 2"):
         Item("rank", "p", ["a", "b"]).scores(value)

@@ -106,7 +106,7 @@ def test_completions_are_shown_and_never_run(browser: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_ranking_needs_every_rank_and_a_slider_a_move(browser: Any, tmp_path: Path) -> None:
+def test_submitting_needs_every_rank_and_a_moved_slider(browser: Any, tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.board.ask([RANKED])
         tab = Tab(browser, served.link, "ann")

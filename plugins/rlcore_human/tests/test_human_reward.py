@@ -168,7 +168,7 @@ def test_the_first_signal_ends_a_waiting_run_with_a_checkpoint_of_what_is_judged
 ) -> None:
     with Crowd(lines, most=5, then=lambda: os.kill(os.getpid(), signal.SIGINT)):
         result = train(tmp_path)
-    assert result.run.was_interrupted
+    assert result.run.progress.was_interrupted
     assert result.run.step == 1
     assert result.metrics["reward/unscored"] >= 1
     assert (result.run_dir / "checkpoints" / "00000001").is_dir()
@@ -211,7 +211,7 @@ def test_an_empty_range_of_scores_is_refused() -> None:
         HumanReward(HumanConfig(low=3, high=3))
 
 
-def test_a_plan_asks_nobody(tmp_path: Path, capsys: Any) -> None:
+def test_planning_a_run_asks_no_person(tmp_path: Path, capsys: Any) -> None:
     make_gpt2().save_pretrained(tmp_path / "model")
     make_tokenizer().save_pretrained(tmp_path / "model")
     config = {

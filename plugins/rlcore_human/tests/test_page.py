@@ -14,7 +14,7 @@ from rlcore_human.journal import read_judgements
 from rlcore_human.page_server import PageServer
 
 
-def test_nothing_is_shown_or_kept_without_the_token(tmp_path: Path) -> None:
+def test_requests_without_the_token_receive_no_question_and_store_no_judgement(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         served.board.ask([score_item("a")])
         item = Person(served.link, "ann").next()

@@ -14,7 +14,7 @@ from rlcore_plan.estimate import estimate
 __all__ = ["folders"]  # a fixture
 
 
-def test_what_to_turn_down_saves_what_it_says(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_suggested_change_saves_the_stated_memory(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     values = merge(ppo(folders["llama"], kl_coef=0.1), {"model": {"unfrozen_layers": 1, "sampling_dtype": "bfloat16"}})
     values = merge(values, {"gen": {"max_new_tokens": 12}})
     found = estimate(values, "test")
@@ -37,7 +37,7 @@ AGAIN = {"trainer.micro_batch_size=1", "model.trunk_cache_gb=0", "model.sampling
 """Changes whose estimates reuse the policy, the sampling memory, and nothing, respectively."""
 
 
-def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folders: dict[str, Path]) -> None:
+def test_changes_that_alter_training_are_suggested_only_if_no_other_is_enough(folders: dict[str, Path]) -> None:
     values = imitation(folders["gpt"], "sft")
     found = estimate(values, "test")
     milder, harder, *_ = slightly = advise(values, "test", found, found.peak - 1)
@@ -52,7 +52,7 @@ def test_what_trains_something_else_is_tried_where_nothing_else_is_enough(folder
     assert any("model.peft" in each.change for each in others)
 
 
-def test_an_evaluation_that_takes_the_most_is_made_in_parts(folders: dict[str, Path]) -> None:
+def test_a_smaller_evaluation_batch_is_suggested_if_evaluation_takes_most_memory(folders: dict[str, Path]) -> None:
     sampled = {"eval": {"batch_size": 2048, "samples": 512}, "data": {"eval_prompts": ["ab", "cd", "ef", "gh"]}}
     values = merge(imitation(folders["gpt"], "sft", micro_batch_size=1), {**sampled, "gen": {"max_new_tokens": 32}})
     found = estimate(values, "test")

@@ -35,7 +35,7 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_fake_tensor_that_is_made_again_is_what_the_tensor_would_be(call: Call) -> None:
+def test_a_cached_fake_tensor_has_the_shape_strides_and_dtype_of_the_real_one(call: Call) -> None:
     ids = torch.tensor([2, 0, 2])
     due = tree_leaves(call(torch.zeros(4, 6), ids))
     with fake_tensors():
@@ -49,7 +49,7 @@ def test_a_fake_tensor_that_is_made_again_is_what_the_tensor_would_be(call: Call
             assert held(*got) == held(*due)
 
 
-def test_what_shares_memory_shares_it_the_second_time_too() -> None:
+def test_a_cached_view_shares_memory_like_the_first_one() -> None:
     with fake_tensors() as mode:
         x = torch.zeros(1000)
         for _ in range(2):
@@ -59,7 +59,7 @@ def test_what_shares_memory_shares_it_the_second_time_too() -> None:
             assert seen[2] is x
 
 
-def test_the_second_layer_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shapes_of_a_second_equal_layer_come_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     worked_out: list[str] = []
     dispatch = FakeTensorMode.dispatch
 

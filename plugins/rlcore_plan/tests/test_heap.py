@@ -71,7 +71,7 @@ def laid_out(how: str, **environment: str) -> list[int]:
 
 
 @glibc
-def test_holes_that_nothing_fits_are_counted_and_take_no_memory_to_find() -> None:
+def test_holes_in_the_heap_are_counted_in_the_plan_without_allocating_them() -> None:
     (peak, taken), (_, held) = laid_out("planned"), laid_out("written")
     assert peak == pytest.approx(176 * MB, rel=0.05)
     assert peak == pytest.approx(held, rel=0.05)
@@ -87,7 +87,7 @@ def test_with_a_fixed_threshold_there_are_no_holes() -> None:
 
 
 @glibc
-def test_only_fake_tensors_are_given_room() -> None:
+def test_the_planned_heap_holds_fake_tensors_only() -> None:
     found = Heap()
     with LiveBytes(found):
         torch.zeros(50 * MB // 4)
@@ -98,7 +98,7 @@ def test_only_fake_tensors_are_given_room() -> None:
 
 
 @glibc
-def test_a_closed_heap_takes_blocks_back_and_gives_none() -> None:
+def test_a_closed_heap_frees_blocks_but_allocates_none() -> None:
     found = Heap()
     block = found.take(50 * MB, 50 * MB)
     with found.closed():
@@ -108,7 +108,7 @@ def test_a_closed_heap_takes_blocks_back_and_gives_none() -> None:
     assert found.take(50 * MB, 50 * MB) is not None
 
 
-def test_where_the_heap_is_not_known_there_are_no_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_malloc_no_holes_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "_LIBRARY", None)
     found = Heap()
     assert found.take(50 * MB, 50 * MB) is None
@@ -134,7 +134,7 @@ class OnCuda(Ranks):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_malloc_lays_out_nothing_of_what_a_gpu_will_hold(
+def test_the_heap_of_malloc_is_planned_for_the_cpu_only(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device == "cuda":
@@ -200,7 +200,7 @@ def planned_and_seen(folder: Path, values: dict[str, Any], **environment: str) -
 
 @pytest.mark.slow
 @glibc
-def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Path) -> None:
+def test_the_planned_memory_is_what_a_process_with_default_malloc_holds(tmp_path: Path) -> None:
     planned, seen = planned_and_seen(tmp_path, imitation(tmp_path))
     assert seen - planned["baseline"] > 200 * MB
     assert planned["peak"] == pytest.approx(seen, rel=0.15)
@@ -211,7 +211,7 @@ def test_the_plan_is_what_a_process_with_malloc_as_it_is_then_holds(tmp_path: Pa
 
 @pytest.mark.slow
 @glibc
-def test_what_a_plan_tries_and_no_run_does_is_not_counted(tmp_path: Path) -> None:
+def test_batches_that_a_plan_tries_but_no_run_makes_are_not_counted(tmp_path: Path) -> None:
     """In evaluation, the last tokens are sampled behind prompts longer than any that the run processes at once.
 
     With a fixed threshold the process uses the same memory each time.

@@ -76,7 +76,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_plan_is_what_tensors_then_take(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_planned_memory_is_what_tensors_take_in_the_run(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     family, make = CASES[name]
     values = make(folders[family])
     planned, seen = estimate(values, "test").measured.worst.peak, live_peak(values, tmp_path)
@@ -91,7 +91,7 @@ print(train_from_config(json.load(open(sys.argv[1])), "test").metrics["perf/peak
 
 
 @pytest.mark.slow
-def test_the_plan_is_what_a_process_then_holds(tmp_path: Path) -> None:
+def test_the_planned_memory_is_what_a_process_holds(tmp_path: Path) -> None:
     wide = GPT2Config(**{**GPT, "n_embd": 512, "n_head": 8, "n_layer": 2, "vocab_size": 12_000})
     values = merge(
         imitation(save(tmp_path / "wide", wide), "sft"),
@@ -119,7 +119,7 @@ def write(folder: Path, values: dict[str, Any]) -> Path:
     return file
 
 
-def test_views_count_once_and_what_is_freed_no_more() -> None:
+def test_live_memory_counts_views_once_and_drops_freed_tensors() -> None:
     with LiveBytes() as live:
         kept = torch.zeros(1000)
         turned = kept.reshape(10, 100).t()
@@ -140,7 +140,7 @@ def test_fake_tensors_take_nothing_and_integers_stay_real() -> None:
     assert (picked.shape, largest) == ((2, 10**6), 0)
 
 
-def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
+def test_two_devices_divide_the_sequences_and_each_holds_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
     one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
     trained = one.held["parameters that train"]
     assert two.held["gradients exchanged between processes"] == trained
@@ -149,7 +149,7 @@ def test_two_devices_share_sequences_and_each_hold_gradients_twice(plain: Measur
     assert kept[1].get(name, 0) == pytest.approx(kept[0][name] / 2, rel=0.1)
 
 
-def test_a_few_tiles_of_logits_take_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_a_few_tiles_of_logits_gives_the_peak_of_all_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def peak(num_tiles: int) -> int:
         monkeypatch.setattr("rlcore_plan.fake_tensors.NUM_TILES", num_tiles)
         with fake_tensors() as mode:
@@ -170,7 +170,7 @@ def test_the_parts_of_an_update_add_up_and_none_is_negative(folders: dict[str, P
 
 
 @pytest.mark.parametrize("chosen", [{"decoding": "static"}, {"sampling_dtype": "bfloat16"}])
-def test_what_sampling_keeps_is_there_while_the_model_learns(
+def test_buffers_that_sampling_keeps_count_in_the_update_too(
     chosen: dict[str, str], plain: Measured, folders: dict[str, Path]
 ) -> None:
     other = estimate(merge(ppo(folders["gpt"]), {"model": chosen}), "test").measured
@@ -186,7 +186,7 @@ def test_what_sampling_keeps_is_there_while_the_model_learns(
     assert updates[1] - updates[0] == kept
 
 
-def test_a_trainer_that_says_nothing_is_guessed_and_that_is_said(
+def test_the_workload_of_a_trainer_that_declares_none_is_guessed_with_a_note(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(PPOTrainer, "workload")
@@ -205,7 +205,7 @@ def test_a_trainer_that_says_nothing_is_guessed_and_that_is_said(
         ({"model": {"path": "FOLDER"}, "trainer": {"name": "sft"}, "data": {"samples": "no.jsonl"}}, "no.jsonl"),
     ],
 )
-def test_a_mistake_is_one_line_and_no_traceback(
+def test_a_wrong_configuration_of_a_plan_is_an_error_without_a_traceback(
     values: dict[str, Any], said: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = json.dumps(values).replace("FOLDER", str(folders["gpt"]))
@@ -235,7 +235,7 @@ def test_a_reward_model_is_held_throughout_and_scores_in_batches(folders: dict[s
     assert elsewhere.held["reward models"] == 0
 
 
-def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_and_an_unreadable_amount_of_memory_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "nothing.yaml"]) == 1
     assert main(["plan", "nothing.yaml", "--device-memory", "much"]) == 1
     assert "must be an amount of memory" in capsys.readouterr().err
@@ -244,7 +244,7 @@ def test_a_missing_file_and_no_amount_of_memory_are_refused(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("text", "size"), [("24GB", 24 * 10**9), ("1.5GiB", 3 * 2**29), ("512 mb", 512 * 10**6), ("7", 7)]
 )
-def test_sizes_are_read_as_they_are_written(text: str, size: int) -> None:
+def test_amounts_of_memory_are_parsed_and_printed_with_units(text: str, size: int) -> None:
     assert parse_size(text) == size
     with pytest.raises(ConfigError):
         parse_size(f"-{text}")

@@ -28,7 +28,7 @@ def planned(*, world: int, group: int, batch_size: int, lengths: list[int] | Non
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-def test_a_share_is_what_the_rank_with_most_sequences_has(world: int) -> None:
+def test_a_share_is_planned_as_that_of_the_rank_with_most_sequences(world: int) -> None:
     for count in range(10):
         most = max(len(range(count)[rank::world]) for rank in range(world))
         assert PlannedRun.share(planned(world=world, group=1, batch_size=1), count) == most

@@ -43,6 +43,6 @@ def test_a_trainer_declares_what_does_not_follow_from_its_options() -> None:
 @pytest.mark.parametrize(
     ("returned", "named"), [({"batch_sizes": 8}, "batch_sizes"), ({}, "batch_size"), (8, "int")],
 )  # fmt: skip
-def test_what_is_no_workload_is_an_error_that_names_the_trainer(returned: Any, named: str) -> None:
+def test_a_trainer_that_returns_no_workload_is_named_in_the_error(returned: Any, named: str) -> None:
     with pytest.raises(PluginError, match=rf"acme: workload\(\) returned .*rlcore_plan\.workload\.Workload.*{named}"):
         declared(Workload, returned, "acme: workload")

@@ -17,7 +17,7 @@ def build(pipeline, source, tokenizer, *, max_length=0, **options):
     return pipeline(source, tokenizer, DataConfig(**options), max_length=max_length)
 
 
-def test_an_answer_has_its_verdict(char_tokenizer):
+def test_an_answer_keeps_its_label(char_tokenizer):
     rows = [{"prompt": "a", "completion": "b", "label": True}, {"prompt": "c", "completion": "d", "label": 0}]
     assert build(build_unpaired, rows, char_tokenizer) == [
         LabelledSample(Sample((0, 1, EOS), (False, True, True)), label=True),
@@ -65,7 +65,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("pipeline", "row", "message"), WRONG)
-def test_a_wrong_row_is_named(pipeline, row, message, char_tokenizer):
+def test_a_malformed_row_is_named_with_its_index(pipeline, row, message, char_tokenizer):
     with pytest.raises(DataError, match=message):
         build(pipeline, [row], char_tokenizer)
 

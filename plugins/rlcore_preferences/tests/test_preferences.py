@@ -88,7 +88,7 @@ CHATS = {
 
 
 @pytest.mark.parametrize("row", CHATS.values(), ids=CHATS)
-def test_forms_of_a_conversation_give_the_same_pair(row, chat_tokenizer):
+def test_every_form_of_a_conversation_gives_the_same_pair(row, chat_tokenizer):
     (pair,) = build([row], chat_tokenizer)
     for sample, answer in ((pair.chosen, GOOD), (pair.rejected, BAD)):
         whole = chat_tokenizer.apply_chat_template([USER, answer], return_dict=False)
@@ -98,7 +98,7 @@ def test_forms_of_a_conversation_give_the_same_pair(row, chat_tokenizer):
         assert text_of(sample, chat_tokenizer)[1].startswith(answer["content"])
 
 
-def test_rows_stay_as_they_were(chat_tokenizer):
+def test_building_pairs_does_not_change_the_callers_rows(chat_tokenizer):
     row = {**CHATS["keys filled with None"], "tools": [{"a": 1, "b": None}]}
     before = copy.deepcopy(row)
     build([row], chat_tokenizer)
@@ -114,7 +114,7 @@ def test_a_template_receives_tools_and_further_variables(chat_tokenizer):
     assert text_of(pair.chosen, chat_tokenizer)[0] == "whywhy ?"
 
 
-def test_a_data_set_gives_what_its_rows_give(char_tokenizer):
+def test_a_dataset_gives_the_same_pairs_as_its_rows(char_tokenizer):
     rows = [
         {"prompt": "a", "chosen": "b", "rejected": "c", "margin": 0.5},
         {"prompt": "d", "chosen": "e", "rejected": "f"},
@@ -139,7 +139,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("row", "message"), WRONG.values(), ids=WRONG)
-def test_a_wrong_row_is_named(row, message, chat_tokenizer, char_tokenizer):
+def test_a_malformed_row_is_named_with_its_index(row, message, chat_tokenizer, char_tokenizer):
     """`is_conversational` of TRL 1.16 looks at an arbitrary key: mixed rows change meaning between processes."""
     tokenizer = chat_tokenizer if "mixed" in message or "messages" in message else char_tokenizer
     with pytest.raises(DataError, match=message):
@@ -155,7 +155,7 @@ def test_prompts_are_cut_on_the_left_and_answers_on_the_right(char_tokenizer):
     assert pair.rejected == Sample((2, 3, 8, EOS), mask, has_whole_prompt=False)
 
 
-def test_pairs_that_teach_nothing_are_dropped_and_counted(char_tokenizer, capsys):
+def test_empty_and_equal_answers_are_dropped_and_counted(char_tokenizer, capsys):
     rows = [
         {"prompt": "ab", "chosen": "c", "rejected": "d"}, {"prompt": "ab", "chosen": "", "rejected": "d"},
         {"prompt": "ab", "chosen": "c", "rejected": "c"}, {"prompt": "abcd", "chosen": "e", "rejected": "f"},
@@ -200,7 +200,7 @@ def test_stacked_pairs_alternate_and_have_margins_and_ties(char_tokenizer):
     assert batch["ties"].tolist() == [False, False, True, True]
 
 
-def test_fingerprints_tell_pairs_apart(char_tokenizer):
+def test_pairs_that_differ_have_different_fingerprints(char_tokenizer):
     row = {"prompt": "a", "chosen": "b", "rejected": "cd"}
     rows = [row, {**row, "chosen": "c"}, {**row, "margin": 1.0}, {"prompt": "a", "chosen": "cd", "rejected": "b"}]
     prints = [fingerprint_rows(build([each], char_tokenizer)) for each in rows]

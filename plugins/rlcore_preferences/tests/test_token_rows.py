@@ -28,13 +28,13 @@ def build(source, tokenizer, pipeline=build_preferences, **options):
     {**ROW, "prompt": None, "chosen": "text beside the ids", "rejected": "text"},
     {key: torch.tensor(value) for key, value in ROW.items()},
 ])  # fmt: skip
-def test_ids_are_taken_as_they_are(row, char_tokenizer):
+def test_token_ids_of_a_row_are_used_unchanged(row, char_tokenizer):
     before = copy.deepcopy(row)
     assert build([row], char_tokenizer) == [PAIR]
     assert str(row) == str(before)
 
 
-def test_a_token_stays_in_each_answer(char_tokenizer):
+def test_each_answer_keeps_a_token_when_one_begins_the_other(char_tokenizer):
     (pair,) = build([{"chosen_ids": [5, 6], "rejected_ids": [5, 6, 7]}], char_tokenizer)
     assert [sample.action_mask for sample in (pair.chosen, pair.rejected)] == [(False, True), (False, True, True)]
 
@@ -47,7 +47,7 @@ def test_prompts_and_answers_are_truncated(char_tokenizer):
     assert pair.rejected.tokens == (7, 0, 0, 1, 2, 3, 4, 5, 6, 7)
 
 
-def test_answers_with_a_verdict(char_tokenizer):
+def test_labelled_answers_may_be_given_as_token_ids(char_tokenizer):
     row = {"prompt_ids": [7], "completion_ids": [2, 3], "label": True}
     assert build([row], char_tokenizer, build_unpaired) == [
         LabelledSample(Sample((7, 2, 3), (False, True, True)), label=True)
@@ -66,6 +66,6 @@ def test_log_probs_of_a_reference_come_with_the_row(char_tokenizer):
     ({**ROW, "prompt_ids": [True]}, r"samples\[1\]: 'prompt_ids' is \[True\]"),
     ({**ROW, "ref_chosen_logps": -1.0}, r"samples\[1\]: 'ref_rejected_logps' is None; it must be the log-prob"),
 ])  # fmt: skip
-def test_a_wrong_row_is_named(row, message, char_tokenizer):
+def test_a_malformed_row_is_named_with_its_index(row, message, char_tokenizer):
     with pytest.raises(DataError, match=message):
         build([ROW, row], char_tokenizer)

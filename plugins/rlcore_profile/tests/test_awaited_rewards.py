@@ -76,7 +76,7 @@ async def until(waited: int) -> None:
     raise TimeoutError("nobody waits")
 
 
-def test_a_coroutine_counts_beside_and_the_wait_for_it_in_the_sum(clock: Clock) -> None:
+def test_the_time_of_a_coroutine_is_listed_separately_and_only_the_wait_for_it_is_summed(clock: Clock) -> None:
     async def slow(outputs: list[str]) -> list[float]:
         await begun.wait()
         try:
@@ -111,7 +111,7 @@ def test_a_coroutine_counts_beside_and_the_wait_for_it_in_the_sum(clock: Clock) 
     assert other == 100
 
 
-def test_answers_that_come_while_sampling_goes_on_are_waited_for_less_than_they_took(clock: Clock) -> None:
+def test_the_wait_for_rewards_computed_during_sampling_is_shorter_than_the_rewards_took(clock: Clock) -> None:
     called = [threading.Event(), threading.Event()]
 
     async def judge(outputs: list[str]) -> list[float]:

@@ -14,7 +14,7 @@ from rlcore_profile.report import as_trace
 __all__ = ["clock", "profile"]  # fixtures
 
 
-def test_a_background_is_what_no_phase_in_it_takes(profile: Profile, clock: Clock) -> None:
+def test_a_background_counts_only_time_that_belongs_to_no_phase(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     with profile.background("driver"):
         clock.spend(1)
@@ -38,7 +38,7 @@ def test_a_background_is_what_no_phase_in_it_takes(profile: Profile, clock: Cloc
     assert_nested(json.loads(as_trace(profile)))
 
 
-def test_a_background_within_a_phase_leaves_to_it_what_is_its_own(profile: Profile, clock: Clock) -> None:
+def test_a_background_inside_a_phase_does_not_take_the_time_of_the_phase(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     with profile.phase("evaluate"):
         clock.spend(1)
@@ -53,7 +53,7 @@ def test_a_background_within_a_phase_leaves_to_it_what_is_its_own(profile: Profi
     assert add_up(profile.first) == 7 * MS
 
 
-def test_what_is_awaited_at_once_counts_in_full_and_is_no_part_of_the_sum(profile: Profile, clock: Clock) -> None:
+def test_concurrent_awaited_calls_count_in_full_outside_the_sum(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     with profile.phase("reward"):
         take_turns(profile.awaited("judge"), profile.awaited("judge"), clock)
@@ -63,7 +63,7 @@ def test_what_is_awaited_at_once_counts_in_full_and_is_no_part_of_the_sum(profil
     assert profile.first.other == 0
 
 
-def test_an_iterator_counts_where_it_comes_to_its_items(profile: Profile, clock: Clock) -> None:
+def test_an_iterators_time_counts_only_while_it_produces_items(profile: Profile, clock: Clock) -> None:
     @timed_each("batches")
     def count(most: int) -> Iterator[int]:
         for i in range(most):
@@ -81,7 +81,7 @@ def test_an_iterator_counts_where_it_comes_to_its_items(profile: Profile, clock:
     assert profile.first.other == 20 * MS
 
 
-def test_marks_are_nothing_where_no_profile_is_kept(profile: Profile, clock: Clock) -> None:
+def test_marks_do_nothing_without_a_profile(profile: Profile, clock: Clock) -> None:
     @timed("score")
     def double(number: int) -> int:
         clock.spend(number)

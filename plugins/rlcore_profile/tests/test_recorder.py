@@ -34,7 +34,7 @@ def test_a_phase_is_its_own_time_and_that_of_the_phases_in_it(profile: Profile, 
     assert sum(row.own for row in profile.first.rows.values()) == 30 * MS
 
 
-def test_the_first_step_and_what_is_no_step_stand_apart(profile: Profile, clock: Clock) -> None:
+def test_the_first_step_and_time_outside_steps_are_reported_separately(profile: Profile, clock: Clock) -> None:
     with profile.phase("hooks"):
         clock.spend(100)
     for done in range(4):
@@ -52,7 +52,7 @@ def test_the_first_step_and_what_is_no_step_stand_apart(profile: Profile, clock:
     assert profile.steps.wall + profile.first.wall + profile.around.wall == clock() - profile.begun
 
 
-def test_a_step_that_does_not_come_to_its_end_is_no_step(profile: Profile, clock: Clock) -> None:
+def test_an_unfinished_step_does_not_count_as_a_step(profile: Profile, clock: Clock) -> None:
     for done in range(3):
         profile.begin_step(done)
         one_step(profile, clock)
@@ -61,7 +61,7 @@ def test_a_step_that_does_not_come_to_its_end_is_no_step(profile: Profile, clock
     assert in_ms(profile.around.rows) == STEP
 
 
-def test_within_a_phase_of_its_name_a_phase_is_a_part_of_that(profile: Profile, clock: Clock) -> None:
+def test_a_phase_nested_in_one_of_the_same_name_is_counted_once(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     with profile.phase("update"):
         with profile.phase("update"):
@@ -85,7 +85,7 @@ def test_a_phase_ends_with_the_error_that_leaves_it(profile: Profile, clock: Clo
     assert profile.first.other == 5 * MS
 
 
-def test_a_phase_that_is_open_between_two_steps_counts_in_both(profile: Profile, clock: Clock) -> None:
+def test_a_phase_that_spans_two_steps_counts_in_both(profile: Profile, clock: Clock) -> None:
     profile.begin_step(0)
     held = profile.phase("mine")
     clock.spend(1)
@@ -104,7 +104,7 @@ def test_a_phase_that_is_open_between_two_steps_counts_in_both(profile: Profile,
     assert_nested(json.loads(as_trace(profile)))
 
 
-def test_what_goes_on_in_another_thread_is_no_part_of_the_sum(profile: Profile, clock: Clock) -> None:
+def test_time_of_other_threads_is_not_part_of_the_sum(profile: Profile, clock: Clock) -> None:
     def work() -> None:
         with profile.phase("reward functions"):
             begun.set()
@@ -144,7 +144,7 @@ def test_threads_that_live_at_once_have_a_track_each(profile: Profile) -> None:
     assert profile.tracks[1:] == ["twin", "twin"]
 
 
-def test_coroutines_that_take_turns_disturb_nothing(profile: Profile, clock: Clock) -> None:
+def test_coroutines_that_alternate_have_correct_phase_times(profile: Profile, clock: Clock) -> None:
     def work() -> None:
         take_turns(profile.phase("one"), profile.phase("other"), clock)
 
@@ -157,7 +157,7 @@ def test_coroutines_that_take_turns_disturb_nothing(profile: Profile, clock: Clo
     assert profile.first.other == profile.first.wall == 7 * MS
 
 
-def test_a_device_is_waited_for_where_a_phase_begins_and_ends(clock: Clock) -> None:
+def test_the_device_is_synchronised_when_a_phase_begins_and_ends(clock: Clock) -> None:
     queued = [0]
 
     def wait() -> None:

@@ -38,12 +38,12 @@ def three_steps(profile: Profile, clock: Clock) -> None:
     profile.end_steps(3)
 
 
-def test_the_table_reads_as_it_should(profile: Profile, clock: Clock) -> None:
+def test_the_table_of_a_profile_has_the_expected_text(profile: Profile, clock: Clock) -> None:
     three_steps(profile, clock)
     assert make_table(profile) == TABLE
 
 
-def test_the_table_of_a_run_that_made_one_step_or_none(profile: Profile, clock: Clock) -> None:
+def test_the_table_covers_runs_of_one_step_and_of_none(profile: Profile, clock: Clock) -> None:
     profile.end_steps(0)
     assert make_table(profile).splitlines()[0] == "no step was completed"
     profile.begin_step(4)
@@ -52,7 +52,7 @@ def test_the_table_of_a_run_that_made_one_step_or_none(profile: Profile, clock: 
     assert make_table(profile).splitlines()[0] == "where the time of step 5 went: 0.033 s a step"
 
 
-def test_the_same_numbers_are_there_for_a_program(profile: Profile, clock: Clock) -> None:
+def test_the_json_of_a_profile_has_the_numbers_of_its_table(profile: Profile, clock: Clock) -> None:
     three_steps(profile, clock)
     told = json.loads(as_json(profile))
     assert told["schema"] == 1
@@ -66,7 +66,7 @@ def test_the_same_numbers_are_there_for_a_program(profile: Profile, clock: Clock
     assert saved == {"path": ["checkpoint"], "total_s": 0.007, "self_s": 0.007, "calls": 1, "tokens": 0}
 
 
-def test_the_trace_has_an_event_for_every_passage(profile: Profile, clock: Clock) -> None:
+def test_the_trace_has_an_event_for_every_phase_that_ran(profile: Profile, clock: Clock) -> None:
     clock.spend(1)
     three_steps(profile, clock)
     trace = json.loads(as_trace(profile))
@@ -99,7 +99,7 @@ def test_what_is_awaited_is_on_no_track_of_the_trace(profile: Profile, clock: Cl
     assert lines[-1].split() == ["judge", "0.010", "0.010", "10.00", "142.9", "%", "2"]
 
 
-def test_a_trace_that_would_not_nest_is_seen() -> None:
+def test_the_check_of_nested_traces_notices_overlapping_events() -> None:
     events = [{"ph": "X", "pid": 1, "tid": 0, "ts": ts, "dur": 10} for ts in (0, 5)]
     with pytest.raises(AssertionError):
         assert_nested({"traceEvents": events})

@@ -85,7 +85,7 @@ class Dynamic(SimpleNamespace):
 
 
 @pytest.mark.parametrize("make", [Plain, Slotted, Module, Given, StandIn, Dynamic])
-def test_any_policy_is_timed_and_otherwise_as_it_was(make: Any) -> None:
+def test_a_timed_policy_returns_what_the_policy_returns(make: Any) -> None:
     profile = Profile()
     built = make()
     policy: Any = TimedPolicy(built)

@@ -12,7 +12,7 @@ def test_each_score_is_compared_with_the_mean_of_the_others() -> None:
     assert leave_one_out(torch.tensor([2.0, 5.0])).tolist() == [-3.0, 3.0]
 
 
-def test_a_reward_that_all_get_cancels() -> None:
+def test_a_constant_added_to_all_rewards_cancels() -> None:
     scores = torch.tensor([1.0, 3.0, 8.0, -2.0])
     assert torch.allclose(leave_one_out(scores), leave_one_out(scores + 16), atol=1e-5)
     assert leave_one_out(torch.full((5,), 4.0)).tolist() == [0.0] * 5
@@ -31,7 +31,7 @@ def test_the_gradient_estimates_that_of_the_expected_reward() -> None:
     assert expected == pytest.approx((rewards[1] - rewards[0]) * probability * (1 - probability))
 
 
-def test_the_loss_is_one_number_a_token() -> None:
+def test_the_loss_has_one_number_per_token() -> None:
     logprobs = torch.tensor([[0.0, -1.0, -2.0], [-0.5, 0.0, 0.0]], requires_grad=True)
     losses = policy_loss(logprobs, torch.tensor([2.0, -4.0]))
     assert losses.tolist() == [[0.0, 2.0, 4.0], [-2.0, 0.0, 0.0]]

@@ -35,10 +35,10 @@ def check(law: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_equals_its_oracle(variant: str) -> None:
+def test_training_equals_an_independent_implementation(variant: str) -> None:
     check("it_equals_its_oracle", variant)
 
 
 @pytest.mark.parametrize("variant", ["a round of six"])
-def test_two_processes_equal_the_oracle(variant: str) -> None:
+def test_two_processes_equal_an_independent_implementation(variant: str) -> None:
     check("two_processes_equal_the_oracle", variant)

@@ -50,7 +50,7 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
     trainer.rollout()
     batch = trainer.store.take()
     outputs = [
-        "".join(trainer.run.tokenizer.batch_decode(row, skip_special_tokens=True)) for row in batch.action_tokens
+        "".join(trainer.run.learner.tokenizer.batch_decode(row, skip_special_tokens=True)) for row in batch.action_tokens
     ]
     scores = halves(outputs)
     total = torch.zeros(())
@@ -67,7 +67,7 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
         assert torch.allclose(found[f"model.{name}"], parameter.grad, atol=2e-5, rtol=1e-4), name
 
 
-def test_it_learns_to_say_a(tmp_path: Path) -> None:
+def test_training_raises_a_reward_for_the_letter_a(tmp_path: Path) -> None:
     result = rlcore.train(
         make_gpt2(), tokenizer=make_tokenizer(),
         trainer={"name": "rlcore-reinforce:reinforce", "rollouts": 32, "optimizer": {"lr": 0.02}},
@@ -103,12 +103,12 @@ def test_every_prompt_is_continued_equally_often(tmp_path: Path) -> None:
     assert seen == sorted(2 * [prompt.tokens for prompt in trainer.run.prompts])
 
 
-def test_one_response_has_no_others_to_be_compared_with(tmp_path: Path) -> None:
+def test_rounds_of_one_response_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rollouts = 1: must be at least 2"):
         make(tmp_path, make_gpt2(), rollouts=1)
 
 
-def test_sampling_that_is_not_from_the_policy_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sampling_options_that_bias_the_gradient_cause_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, gen in enumerate(({}, {"temperature": 0.7}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 2})):
         make(tmp_path / str(number), make_gpt2(), gen=gen)
         said = capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_run_with_one_line_or_an_error_is_not_plotted(tmp_path: Path, output: 
     assert len(output.displayed) == 2
 
 
-def test_without_matplotlib_the_table_is_all(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_a_notebook_shows_the_table_only(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     find = __import__("importlib.util").util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
@@ -94,7 +94,7 @@ def test_without_matplotlib_the_table_is_all(tmp_path: Path, output: Output, mon
     assert len(output.displayed) == 1
 
 
-def test_a_script_that_imports_ipython_is_no_notebook() -> None:
+def test_a_script_that_imports_ipython_does_not_count_as_a_notebook() -> None:
     assert "IPython" in sys.modules
     assert not is_notebook()
     assert wrap_component(registries().loggers.get("console")) is None

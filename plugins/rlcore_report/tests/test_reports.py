@@ -66,7 +66,7 @@ def test_a_report_that_cannot_be_written_does_not_fail_the_run(
     assert result.metrics["loss/total"] > 0
 
 
-def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
+def test_the_report_of_a_run_without_metrics_states_that(tmp_path: Path) -> None:
     run = make_run(tmp_path / "empty", steps=2)
     for file in (RunDir(run).metrics, RunDir(run).completions, RunDir(run).rollouts):
         file.unlink()
@@ -75,7 +75,7 @@ def test_a_run_without_metrics_says_so(tmp_path: Path) -> None:
     assert "has no metrics" in data["runs"][0]["notes"][0]
 
 
-def test_a_run_that_goes_on_is_marked_and_its_last_half_line_is_left_out(tmp_path: Path) -> None:
+def test_the_report_of_a_running_run_is_marked_and_leaves_out_an_incomplete_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "going", steps=4)
     with RunDir(run).metrics.open("a") as file:
         file.write('{"step": 5, "reward/mean": 0.')
@@ -102,18 +102,18 @@ def test_a_run_of_another_version_and_a_damaged_configuration_are_reported(tmp_p
     assert data_of(html_page([record]))["groups"]
 
 
-def test_no_text_of_a_run_ends_the_script_that_holds_it() -> None:
+def test_no_text_of_a_run_can_close_the_script_element_of_the_page() -> None:
     text = to_script({"text": HOSTILE + "<!-- & ]]>\ud800\u2028"})
     assert not set("<>&") & set(text)
     assert text.isascii()
     assert json.loads(text)["text"].startswith(HOSTILE)
 
 
-def test_a_title_is_text() -> None:
+def test_a_title_is_escaped_in_html() -> None:
     assert "<title>rlcore: a &lt;b&gt; &amp;amp; c</title>" in fill_page({}, title="a <b> &amp; c")
 
 
-def test_of_two_values_at_one_step_the_last_is_averaged() -> None:
+def test_a_later_value_of_the_same_step_replaces_the_earlier() -> None:
     one = Series(np.array([1, 1, 2, 4]), np.array([5.0, 7.0, 9.0, 3.0]))
     other = Series(np.array([1, 2, 2, 3]), np.array([1.0, 8.0, 2.0, 6.0]))
     for runs in ([one, other], [other, one]):
@@ -123,7 +123,7 @@ def test_of_two_values_at_one_step_the_last_is_averaged() -> None:
         assert (found.low.values.tolist(), found.high.values.tolist()) == ([1.0, 2.0], [7.0, 9.0])
 
 
-def test_the_last_stretch_of_steps_may_be_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_interval_of_thinned_steps_may_be_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MAX_POINTS", 6)  # three stretches
     one, other = (Series(np.arange(7), np.arange(7.0) + shift) for shift in (0, 10))
     found = band([one, other])

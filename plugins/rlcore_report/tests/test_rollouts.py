@@ -73,12 +73,12 @@ def test_the_best_and_the_worst_are_tables_of_their_own(run: RunDir, say: Callab
     ]
 
 
-def test_a_name_in_brackets_is_a_name(run: RunDir, say: Callable[..., str]) -> None:
+def test_brackets_in_a_run_name_are_not_read_as_markup(run: RunDir, say: Callable[..., str]) -> None:
     run.path.rename("runs/[bold]mine")
     assert cells(say("[bold]mine"))[0] == ["runs/[bold]mine: rollouts of step 2"]
 
 
-def test_a_person_gets_a_framed_table(
+def test_a_terminal_gets_a_framed_table(
     run: RunDir, say: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Terminal(io.StringIO):
@@ -108,14 +108,14 @@ def test_json_holds_the_rows_as_the_file_has_them(run: RunDir, say: Callable[...
     assert json.loads(say("mine", "--json", "--completions"))["rows"] == [{"step": 2, "prompt": "p", "output": "o"}]
 
 
-def test_a_sweep_says_how_each_completion_was_sampled(run: RunDir, say: Callable[..., str]) -> None:
+def test_completions_of_a_sweep_show_their_sampling_options(run: RunDir, say: Callable[..., str]) -> None:
     run.completions.write_text('{"step": 2, "sampling": "temperature=0", "prompt": "p", "output": "o", "reward": 1}\n')
     _, head, row = cells(say("mine", "--completions"))
     assert head == ["step", "prompt", "output", "sampling", "reward"]
     assert row == ["2", "p", "o", "temperature=0", "1"]
 
 
-def test_without_a_run_all_are_listed(run: RunDir, say: Callable[..., str]) -> None:
+def test_without_a_run_name_all_runs_are_listed(run: RunDir, say: Callable[..., str]) -> None:
     run.metrics.write_text('{"step": 1}\n{"step": 2}\n')
     head, row = cells(say())
     assert head == ["run", "steps", "rollouts", "completions", "changed"]
@@ -134,7 +134,7 @@ def test_without_a_run_all_are_listed(run: RunDir, say: Callable[..., str]) -> N
         (["mine", "--step", "a:b"], "steps 'a:b': must be a step or a range, such as 7, 3:9, 3: or :9"),
     ],
 )
-def test_wrong_usage_is_said_as_that(
+def test_wrong_arguments_of_rollouts_exit_with_2(
     run: RunDir, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -142,7 +142,7 @@ def test_wrong_usage_is_said_as_that(
     assert said in capsys.readouterr().err
 
 
-def test_what_is_not_there_is_an_error_of_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_runs_steps_and_completions_are_errors_of_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["nothing"], ["mine", "--step", "9"], ["mine", "--completions"]):
         assert main(["rollouts", *words]) == 1
         out, err = capsys.readouterr()

@@ -99,12 +99,12 @@ def test_a_line_half_written_or_damaged_is_no_row(tmp_path: Path) -> None:
     ("text", "steps"),
     [("7", (7, 7)), ("0", (0, 0)), ("3:9", (3, 9)), ("3:", (3, math.inf)), (":9", (0, 9)), ("4:4", (4, 4))],
 )
-def test_steps_are_one_or_a_range(text: str, steps: tuple[int, float]) -> None:
+def test_steps_are_given_as_a_number_or_a_range(text: str, steps: tuple[int, float]) -> None:
     assert parse_steps(text) == steps
 
 
 @pytest.mark.parametrize("text", ["", ":", "x", "1:2:3", "-1", "1.5", "3-9", "²"])
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_malformed_ranges_of_steps_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a step or a range, such as 7, 3:9, 3: or :9"):
         parse_steps(text)
 
@@ -134,7 +134,7 @@ def test_a_run_is_found_by_its_name_or_its_folder(tmp_path: Path, monkeypatch: p
         ("a\0b", "no run in a\0b or runs/a\0b; `rlcore rollouts` lists the runs"),
     ],
 )
-def test_a_run_there_is_not_is_told_with_what_there_is(
+def test_an_unknown_run_is_an_error_that_lists_the_existing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -156,7 +156,7 @@ def test_a_run_there_is_not_is_told_with_what_there_is(
         ([row(1, "a", None)], 8, {"worst": 1}, "none of the rollouts has a reward"),
     ],
 )
-def test_nothing_to_show_is_told_with_the_reason(
+def test_an_empty_selection_is_an_error_with_the_reason(
     tmp_path: Path, rows: list[dict[str, Any]], keep: Any, query: dict[str, Any], said: str
 ) -> None:
     run = make_run(tmp_path / "mine", rows, keep=keep)
@@ -170,7 +170,7 @@ def test_without_an_evaluation_there_are_no_completions(tmp_path: Path) -> None:
         select(make_run(tmp_path / "mine", ROWS), Query(), completions=True)
 
 
-def test_a_configuration_somebody_spoilt_is_no_obstacle(tmp_path: Path) -> None:
+def test_rollouts_are_shown_although_the_configuration_is_damaged(tmp_path: Path) -> None:
     run = make_run(tmp_path / "mine", [])
     mark = (run / "config.yaml").read_text().splitlines()[0]
     for text in (f"{mark}\n[", f"{mark}\n3\n", f"{mark}\nrun:\n", mark):
@@ -179,7 +179,7 @@ def test_a_configuration_somebody_spoilt_is_no_obstacle(tmp_path: Path) -> None:
             select(run, Query())
 
 
-def test_runs_are_listed_the_last_to_go_on_first(tmp_path: Path) -> None:
+def test_runs_are_listed_by_their_last_change_newest_first(tmp_path: Path) -> None:
     for age, name in enumerate(("newest", "older", "oldest")):
         run = make_run(tmp_path / name, ROWS[: 2 * age], completions=age)
         for file in run.iterdir():
@@ -189,7 +189,7 @@ def test_runs_are_listed_the_last_to_go_on_first(tmp_path: Path) -> None:
     assert found == [("newest", 0, 0, 0), ("older", 1, 2, 1), ("oldest", 2, 4, 2)]
 
 
-def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_an_error_that_says_so(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(NoRollouts, match="contains no run; name the folder of a run"):
             list_runs(folder)

@@ -84,13 +84,13 @@ def test_a_verdict_has_the_level_of_its_threshold(
     assert bool(found.advice) == (level != "good")
 
 
-def test_every_check_has_a_case_on_both_sides() -> None:
+def test_every_check_is_tested_on_both_sides_of_its_threshold() -> None:
     for check in (*CHECKS, data_order):
         assert {level == "good" for each, _, level in CASES if each is check} == {True, False}, check.__name__
 
 
 @pytest.mark.parametrize("check", [*CHECKS, data_order], ids=lambda check: check.__name__)
-def test_nothing_is_said_without_metrics(check: Callable[..., Verdict | None]) -> None:
+def test_a_check_without_its_metrics_gives_no_verdict(check: Callable[..., Verdict | None]) -> None:
     names = {name for each, metrics, _ in CASES if each is check for name in metrics}
     assert check({}) is None
     assert check({name: series([]) for name in names}) is None
@@ -110,7 +110,7 @@ def test_a_run_of_fewer_than_five_steps_is_judged_only_where_one_value_is_enough
         assert (found is not None) == (check in ONE_IS_ENOUGH or count >= 5), count
 
 
-def test_a_fifth_of_a_short_run_is_one_value_at_least() -> None:
+def test_a_fifth_of_a_short_run_has_at_least_one_value() -> None:
     for count in range(1, 16):
         found, size = series(range(count)), max(1, count // 5)
         assert found.early.tolist() == list(range(size))
@@ -135,7 +135,7 @@ def test_a_shift_is_counted_in_standard_errors_of_the_difference_of_means() -> N
     assert f"moved by {5 / math.sqrt(2 * 19 / 8):+.1f} standard errors" in found.evidence
 
 
-def test_equal_prompts_in_every_step_are_a_dead_order_unless_each_step_is_a_pass() -> None:
+def test_equal_prompts_in_every_step_are_reported_unless_each_step_is_a_pass() -> None:
     moving, passes = (series(np.arange(6) * size) for size in (0.2, 1.0))
     same, other = [("a", "b")] * 6, [("a", "b"), *[("b", "a")] * 5]
     cases = [
@@ -149,7 +149,7 @@ def test_equal_prompts_in_every_step_are_a_dead_order_unless_each_step_is_a_pass
     assert verdicts({}, [("a",)] * 9) == []  # there may be a single prompt
 
 
-def test_the_worst_comes_first() -> None:
+def test_verdicts_are_sorted_worst_first() -> None:
     found = verdicts(
         {"policy/ratio_mean": series([1.0]), "lr": series([0.0] * 9), "policy/entropy": series(ramp(1, 0))}
     )

@@ -17,7 +17,7 @@ def nll(x: float) -> float:
     return math.log1p(math.exp(-x))
 
 
-def test_the_loss_is_bradley_and_terrys() -> None:
+def test_the_loss_is_that_of_bradley_and_terry() -> None:
     """-log sigmoid(1), -log sigmoid(-2) and log 2."""
     expected = [0.31326168751822286, 2.1269280110429727, 0.6931471805599453]
     assert pair_loss(CHOSEN, REJECTED).tolist() == pytest.approx(expected, rel=1e-12)

@@ -52,7 +52,7 @@ def test_the_loss_is_the_cross_entropy_of_both_labels() -> None:
     assert seen.tolist() == [pytest.approx([-math.log(0.75), -math.log(0.9)])]
 
 
-def test_steps_are_combined_without_the_other_tokens() -> None:
+def test_scores_of_steps_are_combined_without_those_of_other_tokens() -> None:
     logprobs = torch.tensor([[-math.inf, 0.5, 0.8, 9.0], [0.9, 9.0, -math.inf, 9.0]], dtype=torch.float64)
     logprobs = torch.where(logprobs > 0, logprobs.log(), logprobs)
     ends = torch.tensor([[False, True, True, False], [True, False, False, False]])
@@ -82,7 +82,7 @@ def test_held_out_steps_are_judged_and_the_saved_model_judges_alike(tmp_path: Pa
 
 
 @pytest.mark.parametrize("where", ["model", "run"])
-def test_bf16_trains(tmp_path: Path, where: str) -> None:
+def test_bf16_training_learns_from_all_rows(tmp_path: Path, where: str) -> None:
     make_llama().save_pretrained(tmp_path / "lm")
     model = {"path": str(tmp_path / "lm"), "dtype": "bfloat16" if where == "model" else "float32"}
     run = {"mixed_precision": "bf16"} if where == "run" else {}
@@ -133,7 +133,7 @@ def test_rows_longer_than_the_context_are_left_out_or_cut_on_purpose(
         assert result.metrics["progress/epoch"] == pytest.approx(3 / kept)
 
 
-def test_what_is_no_process_reward_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_process_reward_model_is_refused(tmp_path: Path) -> None:
     build_sequence_scorer(make_gpt2(), SequenceScorerConfig(), tokenizer=make_tokenizer()).export(tmp_path / "rm")
     with pytest.raises(ModelError, match="is no process reward model"):
         ProcessRewardModel(ProcessRewardModelConfig(path=str(tmp_path / "rm")))

@@ -186,7 +186,7 @@ def test_an_answer_longer_than_the_context_gets_no_reward(folder: Path, limit: i
     assert seen[1] is not None
 
 
-def test_what_is_no_reward_model_is_refused(tmp_path: Path, folder: Path) -> None:
+def test_a_model_without_a_score_head_is_refused_as_a_reward_model(tmp_path: Path, folder: Path) -> None:
     make_gpt2().save_pretrained(tmp_path / "lm")
     make_tokenizer().save_pretrained(tmp_path / "lm")
     config = make_gpt2().config
@@ -221,4 +221,4 @@ def test_ppo_trains_against_a_reward_model_and_frees_it(tmp_path: Path, folder: 
         run={"root": str(tmp_path), "steps": 2},
     )  # fmt: skip
     assert result.metrics["reward/std"] > 0
-    assert result.run.reward_fn.functions[0].call._scorer is None
+    assert result.run.data.reward_fn.functions[0].call._scorer is None

@@ -121,7 +121,7 @@ def test_margins_of_the_rows_are_used(tmp_path: Path) -> None:
     assert rows_of(wide)[0]["loss/total"] > rows_of(plain)[0]["loss/total"] + 3
 
 
-def test_what_cannot_be_learned_from_is_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_with_empty_equal_or_long_answers_are_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A long answer is never cut where the score is read."""
     odd = [
         {"prompt": "a", "chosen": "", "rejected": "b"}, {"prompt": "a", "chosen": "same", "rejected": "same"},
@@ -157,7 +157,7 @@ def test_bad_rows_are_refused(tmp_path: Path, rows: Any, message: str) -> None:
         train(tmp_path, rows)
 
 
-def test_other_rows_and_other_models_are_refused(tmp_path: Path) -> None:
+def test_a_reward_model_refuses_other_pipelines_and_architectures(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"leave data.sample_pipeline out, or set it to preferences"):
         train(tmp_path, [["a", "b"]], data={"sample_pipeline": "samples"})
     with pytest.raises(ModelError, match=r"set model.architecture=sequence_scorer"):
@@ -171,7 +171,7 @@ def test_other_rows_and_other_models_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_prompts_are_not_used_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_of_a_reward_model_are_unused_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(tmp_path, eval_prompts=["a"])
     assert "a run that trains a scorer samples nothing" in capsys.readouterr().err
     with pytest.raises(rlcore.errors.ConfigError, match="generates no text"):
@@ -199,6 +199,6 @@ def test_an_adapter_on_a_model_in_memory_resumes_exactly(tmp_path: Path) -> None
         assert torch.equal(one, other)
 
 
-def test_bf16_trains(tmp_path: Path) -> None:
+def test_bf16_training_learns_from_all_rows(tmp_path: Path) -> None:
     result = train(tmp_path, model={"path": make_gpt2().config, "dtype": "bfloat16"}, run={"steps": 2})
     assert result.metrics["loss/total"] < 10

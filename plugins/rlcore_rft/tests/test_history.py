@@ -29,7 +29,7 @@ def held(history: History) -> list[tuple[int, list[int], float, int]]:
     return [(p, tokens, s, n) for tokens, p, s, n in zip(batch.action_tokens, *columns, strict=True)]
 
 
-def test_a_response_that_came_again_is_held_once_and_counted() -> None:
+def test_a_repeated_response_is_stored_once_with_its_count() -> None:
     history = History(1)
     history.add(rounds([(0, [5, 6], 1.0), (1, [5, 6], 1.0), (0, [5, 6], 1.0), (0, [5], 1.0), (0, [5, 6], 2.0)]))
     assert held(history) == [(0, [5, 6], 1.0, 2), (1, [5, 6], 1.0, 1), (0, [5], 1.0, 1), (0, [5, 6], 2.0, 1)]
@@ -43,7 +43,7 @@ def test_prompts_of_one_text_keep_responses_of_their_own() -> None:
     assert held(history) == [(0, [5], 1.0, 2), (4, [5], 1.0, 1)]
 
 
-def test_padding_tells_no_responses_apart() -> None:
+def test_responses_that_differ_in_padding_only_are_the_same() -> None:
     rows = [(0, [5, 6], 1.0), (0, [5], 1.0)]
     both = Trajectories.concat([rounds(rows), rounds(rows, left=3)])
     assert len(distinct(both)) == 2
@@ -52,19 +52,19 @@ def test_padding_tells_no_responses_apart() -> None:
     assert [count for *_, count in held(history)] == [2, 2]
 
 
-def test_what_was_chosen_tells_responses_apart() -> None:
+def test_responses_that_differ_in_their_action_mask_are_different() -> None:
     batch = rounds([(0, [5, 6], 1.0), (0, [5, 6], 1.0)])
     batch.action_mask[1, 1] = False  # here token 5 belongs to the prompt
     assert len(distinct(batch)) == 2
 
 
-def test_what_is_learned_from_is_there_once_though_scores_and_rounds_differ() -> None:
+def test_a_response_is_trained_on_once_even_if_its_scores_differ() -> None:
     batch = rounds([(0, [5, 6], 1.0), (0, [7], 3.0), (0, [5, 6], 2.0)])
     assert distinct(batch).action_tokens == [[5, 6], [7]]
     assert len(distinct(batch.rows(torch.zeros(3, dtype=torch.bool)))) == 0
 
 
-def test_old_rounds_are_forgotten() -> None:
+def test_the_history_holds_the_newest_rounds_only() -> None:
     history = History(2)
     for number in (1, 2, 3):
         history.add(rounds([(0, [number], float(number))]))

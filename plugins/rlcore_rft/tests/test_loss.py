@@ -27,13 +27,13 @@ def test_a_threshold_is_the_quantile_of_the_prompts_own_scores() -> None:
     assert limits(rows, 0.7) == [3.8, 7.0]
 
 
-def test_a_response_counts_as_often_as_it_came() -> None:
+def test_a_quantile_counts_a_response_as_often_as_it_was_sampled() -> None:
     # 1 1 1 5: index 0.75 * 3 = 2.25 is a quarter of the way from 1 to 5. The other prompt lowers the minimum.
     assert limits([(0, 1.0, 3), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [2.0, -0.999]
     assert limits([(0, 1.0, 1), (0, 5.0, 1), (1, -1.0, 2)], 0.75) == [4.0, -0.999]
 
 
-def test_bounds_are_those_of_all_prompts() -> None:
+def test_thresholds_are_bounded_by_the_scores_of_all_prompts() -> None:
     # Prompts with constant scores: the worst is below its bound and dropped; the best and another are kept.
     rows = [(0, 0.0, 4), (1, 1.0, 4), (2, 0.5, 4)]
     assert limits(rows, 0.9) == [0.001, 0.999, 0.5]
@@ -42,7 +42,7 @@ def test_bounds_are_those_of_all_prompts() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_the_best_of_all_passes_and_the_worst_never(share: float) -> None:
+def test_the_best_response_always_passes_and_the_worst_never(share: float) -> None:
     rows = [(0, 0.0, 1), (0, 2.0, 1), (1, 1.0, 1), (1, 3.0, 1)]
     low, high = limits(rows, share)
     assert high <= 3.0
@@ -50,12 +50,12 @@ def test_the_best_of_all_passes_and_the_worst_never(share: float) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.0005])
-def test_nothing_passes_where_no_score_is_better(spread: float) -> None:
+def test_no_response_passes_if_all_scores_are_equal(spread: float) -> None:
     rows = [(0, 7.0, 2), (0, 7.0 + spread, 1), (1, 7.0, 3)]
     assert all(limit > 7.0 + spread for limit in limits(rows, 0.7))
 
 
-def test_large_scores_leave_room_for_the_margin() -> None:
+def test_the_margin_of_a_threshold_is_kept_for_large_scores() -> None:
     assert limits([(0, 2.0**20, 3), (1, 2.0**21, 3)], 0.5) == [2.0**20 + 0.001, 2.0**21 - 0.001]
 
 
@@ -70,12 +70,12 @@ def test_quantiles_agree_with_numpy() -> None:
         assert float(found[prompt]) == pytest.approx(np.quantile(own, 0.83), abs=1e-12)
 
 
-def test_each_key_has_its_first_place_and_its_count() -> None:
+def test_first_indices_gives_the_first_place_and_the_count_of_each_key() -> None:
     places, counts = first_indices(["b", "a", "b", "c", "a", "b"])
     assert places.tolist() == [0, 1, 3]
     assert counts.tolist() == [3, 2, 1]
     assert first_indices([])[0].dtype == torch.long
 
 
-def test_the_loss_is_one_number_a_token() -> None:
+def test_the_loss_has_one_number_per_token() -> None:
     assert nll(torch.tensor([[0.0, -1.5], [-0.5, 0.0]])).tolist() == [[0.0, 1.5], [0.5, 0.0]]

@@ -75,7 +75,7 @@ def test_the_best_are_chosen_as_worked_by_hand(tmp_path: Path) -> None:
     assert metrics["rft/threshold_mean"] == pytest.approx((3.999 + 2 + 0.001) / 3)
 
 
-def test_what_was_sampled_is_what_is_learned(tmp_path: Path) -> None:
+def test_the_tokens_that_were_sampled_are_the_tokens_trained_on(tmp_path: Path) -> None:
     heard, learned = [], []
     trainer = make(tmp_path, make_gpt2())
     trainer.run.observers.on_rollout = lambda _, batch: heard.append(batch)
@@ -117,7 +117,7 @@ def test_the_gradient_is_that_of_the_equation(tmp_path: Path, monkeypatch: pytes
         assert torch.allclose(found[f"model.{name}"], parameter.grad, atol=2e-5, rtol=1e-4), name
 
 
-def test_a_pass_learns_from_each_response_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_improve_pass_trains_once_on_each_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(tmp_path, make_gpt2(), batch_size=5)
     trainer.grow()
     trainer.num_improved = 0
@@ -165,7 +165,7 @@ def test_each_improve_step_of_each_round_has_an_order_of_its_own(tmp_path: Path)
 
 
 @pytest.mark.parametrize("improve_steps", [1, 2])
-def test_rewards_that_are_all_equal_teach_nothing_and_end_nothing(
+def test_equal_rewards_change_no_weights_and_do_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], improve_steps: int
 ) -> None:
     def flat(outputs: list[str]) -> list[float]:
@@ -211,7 +211,7 @@ def test_a_round_takes_each_prompt_once_a_pass(tmp_path: Path) -> None:
     assert metrics["progress/epoch"] == 1.0
 
 
-def test_the_history_spans_rounds_where_asked(tmp_path: Path) -> None:
+def test_the_history_spans_as_many_rounds_as_the_option_says(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), history=2, improve_steps=1)
     steps = trainer.steps()
     held = []
@@ -221,7 +221,7 @@ def test_the_history_spans_rounds_where_asked(tmp_path: Path) -> None:
     assert held == [48, 96, 96]
 
 
-def test_a_schedule_falls_by_as_much_in_each_improve_step(tmp_path: Path) -> None:
+def test_a_schedule_falls_equally_in_each_improve_step(tmp_path: Path) -> None:
     optimizer = {"lr": 1e-3, "scheduler": "linear"}
     trainer = make(tmp_path, make_gpt2(), batch_size=4, optimizer=optimizer)
     steps, left = trainer.steps(), []
@@ -232,7 +232,7 @@ def test_a_schedule_falls_by_as_much_in_each_improve_step(tmp_path: Path) -> Non
     assert left == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0.0])
 
 
-def test_it_learns_to_say_a(tmp_path: Path) -> None:
+def test_training_raises_a_reward_for_the_letter_a(tmp_path: Path) -> None:
     result = train(
         tmp_path, reward_fn=lambda outputs: [output.count("a") for output in outputs], run={"steps": 24},
         generations=24, improve_steps=3, batch_size=16, optimizer={"lr": 5e-3},
@@ -248,12 +248,12 @@ def test_it_learns_to_say_a(tmp_path: Path) -> None:
         ({"generations": 0}, r"generations = 0: must be at least 1"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_meaningless_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(tmp_path, make_gpt2(), **options)
 
 
-def test_responses_of_which_no_reward_has_an_opinion_are_left_out(tmp_path: Path) -> None:
+def test_responses_without_a_score_are_left_out(tmp_path: Path) -> None:
     """If they were scored 0, they would rank best when all other scores are negative."""
 
     def grudging(outputs: list[str]) -> list[float | None]:
@@ -269,13 +269,13 @@ def test_responses_of_which_no_reward_has_an_opinion_are_left_out(tmp_path: Path
     assert not any(0 in row for row in chosen.action_tokens)  # the token of "a"
 
 
-def test_a_round_that_nobody_has_an_opinion_of_is_an_error(tmp_path: Path) -> None:
+def test_a_round_without_any_score_is_an_error(tmp_path: Path) -> None:
     trainer = make(tmp_path, make_gpt2(), reward_fn=lambda outputs: [None for _ in outputs])
     with pytest.raises(RewardError, match=r"step 1: the reward functions gave None for 48 of 48 .* and .*rft"):
         trainer.grow()
 
 
-def test_warm_up_takes_as_many_optimizer_steps_as_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_lasts_for_its_number_of_optimizer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass makes few of the optimizer steps planned for it; the warm-up spans passes instead of being left out."""
     trainer = make(tmp_path, make_gpt2(), batch_size=8, optimizer={"lr": 1e-3, "warmup_steps": 6})
     rates, step = list[float](), trainer.updater.step
@@ -286,7 +286,7 @@ def test_warm_up_takes_as_many_optimizer_steps_as_it_has(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(trainer.updater, "step", noted)
     for _ in zip(range(4), trainer.steps(), strict=False):
-        trainer.run.step += 1
+        trainer.run.progress.step += 1
     assert 0 < len(rates) < 4 * trainer.updates_per_step
     assert rates[:8] == pytest.approx([0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1])
 
@@ -304,5 +304,5 @@ def test_a_pass_that_keeps_nothing_advances_the_schedule(tmp_path: Path) -> None
     rates = []
     for _, metrics in zip(range(4), trainer.steps(), strict=False):
         rates.append(metrics["lr"])
-        trainer.run.step += 1
+        trainer.run.progress.step += 1
     assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])

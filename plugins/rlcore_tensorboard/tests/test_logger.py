@@ -73,7 +73,7 @@ def test_every_metric_is_a_scalar_under_its_own_key_at_its_own_step(tmp_path: Pa
     assert {step for step, name in scalars(run / "tensorboard") if name == "eval/chars"} == {0, 2, 4}
 
 
-def test_the_options_are_a_text_and_what_runs_are_compared_by(tmp_path: Path) -> None:
+def test_options_are_logged_as_text_and_as_hyperparameters(tmp_path: Path) -> None:
     run = train(tmp_path, run={"steps": 2})
     written = texts(run / "tensorboard", "config/text_summary")
     config = (run / "config.yaml").read_text().splitlines()
@@ -95,7 +95,7 @@ def test_the_options_are_a_text_and_what_runs_are_compared_by(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("shown", [0, 2])
-def test_completions_are_texts(tmp_path: Path, shown: int) -> None:
+def test_completions_are_logged_as_texts(tmp_path: Path, shown: int) -> None:
     run = train(tmp_path, run={"steps": 2}, logger={"name": "tensorboard", "completions": shown})
     tags = {tag for tag in read(run / "tensorboard").Tags()["tensors"] if tag.startswith("completions")}
     assert tags == {f"completions/{i}/text_summary" for i in range(shown)}
@@ -109,7 +109,7 @@ def test_completions_are_texts(tmp_path: Path, shown: int) -> None:
             )
 
 
-def test_a_resumed_run_goes_on_where_it_was_and_says_nothing_twice(tmp_path: Path) -> None:
+def test_a_resumed_run_logs_no_step_twice(tmp_path: Path) -> None:
     def broken(outputs: list[str]) -> dict[str, list[float]]:
         broken.calls += 1
         if broken.calls == 4:  # the evaluation after step 6
@@ -130,7 +130,7 @@ def test_a_resumed_run_goes_on_where_it_was_and_says_nothing_twice(tmp_path: Pat
     assert list(texts(run / "tensorboard", "completions/0/text_summary")) == [0, 2, 4, 6, 7]
 
 
-def test_a_run_that_begins_again_drops_all_of_the_old_one(tmp_path: Path) -> None:
+def test_a_run_that_starts_anew_removes_the_logged_events_of_the_old_one(tmp_path: Path) -> None:
     logger = {"name": "tensorboard", "log_dir": str(tmp_path / "all")}
     train(tmp_path, run={"steps": 3}, logger=logger)
     run = train(tmp_path, run={"steps": 2, "overwrite": True, "seed": 1}, logger=logger)
@@ -163,7 +163,7 @@ def log_in_a_process(folder: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["well", "error"])
-def test_what_is_no_number_and_what_is_no_plain_text_is_written_as_it_is(tmp_path: Path, end: str) -> None:
+def test_nan_and_markup_are_logged_unchanged(tmp_path: Path, end: str) -> None:
     log_in_a_process(tmp_path, end)
     written = scalars(tmp_path / "tensorboard")
     assert math.isnan(written[1, "loss/nan"][0])

@@ -208,7 +208,7 @@ def _misordered(ran: FinishedRun) -> str:
     for batch in ran.watch.arguments_of("on_rollout") if is_ours else ():
         if "scores" not in batch:
             continue
-        texts = ran.result.run.tokenizer.batch_decode(batch.action_tokens, skip_special_tokens=True)
+        texts = ran.result.run.learner.tokenizer.batch_decode(batch.action_tokens, skip_special_tokens=True)
         own, seen = torch.tensor(toy_reward(texts)), batch["scores"].float().cpu()
         if own.sort().values.allclose(seen.sort().values, atol=1e-4) and not own.allclose(seen, atol=1e-4):
             row = int((own - seen).abs().argmax())

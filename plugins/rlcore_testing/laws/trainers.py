@@ -142,7 +142,7 @@ def frozen_parameters_stay(subject: Subject) -> None:
     if wrong:
         raise LawBroken(
             f"expected frozen layers to stay unchanged; {_listed(wrong)} changed. Do not set requires_grad on "
-            "parameters that run.build_policy returns frozen, and do not pass them to the optimizer"
+            "parameters that run.build returns frozen, and do not pass them to the optimizer"
         )
     if not moved:
         raise LawBroken("expected the layers that are not frozen to train; no parameter changed")

@@ -69,7 +69,7 @@ class RecordingWatch(Watch):
         }
         needs, found.gen = self.trainer.needs, unstructure(run.config.gen)
         found.samples = list(run.samples) if "samples" in needs else []
-        found.rewards = [each.total for each in run.sample_rewards] if "rewards" in needs else []
+        found.rewards = [each.total for each in run.data.sample_rewards] if "rewards" in needs else []
 
     @hookimpl
     def on_rollout(self, batch: Trajectories) -> None:

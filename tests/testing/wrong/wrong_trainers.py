@@ -36,9 +36,9 @@ class Right:
 
     def __init__(self, config, run):
         self.config, self.run, self.rounds = config, run, 0
-        self._policy = run.build_policy(reference=self.has_reference)
+        self._policy = run.build(reference=self.has_reference)
         self._policy.module.train()
-        self.order = Order(len(run.prompts) if run.inputs.prompts else len(run.samples), run.config.run.seed)
+        self.order = Order(len(run.prompts) if run.data.inputs.prompts else len(run.samples), run.config.run.seed)
         self.plan()
         self.updater = run.updater(self._policy, config.optimizer)
 
@@ -58,8 +58,8 @@ class Right:
         run = self.run
         dealt = self.order.take(self.config.rollouts)
         prompts = [run.prompts[dealt[i]] for i in run.ranks.share(len(dealt))]
-        batch = run.sample(prompts)
-        batch = run.ranks.gather_batch(batch.with_columns(scores=run.score(prompts, batch).scores))
+        batch = run.sampling.sample(prompts)
+        batch = run.ranks.gather_batch(batch.with_columns(scores=run.sampling.score(prompts, batch).scores))
         batch = batch.with_columns(advantages=batch["scores"] - batch["scores"].mean())
         run.observers.on_rollout(run, batch)
         return batch
@@ -369,7 +369,7 @@ class TellsTooMuch(Right):
 
 class ComparesWithPad(Right):
     def reduced(self, losses, part, total):
-        return (losses * (part.tokens != self.run.tokenizer.pad_token_id)).sum() / total
+        return (losses * (part.tokens != self.run.learner.tokenizer.pad_token_id)).sum() / total
 
 
 class AveragesColumns(Right):
@@ -381,7 +381,7 @@ class StacksItself(Imitates):
     """It pads on its own, and sees padding by its id."""
 
     def gather(self):
-        batch, pad = super().gather(), self.run.tokenizer.pad_token_id
+        batch, pad = super().gather(), self.run.learner.tokenizer.pad_token_id
         tokens = batch.tokens.masked_fill(~batch.mask, pad)
         real = tokens != pad
         return Trajectories(tokens, real, real & batch.action_mask, batch.ended, batch.columns)
