@@ -123,7 +123,9 @@ def added(policy: SmallPolicy, **options: Any) -> Counter[str]:
     [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3}, {"temperature": 0.0}],
     ids=["plain", "restricted", "greedy"],
 )
-def test_finished_sequences_are_read_from_the_device_once_in_several_tokens(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_sequences_are_read_from_the_device_once_in_several_tokens(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = make_policy()
     assert added(policy, **options) == {"tolist": 40 - 8}  # after each of 40 tokens, minus after each of 8
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)
@@ -138,7 +140,9 @@ def test_an_accelerator_is_read_less_often_than_a_cpu() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
 )
-def test_reading_the_device_less_often_does_not_change_samples(options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_device_less_often_does_not_change_samples(
+    options: dict[str, Any], grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(3)), **options}
     often = continued(make_policy(grows=grows), **options)
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)

@@ -69,7 +69,7 @@ def test_every_duel_of_either_sitting_is_shown(
     assert "nothing in B" in shown["broken"]
 
 
-def test_other_versions_are_named(
+def test_a_comparison_names_the_versions_that_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, version in (("a.json", "2.13"), ("b.json", "2.14")):

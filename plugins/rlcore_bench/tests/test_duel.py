@@ -51,14 +51,14 @@ def test_a_goal_bounds_the_ratio_on_the_side_that_is_better(better: Any, goal: f
     assert summarise(Duel("d", ["a"], ["b"], better=better, goal=goal), pairs)["reached"] is reached
 
 
-def test_a_goal_of_our_own_holds_beside_the_ratio() -> None:
+def test_a_goal_for_our_own_figure_must_be_reached_besides_that_for_the_ratio() -> None:
     pairs = pairs_of("wall_s", [0.03, 0.05, 0.04], [0.1, 0.1, 0.1])
     for own_goal, reached in ((0.04, True), (0.039, False)):
         assert summarise(Duel("d", ["a"], ["b"], goal=0.4, own_goal=own_goal), pairs)["reached"] is reached
     assert summarise(Duel("d", ["a"], ["b"], goal=0.3, own_goal=0.04), pairs)["reached"] is False
 
 
-def test_what_was_never_reached_is_the_worst_there_is_and_has_no_ratio() -> None:
+def test_a_level_that_was_never_reached_counts_as_the_worst_value_and_has_no_ratio() -> None:
     summary = summarise(Duel("d", ["a"], ["b"], own_goal=9.0), pairs_of("wall_s", [8.0, None, 6.0], [4.0, 4.0, None]))
     assert summary["ours"] == {"median": 8.0, "min": 6.0, "max": None}
     assert summary["ratio"] == {"median": 2.0, "min": 2.0, "max": 2.0}
@@ -71,7 +71,7 @@ def test_what_was_never_reached_is_the_worst_there_is_and_has_no_ratio() -> None
     assert most["reached"] is False
 
 
-def test_the_figure_by_cpu_is_summed_up_beside_the_other() -> None:
+def test_the_ratio_of_cpu_times_is_reported_beside_that_of_wall_times() -> None:
     pairs = [{"ours": {"wall_s": 9.0, "cpu_s": 2.0}, "theirs": {"wall_s": 3.0, "cpu_s": 1.0}}]
     summary = summarise(Duel("d", ["a"], ["b"], cpu_figure="cpu_s"), pairs)
     assert (summary["ratio"]["median"], summary["cpu"]["ratio"]["median"]) == (3.0, 2.0)
@@ -120,7 +120,7 @@ def test_two_programs_run_in_turn_with_one_thread_and_every_second_pair_the_othe
     assert len(told) == 6
 
 
-def test_a_program_may_stand_alone(scripts: Path) -> None:
+def test_a_program_without_an_opponent_is_measured_alone(scripts: Path) -> None:
     result = measure(Duel("d", ["program.py", "a", "0", "6"], figure="speed"), scripts, scripts=scripts, repeats=1)
     assert result["ours"]["median"] == 6.0
     assert "theirs" not in result
@@ -130,7 +130,7 @@ def test_a_program_may_stand_alone(scripts: Path) -> None:
 @pytest.mark.parametrize(("script", "said"), [
     ("broken.py", "no such thing as a snark"), ("silent.py", "all went well"), ("program.py", "no figure 'height'"),
 ])  # fmt: skip
-def test_a_program_that_fails_or_says_nothing_of_use_is_named(scripts: Path, script: str, said: str) -> None:
+def test_a_program_that_fails_or_prints_no_figures_is_named(scripts: Path, script: str, said: str) -> None:
     with pytest.raises(RunFailed, match=said) as failure:
         measure(Duel("d", [script, "a", "0", "1"], figure="height"), scripts, scripts=scripts, repeats=1)
     assert script in str(failure.value)

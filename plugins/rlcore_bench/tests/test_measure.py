@@ -20,7 +20,7 @@ def test_an_interval_of_differences_is_students() -> None:
     assert (found.before, found.after, found.count, found.word) == (20.0, 22.0, 3, "same")
 
 
-def test_an_interval_of_times_is_that_of_ratios() -> None:
+def test_an_interval_of_times_is_computed_from_the_logarithms_of_ratios() -> None:
     # ratios 2 and 8: the mean of their logarithms is log 4, its half width 12.706 * log(2) * sqrt(2) / sqrt(2)
     found = compare_resource("c", "time", [1.0, 5.0], [2.0, 40.0])
     half = 12.706 * math.log(2)
@@ -37,7 +37,7 @@ def test_learning_is_judged_by_the_direction_that_is_better(better: str, after: 
 
 
 @pytest.mark.parametrize("mean", [0.01, 1.0, -500.0])
-def test_a_difference_counts_from_a_hundredth_of_the_older_versions_mean(mean: float) -> None:
+def test_a_difference_counts_only_if_it_is_at_least_one_percent_of_the_older_mean(mean: float) -> None:
     before = [mean, mean, mean]
     for share, word in ((0.009, "same"), (0.011, "better"), (-0.009, "same"), (-0.011, "worse")):
         after = [mean + abs(mean) * share] * 3
@@ -66,6 +66,6 @@ def test_less_time_is_better() -> None:
     assert compare_resource("c", "time", [1.0, 1.1, 0.9], [2.0, 2.2, 1.8]).word == "worse"
 
 
-def test_learning_is_its_end_and_its_mean_over_all_steps() -> None:
+def test_learning_is_measured_by_the_means_of_the_last_fifth_and_of_all_steps() -> None:
     series = Series(np.arange(10), np.array([0.0, 1, 2, 3, 4, 5, 6, 7, 8, math.nan]))
     assert learning_figures("r", series) == {"r, last fifth": 8.0, "r, whole run": 4.0}

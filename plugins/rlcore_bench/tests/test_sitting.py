@@ -70,13 +70,13 @@ def test_a_failing_program_is_reported_and_the_others_go_on(
     assert "failed" in shown
 
 
-def test_an_unreached_goal_fails_nothing(cases: dict[str, SimpleNamespace], tmp_path: Path) -> None:
+def test_a_goal_that_is_not_reached_does_not_fail_the_suite(cases: dict[str, SimpleNamespace], tmp_path: Path) -> None:
     cases["first"].duels = lambda folder, quick: [Duel("d", ["program.py", "a"], own_goal=0.1)]
     assert sitting.main(["--case", "first", "--repeats", "1", "--json", "figures.json"]) == 0
     assert json.loads((tmp_path / "figures.json").read_text())["cases"]["first"]["duels"]["d"]["reached"] is False
 
 
-def test_what_several_duels_need_is_made_once(cases: dict[str, SimpleNamespace], tmp_path: Path) -> None:
+def test_a_preparation_that_several_duels_share_runs_once(cases: dict[str, SimpleNamespace], tmp_path: Path) -> None:
     cases["second"].duels = lambda folder, quick: [
         Duel(name, ["program.py", name], prepare=[["program.py", "ready"]]) for name in ("one", "two")
     ]
@@ -96,7 +96,7 @@ def test_what_several_duels_need_is_made_once(cases: dict[str, SimpleNamespace],
     ],
 )
 @pytest.mark.usefixtures("cases")
-def test_a_mistake_is_told_and_no_sitting_of_nothing_is_written(
+def test_a_wrong_argument_is_refused_before_any_program_runs(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -10,7 +10,7 @@ from tiny_repository import commit, git, make_repository
 from rlcore_bench.source_tree import Repository, UnknownVersion
 
 
-def test_a_working_tree_is_its_files_as_they_are(tmp_path: Path) -> None:
+def test_a_working_tree_is_copied_with_its_uncommitted_changes(tmp_path: Path) -> None:
     root = make_repository(tmp_path / "repository")
     (root / "gone.txt").write_text("1")
     commit(root, "Add", tag="more")
@@ -32,7 +32,7 @@ def test_a_working_tree_is_its_files_as_they_are(tmp_path: Path) -> None:
     assert git(root, "stash", "list") == ""
 
 
-def test_links_are_written_as_links_also_where_they_lead_nowhere(tmp_path: Path) -> None:
+def test_symbolic_links_are_copied_as_links_even_if_they_are_broken(tmp_path: Path) -> None:
     root = make_repository(tmp_path / "repository")
     (root / "same").symlink_to("case.py")
     (root / "data").symlink_to("/no/such/disk")

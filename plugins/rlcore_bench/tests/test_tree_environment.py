@@ -20,7 +20,7 @@ def install(site: Path, name: str, *files: str) -> None:
         (site / file).write_text("")
 
 
-def test_all_is_shared_but_the_dists_of_trees_and_what_is_installed_from_elsewhere(
+def test_an_environment_shares_all_libraries_but_the_dists_of_the_trees_and_editable_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, other = tmp_path / "a" / "site-packages", tmp_path / "b" / "site-packages"

@@ -89,7 +89,9 @@ def test_finished_sequences_are_read_from_the_device_once_in_several_tokens(
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.7, "top_k": 5, "min_new_tokens": 3, "batch_size": 2}], ids=["plain", "restricted"]
 )
-def test_reading_the_device_less_often_does_not_change_samples(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_device_less_often_does_not_change_samples(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {"max_new_tokens": 41, "eos_token_ids": tuple(range(6)), **options}
     often = continued(make_policy(), **options)
     monkeypatch.setitem(sampler.READ_EVERY, "cpu", 8)

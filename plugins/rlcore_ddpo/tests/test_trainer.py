@@ -199,7 +199,9 @@ def test_yaml_and_the_command_line_train_a_folder(tmp_path: Path, capsys: pytest
         ({"trainer": {"rollouts": 4, "steps": 1}, "model": noiseless}, "no step of the pipeline's scheduler has noise"),
     ],
 )
-def test_options_and_models_that_image_training_cannot_use_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+def test_options_and_models_that_image_training_cannot_use_are_refused(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
     if options.get("model") is noiseless:
         options = {**options, "model": noiseless()}
     with pytest.raises(RLCoreError) as caught:

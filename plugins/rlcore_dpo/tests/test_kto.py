@@ -102,7 +102,9 @@ def test_kto_unpairs_preferences_and_shuffles_and_never_steps_on_one_answer(tmp_
         make(tmp_path, make_gpt2(), LABELLED[:1], loss="kto")
 
 
-def test_unbalanced_labels_cause_a_warning_with_a_weight_to_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unbalanced_labels_cause_a_warning_with_a_weight_to_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make(tmp_path, make_gpt2(), [{**row, "label": True} for row in LABELLED], loss="kto")
     assert "desirable=5" in capsys.readouterr().err
     make(tmp_path / "x", make_gpt2(), LABELLED, loss="kto", undesirable_weight=1.2)

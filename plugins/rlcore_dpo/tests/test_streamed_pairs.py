@@ -50,7 +50,9 @@ def test_one_batch_of_a_stream_trains_as_the_same_rows_in_memory(tmp_path: Path)
 
 
 @pytest.mark.parametrize("options", [{"loss": "kto"}, {"precompute_ref": True}])
-def test_options_that_need_all_rows_before_the_first_step_are_refused_for_streams(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_need_all_rows_before_the_first_step_are_refused_for_streams(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     name, value = next(iter(options.items()))
     with pytest.raises(ConfigError, match=rf"trainer.{name} = {str(value).lower()}: .* the samples are streamed"):
         train(tmp_path, "run", iterable(ROWS), **options)

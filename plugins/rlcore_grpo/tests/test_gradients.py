@@ -177,7 +177,9 @@ def test_a_sampler_that_agrees_is_not_corrected(tmp_path: Path, monkeypatch: pyt
     assert_same(gradients(corrected, second, monkeypatch), gradients(plain, first, monkeypatch))
 
 
-def test_only_tokens_of_high_entropy_get_a_gradient_but_all_count_in_the_divisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tokens_of_high_entropy_get_a_gradient_but_all_count_in_the_divisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = make(tmp_path, top_entropy=0.25)
     trainer.rollout()
     batch = trainer.store.take()

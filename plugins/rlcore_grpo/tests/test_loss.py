@@ -85,7 +85,9 @@ def test_sapo_is_a_sigmoid_of_the_ratio_with_a_temperature_by_sign() -> None:
     ("norm", "weights", "divisor"),
     [("token", [1.0, 1.0, 1.0], 3.0), ("sequence", [0.5, 1.0, 1.0], 2.0), ("constant", [1.0, 1.0, 1.0], 30.0)],
 )
-def test_weights_and_divisors_leave_out_responses_that_do_not_count(norm: str, weights: list[float], divisor: float) -> None:
+def test_weights_and_divisors_leave_out_responses_that_do_not_count(
+    norm: str, weights: list[float], divisor: float
+) -> None:
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])  # lengths 2, 1 and 0: two responses that count
     seen = token_weights(mask, norm=norm, max_new_tokens=10)
     assert (seen[0].flatten().tolist(), seen[1]) == (weights, divisor)

@@ -25,7 +25,9 @@ def constant(value: Any) -> Callable[..., list[Any]]:
     return lambda outputs: [value] * len(outputs)
 
 
-def test_equal_rewards_change_no_weights_and_cause_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_rewards_change_no_weights_and_cause_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer = make(tmp_path, reward_fn=constant(0.95))
     before = copy.deepcopy(trainer.policy().module.state_dict())
     steps = trainer.steps()

@@ -118,7 +118,9 @@ def test_trainers_accept_the_file_of_preferences_as_it_is_written(trainer: str, 
     ('[{"fields": {"prompt": "p", "completion": "c"}, "responses": {"score": [{"value": 9, "user_id": "u"}]}}]',
      "record 0: DataError: the score 9 is not a number from 1 to 5"),
 ])  # fmt: skip
-def test_an_import_of_a_file_without_records_names_the_file(content: str, message: str, tmp_path: Path, capsys: Any) -> None:
+def test_an_import_of_a_file_without_records_names_the_file(
+    content: str, message: str, tmp_path: Path, capsys: Any
+) -> None:
     path = tmp_path / "records.json"
     path.write_text(content)
     assert main(["judgements", str(tmp_path), "--from-argilla", str(path)]) == 1

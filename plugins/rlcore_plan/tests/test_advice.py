@@ -14,7 +14,9 @@ from rlcore_plan.estimate import estimate
 __all__ = ["folders"]  # a fixture
 
 
-def test_each_suggested_change_saves_the_stated_memory(folders: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_suggested_change_saves_the_stated_memory(
+    folders: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
     values = merge(ppo(folders["llama"], kl_coef=0.1), {"model": {"unfrozen_layers": 1, "sampling_dtype": "bfloat16"}})
     values = merge(values, {"gen": {"max_new_tokens": 12}})
     found = estimate(values, "test")

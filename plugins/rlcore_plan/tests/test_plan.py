@@ -76,7 +76,9 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_planned_memory_is_what_tensors_take_in_the_run(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_planned_memory_is_what_tensors_take_in_the_run(
+    name: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
     family, make = CASES[name]
     values = make(folders[family])
     planned, seen = estimate(values, "test").measured.worst.peak, live_peak(values, tmp_path)
@@ -140,7 +142,9 @@ def test_fake_tensors_take_nothing_and_integers_stay_real() -> None:
     assert (picked.shape, largest) == ((2, 10**6), 0)
 
 
-def test_two_devices_divide_the_sequences_and_each_holds_gradients_twice(plain: Measured, folders: dict[str, Path]) -> None:
+def test_two_devices_divide_the_sequences_and_each_holds_gradients_twice(
+    plain: Measured, folders: dict[str, Path]
+) -> None:
     one, two = plain, estimate(ppo(folders["gpt"]), "test", world=2).measured
     trained = one.held["parameters that train"]
     assert two.held["gradients exchanged between processes"] == trained

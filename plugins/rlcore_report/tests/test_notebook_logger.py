@@ -82,7 +82,9 @@ def test_a_run_with_one_line_or_an_error_is_not_plotted(tmp_path: Path, output: 
     assert len(output.displayed) == 2
 
 
-def test_without_matplotlib_a_notebook_shows_the_table_only(tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_a_notebook_shows_the_table_only(
+    tmp_path: Path, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find = __import__("importlib.util").util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)

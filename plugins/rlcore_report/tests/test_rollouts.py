@@ -142,7 +142,9 @@ def test_wrong_arguments_of_rollouts_exit_with_2(
     assert said in capsys.readouterr().err
 
 
-def test_missing_runs_steps_and_completions_are_errors_of_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_runs_steps_and_completions_are_errors_of_one_line(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in (["nothing"], ["mine", "--step", "9"], ["mine", "--completions"]):
         assert main(["rollouts", *words]) == 1
         out, err = capsys.readouterr()

@@ -121,7 +121,9 @@ def test_margins_of_the_rows_are_used(tmp_path: Path) -> None:
     assert rows_of(wide)[0]["loss/total"] > rows_of(plain)[0]["loss/total"] + 3
 
 
-def test_pairs_with_empty_equal_or_long_answers_are_dropped_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_with_empty_equal_or_long_answers_are_dropped_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A long answer is never cut where the score is read."""
     odd = [
         {"prompt": "a", "chosen": "", "rejected": "b"}, {"prompt": "a", "chosen": "same", "rejected": "same"},
@@ -171,7 +173,9 @@ def test_a_reward_model_refuses_other_pipelines_and_architectures(tmp_path: Path
         )
 
 
-def test_prompts_of_a_reward_model_are_unused_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_of_a_reward_model_are_unused_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     result = train(tmp_path, eval_prompts=["a"])
     assert "a run that trains a scorer samples nothing" in capsys.readouterr().err
     with pytest.raises(rlcore.errors.ConfigError, match="generates no text"):

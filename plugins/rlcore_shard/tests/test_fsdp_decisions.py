@@ -51,7 +51,7 @@ def test_every_rank_restores_the_rows_that_torch_gives_it(
         assert torch.equal(sharding._rows(part, whole), chunk)
 
 
-def test_a_part_that_is_no_part_is_restored_whole() -> None:
+def test_an_undivided_tensor_is_restored_whole() -> None:
     sharding, whole = object.__new__(FullySharded), torch.ones(5)
     sharding._mesh = Mesh(1, 2)  # type: ignore[assignment]
     assert torch.equal(sharding._rows(torch.zeros(5), whole), whole)
