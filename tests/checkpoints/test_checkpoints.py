@@ -18,7 +18,7 @@ from rlcore.errors import CheckpointError
 __all__ = ["folder"]  # a fixture
 
 
-def test_what_was_written_is_found_with_its_manifest(folder: Path) -> None:
+def test_the_newest_checkpoint_is_found_with_its_manifest(folder: Path) -> None:
     path = write(Checkpoints(folder), 12, score=0.25)
     assert path == folder / "00000012"
     found = Checkpoints(folder).newest_whole()
@@ -40,7 +40,7 @@ def test_checksums_are_those_of_sha256sum(folder: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--strict"], input=listing, text=True, cwd=path, check=True)
 
 
-def test_nothing_is_found_where_nothing_was_written(folder: Path) -> None:
+def test_a_folder_without_checkpoints_has_no_newest_checkpoint(folder: Path) -> None:
     assert Checkpoints(folder).newest_whole() is None
     assert not folder.exists()
     with pytest.raises(CheckpointError, match="there is no checkpoint here"):
@@ -48,7 +48,7 @@ def test_nothing_is_found_where_nothing_was_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_a_flipped_bit_in_any_file_is_noticed_and_the_one_before_is_used(folder: Path, name: str) -> None:
+def test_a_flipped_bit_in_any_file_is_noticed_and_the_previous_checkpoint_is_used(folder: Path, name: str) -> None:
     checkpoints = Checkpoints(folder)
     good, bad = write(checkpoints, 1), write(checkpoints, 2)
     data = bytearray((bad / name).read_bytes())
@@ -76,7 +76,7 @@ def test_the_warning_shows_the_first_digits_of_both_checksums(folder: Path, caps
     assert "model/config.json" in shown
 
 
-def test_every_single_bit_of_the_manifest_counts_or_says_the_same(folder: Path) -> None:
+def test_every_flipped_bit_of_a_manifest_is_noticed_or_has_no_effect(folder: Path) -> None:
     path = write(Checkpoints(folder), 1)
     whole = (path / "manifest.json").read_bytes()
     said = json.loads(whole)
@@ -105,7 +105,7 @@ def test_a_file_of_another_length_is_noticed(folder: Path, name: str, damage: st
         Checkpoints.open(path)
 
 
-def test_a_manifest_that_is_no_manifest_is_damage(folder: Path) -> None:
+def test_a_malformed_manifest_counts_as_damage(folder: Path) -> None:
     path = write(Checkpoints(folder), 1)
     for text in ("[]", "3", "{}", '{"sha256": 1}', "[" * 100_000, '{"sha256": "00"}'):
         (path / "manifest.json").write_text(text)
@@ -113,7 +113,7 @@ def test_a_manifest_that_is_no_manifest_is_damage(folder: Path) -> None:
             Checkpoints.open(path)
 
 
-def test_all_damaged_means_none_and_a_warning_for_each(folder: Path) -> None:
+def test_if_all_checkpoints_are_damaged_none_is_found_and_each_causes_a_warning(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep_last=3)
     for step in (1, 2, 3):
         (write(checkpoints, step) / "manifest.json").unlink()
@@ -122,7 +122,7 @@ def test_all_damaged_means_none_and_a_warning_for_each(folder: Path) -> None:
     assert [Path(event).name for event in events] == ["00000003", "00000002", "00000001"]
 
 
-def test_newest_is_by_number_past_the_padding(folder: Path) -> None:
+def test_checkpoints_are_sorted_by_number_also_beyond_eight_digits(folder: Path) -> None:
     checkpoints = Checkpoints(folder)
     write(checkpoints, 99_999_999)
     write(checkpoints, 100_000_000)
@@ -131,6 +131,6 @@ def test_newest_is_by_number_past_the_padding(folder: Path) -> None:
     assert found.step == 100_000_000
 
 
-def test_a_name_the_manifest_needs_itself_is_refused(folder: Path) -> None:
+def test_a_manifest_field_with_a_reserved_name_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="'files' of its own"):
         Checkpoints(folder).write(1, fill_with(1), manifest={"files": 3})

@@ -81,7 +81,7 @@ def test_a_full_disk_at_the_first_checkpoint_says_there_is_none(folder: Path) ->
 
 @pytest.mark.parametrize("survives", range(10))
 @pytest.mark.parametrize("step", [1, 2])
-def test_a_disk_that_fails_to_sync_never_costs_the_last_good_one(
+def test_a_failing_sync_never_removes_the_last_good_checkpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, survives: int, step: int
 ) -> None:
     checkpoints = Checkpoints(folder)
@@ -113,7 +113,7 @@ def test_every_file_and_folder_is_synced_before_the_rename(folder: Path, monkeyp
 
 
 @pytest.mark.parametrize("error", [ValueError("from inside"), KeyboardInterrupt()])
-def test_other_errors_of_fill_come_through_and_leave_nothing(folder: Path, error: BaseException) -> None:
+def test_an_error_while_filling_a_checkpoint_is_raised_and_leaves_no_files(folder: Path, error: BaseException) -> None:
     checkpoints = Checkpoints(folder)
     write(checkpoints, 1)
 

@@ -71,12 +71,12 @@ def test_a_link_that_a_dead_process_was_pruning_goes_and_its_target_stays(folder
     assert (tmp_path / "elsewhere" / "manifest.json").is_file()
 
 
-def test_keeping_none_is_refused(folder: Path) -> None:
+def test_keeping_no_checkpoint_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="keep_last = 0"):
         Checkpoints(folder, keep_last=0)
 
 
-def test_what_came_after_the_resumed_step_goes_with_the_next_write(folder: Path) -> None:
+def test_checkpoints_after_the_resumed_step_are_removed_with_the_next_write(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep_last=3)
     for step in (10, 20, 30):
         write(checkpoints, step)
@@ -94,7 +94,7 @@ def test_a_step_written_again_is_replaced(folder: Path) -> None:
     assert steps(folder) == [5]
 
 
-def test_folders_of_others_are_left_alone(folder: Path) -> None:
+def test_pruning_leaves_other_files_and_folders(folder: Path) -> None:
     (folder / "notes").mkdir(parents=True)
     (folder / "12 old").mkdir()
     (folder / "7").write_text("a file")
@@ -104,7 +104,7 @@ def test_folders_of_others_are_left_alone(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"notes", "12 old", "7", "00000002"}
 
 
-def test_an_old_one_that_cannot_be_removed_costs_a_warning_only(
+def test_an_old_checkpoint_that_cannot_be_removed_causes_only_a_warning(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints = Checkpoints(folder, keep_last=1)

@@ -51,7 +51,7 @@ def test_names_that_no_folder_can_have_are_refused(tmp_path: Path, place: dict[s
         build(tmp_path, **place)
 
 
-def test_a_run_is_of_one_process_until_it_is_released(tmp_path: Path) -> None:
+def test_a_run_folder_belongs_to_one_process_until_it_is_released(tmp_path: Path) -> None:
     folder = make_run(tmp_path, 1).path
     before = left_in(folder)
     with claimed(tmp_path, resume="auto") as found:

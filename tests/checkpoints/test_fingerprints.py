@@ -245,7 +245,7 @@ def test_a_function_is_another_if_its_source_or_what_is_bound_to_it_is(case: str
     assert "secret" not in str(one)
 
 
-def test_a_function_that_was_called_is_the_same() -> None:
+def test_calling_a_function_does_not_change_its_fingerprint() -> None:
     calls = 0
 
     def count(outputs: list[str]) -> list[int]:

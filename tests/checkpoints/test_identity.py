@@ -55,7 +55,7 @@ def test_accepted_changes_are_recorded_after_earlier_ones() -> None:
         ("gpu", "there are data, tr"),
     ],
 )
-def test_a_name_that_nothing_has_is_logged_and_accepts_nothing(
+def test_accepting_an_unknown_option_causes_a_warning_and_accepts_nothing(
     name: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for checkpoint in (None, Checkpoint(Path("ckpt"), {"identity": THEN, "plugins": {}, "step": 1})):

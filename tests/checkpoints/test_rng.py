@@ -26,7 +26,7 @@ def draw(generators: dict[str, torch.Generator]) -> list[float]:
     ]
 
 
-def test_all_generators_go_on_where_they_were_taken(tmp_path: Path) -> None:
+def test_restored_random_generators_continue_where_they_were_saved(tmp_path: Path) -> None:
     generators = {"sampling": torch.Generator().manual_seed(1), "order": torch.Generator().manual_seed(2)}
     draw(generators)  # an odd number of draws leaves a cached normal number in the generators of Python and numpy
     save_state(tmp_path / "rng", capture_rng(generators))
@@ -39,7 +39,7 @@ def test_all_generators_go_on_where_they_were_taken(tmp_path: Path) -> None:
     assert [draw(fresh), draw(fresh)] == expected
 
 
-def test_taking_the_state_draws_nothing() -> None:
+def test_saving_the_random_state_draws_no_random_number() -> None:
     torch.manual_seed(3)
     capture_rng({})
     first = torch.rand(())
@@ -47,7 +47,7 @@ def test_taking_the_state_draws_nothing() -> None:
     assert torch.rand(()) == first
 
 
-def test_state_without_files_is_restored_too() -> None:
+def test_a_random_state_in_memory_is_restored_too() -> None:
     generators = {"a": torch.Generator().manual_seed(0)}
     state = capture_rng(generators)
     expected = draw(generators)

@@ -32,7 +32,7 @@ def test_a_new_run_gets_a_new_folder(tmp_path: Path) -> None:
     assert not is_run(folder)
 
 
-def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+def test_a_new_run_may_use_an_existing_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     assert open_folder(tmp_path, "mine", "sft") == tmp_path / "mine"
 
@@ -71,7 +71,7 @@ def test_the_contents_of_a_run_are_set_aside_and_put_back(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("config", [None, "trainer: {name: ppo}\n"])
-def test_what_is_no_run_is_left_alone(tmp_path: Path, config: str | None) -> None:
+def test_a_folder_that_holds_no_run_is_refused_and_unchanged(tmp_path: Path, config: str | None) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter1.tex").write_text("years of work")
@@ -83,7 +83,7 @@ def test_what_is_no_run_is_left_alone(tmp_path: Path, config: str | None) -> Non
 
 
 @pytest.mark.parametrize("name", [ASIDE, REPLACED])
-def test_a_folder_with_a_run_that_was_set_aside_is_a_runs(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_holds_only_a_set_aside_run_may_be_used(tmp_path: Path, name: str) -> None:
     aside = make_run(tmp_path, name).path
     (tmp_path / "mine").mkdir()
     aside = aside.rename(tmp_path / "mine" / name)
@@ -93,7 +93,7 @@ def test_a_folder_with_a_run_that_was_set_aside_is_a_runs(tmp_path: Path, name: 
         open_folder(tmp_path, "mine", "sft")
 
 
-def test_a_file_of_the_name_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_with_the_name_of_the_run_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(RunExists, match="left unchanged"):
         open_folder(tmp_path, "mine", "sft")

@@ -85,7 +85,7 @@ def test_bfloat16_and_nan_payloads_come_back_bit_for_bit(tmp_path: Path) -> None
     assert back.equal(halves)
 
 
-def test_shapes_without_size_come_back(tmp_path: Path) -> None:
+def test_scalar_and_empty_tensors_are_restored(tmp_path: Path) -> None:
     state = [torch.tensor(3.5), torch.empty(0), torch.empty(2, 0, 3), torch.tensor(True)]
     assert same(through(tmp_path, state), state)
 
@@ -114,7 +114,7 @@ def test_conjugates_and_parameters_are_stored_by_value(tmp_path: Path) -> None:
     assert not through(tmp_path, parameter).requires_grad
 
 
-def test_names_that_collide_in_the_file_keep_their_tensors(tmp_path: Path) -> None:
+def test_state_keys_that_collide_in_the_file_keep_their_own_tensors(tmp_path: Path) -> None:
     state = {
         "a.b": torch.tensor(1),
         "a": {"b": torch.tensor(2)},
@@ -166,7 +166,7 @@ def test_moments_of_optimizers_stay_in_the_file_until_their_rows_are_read(tmp_pa
     assert same(loaded, updater)
 
 
-def test_what_an_updater_keeps_is_what_is_read_by_rows(tmp_path: Path) -> None:
+def test_optimizer_moments_of_a_checkpoint_are_loaded_by_rows(tmp_path: Path) -> None:
     settings = {"trainer": {"name": "sft", "batch_size": 2}, "loggers": [], "run": {"root": str(tmp_path)}}
     inputs = Inputs(model=make_llama(), tokenizer=make_tokenizer(), samples=[["a", "bc"], ["d", "e"]])
     trainer = assemble(structure(TrainConfig, settings), inputs, "test").trainer
@@ -190,13 +190,13 @@ def test_what_an_updater_keeps_is_what_is_read_by_rows(tmp_path: Path) -> None:
         ({"c": torch.ones(1, dtype=torch.complex128)}, "state.c .*complex128"),
     ],
 )
-def test_what_cannot_be_saved_is_named_by_its_path(tmp_path: Path, state: Any, words: str) -> None:
+def test_an_unsupported_value_in_a_state_is_named_by_its_path(tmp_path: Path, state: Any, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         save_state(tmp_path / "x", state)
     assert not (tmp_path / "x").exists()
 
 
-def test_a_state_that_holds_itself_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
     state: dict[str, Any] = {}
     state["self"] = state
     with pytest.raises(CheckpointError, match="contains itself"):

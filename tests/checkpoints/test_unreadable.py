@@ -77,7 +77,7 @@ def test_a_checkpoint_that_cannot_be_read_ends_the_command(
 
 
 @pytest.mark.parametrize("call", range(3))
-def test_a_configuration_that_cannot_be_read_for_a_moment_does_not_start_the_run_anew(
+def test_a_configuration_that_is_unreadable_for_a_moment_does_not_start_the_run_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     run = make_run(tmp_path, 1, 2)
@@ -95,7 +95,7 @@ def test_a_configuration_that_cannot_be_read_for_a_moment_does_not_start_the_run
     assert left_in(run.path) == before
 
 
-def test_checkpoints_on_a_disk_that_is_not_mounted_are_not_taken_for_none(tmp_path: Path) -> None:
+def test_missing_checkpoints_of_an_unmounted_disk_do_not_start_the_run_anew(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1, 2)
     disk = run.checkpoints.rename(tmp_path / "disk")
     run.checkpoints.symlink_to(disk)
@@ -114,7 +114,9 @@ def test_checkpoints_on_a_disk_that_is_not_mounted_are_not_taken_for_none(tmp_pa
         ({"step": "2"}, "lacks one of .*step"),
     ],
 )
-def test_a_manifest_of_another_program_is_not_passed_over(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+def test_a_checkpoint_with_a_foreign_manifest_ends_the_command(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
     run = make_run(tmp_path, 1, 2)
     rewrite(run.checkpoints / "00000002", **fields)
     before = left_in(run.path)
@@ -174,7 +176,7 @@ def test_a_run_without_any_checkpoint_starts_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [None, errno.EACCES])
-def test_what_cannot_be_verified_is_neither_pruned_nor_counted(
+def test_checkpoints_that_cannot_be_verified_are_neither_pruned_nor_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "checkpoints"

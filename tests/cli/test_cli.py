@@ -53,7 +53,7 @@ def test_light_commands_import_nothing_heavy(arguments: list[str], python: Pytho
     assert done.returncode == 0, done.stderr
 
 
-def test_version_and_help_answer(run: Python) -> None:
+def test_version_and_help_print_and_exit_with_0(run: Python) -> None:
     assert run("--version").stdout == f"rlcore {rlcore.__version__}\n"
     shown = run("--help")
     assert shown.returncode == 0
@@ -96,7 +96,7 @@ def test_plugins_in_json_carry_a_schema_number(run: Python) -> None:
     }
 
 
-def test_check_is_content_with_plugins_that_a_person_disabled(run: Python) -> None:
+def test_check_succeeds_if_plugins_were_disabled_by_the_user(run: Python) -> None:
     strict = {"RLCORE_STRICT_PLUGINS": "1", "RLCORE_DISABLE_PLUGINS": "rlcore-sft", "RLCORE_PLUGINS": "rlcore-sft"}
     assert run("list-plugins", "--check", **strict).returncode == 0
     assert run("list-plugins", "--check", RLCORE_DISABLE_PLUGINS="rlcore-stf", RLCORE_PLUGINS="").returncode == 1
@@ -134,7 +134,7 @@ def test_a_name_that_shows_nothing_gets_the_near_match_and_the_choices(run: Pyth
     assert re.search(r"^  sections: +data, gen, eval, checkpoint, run, plugins, tokenizer$", done.stderr, re.MULTILINE)
 
 
-def test_an_error_is_one_message_and_the_traceback_is_there_for_who_asks(run: Python, tmp_path: Path) -> None:
+def test_an_error_is_one_message_and_the_traceback_is_printed_on_request(run: Python, tmp_path: Path) -> None:
     done = run("train", "absent.yaml")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "ConfigError: absent.yaml: cannot be read: No such file or directory\n"
@@ -145,7 +145,7 @@ def test_an_error_is_one_message_and_the_traceback_is_there_for_who_asks(run: Py
     assert done.stderr.startswith("ConfigError: run.yaml:2:1: ")
 
 
-def test_train_hands_the_file_and_the_overrides_to_the_door(python: Python, tmp_path: Path) -> None:
+def test_train_passes_the_file_and_the_overrides_to_the_python_function(python: Python, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("trainer: {name: ppo, clip: 0.3}\nrun: {steps: 2}\n")
     code = (
         "import sys, types\n"
@@ -171,7 +171,7 @@ def test_train_hands_the_file_and_the_overrides_to_the_door(python: Python, tmp_
     ],
     ids=["false", "a value"],
 )
-def test_profile_beside_what_contradicts_it_is_wrong_usage(
+def test_profile_with_a_contradicting_option_is_wrong_usage(
     words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.yaml").write_text("trainer: {name: ppo}\n")
@@ -205,7 +205,7 @@ def test_a_run_that_calls_sys_exit_is_a_failure(
         ("trainer: ppo", ["run=null"], {"profile": True}),
     ],
 )
-def test_profile_turns_on_what_is_off_and_keeps_what_is_on(
+def test_the_argument_profile_enables_profiling_and_keeps_its_options(
     file: str, words: list[str], run: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -215,7 +215,7 @@ def test_profile_turns_on_what_is_off_and_keeps_what_is_on(
     assert asked == [run]
 
 
-def test_an_interrupt_exits_with_130_and_a_line(tmp_path: Path) -> None:
+def test_an_interrupt_exits_with_130_and_one_line(tmp_path: Path) -> None:
     code = (
         "import sys, time, types\n"
         "def wait(config, where):\n    print('ready', flush=True)\n    time.sleep(600)\n"
@@ -235,7 +235,7 @@ def test_an_interrupt_exits_with_130_and_a_line(tmp_path: Path) -> None:
     assert (process.returncode, told) == (130, b"rlcore: interrupted\n")
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
+def test_output_to_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     reader, writer = os.pipe()
     os.close(reader)
@@ -273,7 +273,7 @@ def test_a_section_that_names_a_component_says_where_its_options_are(run: Python
     assert re.search(advice, done.stderr)
 
 
-def test_neither_errors_nor_wrong_usage_drive_the_terminal_or_tell_a_secret(run: Python, tmp_path: Path) -> None:
+def test_errors_and_wrong_usage_print_no_control_characters_and_no_secrets(run: Python, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text('"\\e[2Jtoken": s3cret\nrun: {api_kay: s3cret}\n')
     calls = [
         (["train", "run.yaml", "run.x\x1b[2J=[s3cret"], {}, 1),

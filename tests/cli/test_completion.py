@@ -56,7 +56,7 @@ def site(tmp_path: Path) -> Site:
         ("rlcore absent --", set()),
     ],
 )
-def test_what_may_stand_at_the_cursor(line: str, found: set[str], site: Site) -> None:
+def test_completion_offers_what_may_stand_at_the_cursor(line: str, found: set[str], site: Site) -> None:
     done = site.python(
         "-m", "rlcore", "--complete", "rlcore", "", "", COMP_LINE=line + " more", COMP_POINT=str(len(line))
     )

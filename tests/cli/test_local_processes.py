@@ -20,7 +20,7 @@ from rlcore.errors import ConfigError
     ({0: -signal.SIGTERM, 1: -signal.SIGINT}, 1, ""),  # by the launcher, after another rank has ended
     ({0: 3}, 1, ""),
 ])  # fmt: skip
-def test_a_rank_that_ends_without_an_error_of_its_own_makes_the_status_1(
+def test_a_rank_that_exits_without_an_error_makes_the_exit_status_1(
     failed: dict[int, int], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _report([], failed) == status
@@ -73,7 +73,7 @@ def test_an_option_out_of_range_is_refused_before_a_process_starts(
     assert started == [2]
 
 
-def test_a_process_of_a_launcher_starts_no_further_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_launcher_started_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert processes_to_start({"run": {"processes": 2}}, "x.yaml") == 1
 

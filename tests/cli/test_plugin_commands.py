@@ -61,7 +61,7 @@ def reporting(site: Site) -> Site:
         (["tabluate"], 2, "", "rlcore: error: no command is called 'tabluate'. Did you mean 'tabulate' (acme 0.3)?"),
     ],
 )
-def test_a_command_of_a_plugin_is_one_like_any_other(
+def test_a_command_of_a_plugin_runs_like_one_of_the_core(
     words: list[str], code: int, printed: str, complaint: str, reporting: Site
 ) -> None:
     done = reporting.python("-m", "rlcore", *words)
@@ -70,7 +70,7 @@ def test_a_command_of_a_plugin_is_one_like_any_other(
     assert "Traceback" not in done.stderr
 
 
-def test_help_lists_it_and_tells_its_arguments(reporting: Site) -> None:
+def test_help_lists_a_command_of_a_plugin_with_its_arguments(reporting: Site) -> None:
     listed = reporting.python("-m", "rlcore", "--commands").stdout
     assert all(f"\n    {name}" in listed for name in (*CORE, "tabulate"))
     assert "tabulate 100 % of a run (acme 0.3)" in listed
@@ -114,7 +114,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("source", "said"), BROKEN.values(), ids=BROKEN)
-def test_a_command_that_is_broken_is_one_line_and_hides_no_other(source: str, said: str, site: Site) -> None:
+def test_a_broken_command_is_an_error_of_one_line_and_hides_no_other(source: str, said: str, site: Site) -> None:
     site.install("acme", registered("tabulate", "acme_report:report"))
     site.install("beta", registered("works", "beta_work:work"))
     (site.folder / "beta_work.py").write_text("def work(parser):\n    return lambda arguments: 0\n")
@@ -138,7 +138,7 @@ def test_a_command_that_returns_no_exit_code_is_an_error(site: Site) -> None:
     )  # fmt: skip
 
 
-def test_what_a_command_prints_while_it_is_loaded_is_not_its_output(site: Site) -> None:
+def test_text_printed_while_a_command_is_imported_is_not_part_of_its_output(site: Site) -> None:
     site.install("acme", registered("tabulate", "acme_report:report"))
     (site.folder / "acme_report.py").write_text(
         "print('loaded')\ndef report(parser):\n    print('added')\n    return lambda arguments: print('ran') or 0\n"
@@ -165,7 +165,7 @@ def test_no_plugin_replaces_a_command_of_the_core(name: str, site: Site) -> None
     assert f"\n    acme:{name}" in listed
 
 
-def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> None:
+def test_a_command_name_of_two_plugins_runs_by_its_full_names_only(site: Site) -> None:
     for dist in ("acme", "beta"):
         site.install(dist, registered("tabulate", f"{dist}_plugin:report") + (
             f"\ndef report(parser):\n    return lambda arguments: print('{dist}') or 0\n"
@@ -198,7 +198,7 @@ def test_one_name_in_two_plugins_runs_under_its_full_names_alone(site: Site) -> 
     ],
     ids=["config of no class", "config", "name", "twice", "raises"],
 )  # fmt: skip
-def test_a_registration_that_cannot_be_used_breaks_its_plugin_alone(source: str, reason: str, site: Site) -> None:
+def test_an_unusable_registration_of_a_command_breaks_only_its_plugin(source: str, reason: str, site: Site) -> None:
     site.install("acme", source)
     site.install("beta", GOOD.format(name="good"))
     plugins = site.plugins()
@@ -211,7 +211,7 @@ def test_a_registration_that_cannot_be_used_breaks_its_plugin_alone(source: str,
     )
 
 
-def test_nothing_wraps_a_command(reporting: Site) -> None:
+def test_commands_are_never_wrapped(reporting: Site) -> None:
     reporting.install(
         "beta", "from rlcore import hookimpl\n@hookimpl\ndef wrap_component(component): return lambda x: x\n"
     )

@@ -83,7 +83,7 @@ def test_an_option_with_dashes_is_shown_as_an_override(
     assert "hf_abc" not in last
 
 
-def test_lr_is_short_for_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_lr_sets_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     monkeypatch.setattr(api, "train_from_config", lambda values, where: taken.append(values))
     assert main(["sft", "--lr", "0.5", "--model", "gpt2", "--data", "a.txt"]) == 0

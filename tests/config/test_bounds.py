@@ -85,7 +85,7 @@ def test_numbers_of_more_than_64_bits_are_refused(cls: type, values: Any, messag
         structure(cls, values)
 
 
-def test_a_name_that_no_file_can_have_denotes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_file_name_denotes_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b.txt").touch()
     (tmp_path / "loop").symlink_to("loop")

@@ -57,7 +57,7 @@ def complaint(values: Any, **place: str) -> str:
     return str(caught.value)
 
 
-def test_nothing_said_gives_the_defaults() -> None:
+def test_an_empty_configuration_has_the_default_values() -> None:
     assert structure(Outer, {}) == Outer()
     assert structure(TrainConfig, {}) == TrainConfig()
 
@@ -92,18 +92,18 @@ def test_a_wrong_type_is_refused_and_never_converted(option_name: str, value: An
     assert complaint({option_name: value}, where="run.yaml", path="ppo") == expected
 
 
-def test_a_whole_number_serves_as_a_number_and_a_list_as_a_tuple() -> None:
+def test_an_integer_is_accepted_as_a_float_and_a_list_as_a_tuple() -> None:
     made = structure(Outer, {"clip": 1, "ids": [1, 2], "words": ["a"]})
     assert made.clip == 1.0
     assert type(made.clip) is float
     assert (made.ids, made.words) == ((1, 2), ("a",))
 
 
-def test_a_whole_number_stays_one_where_both_are_allowed() -> None:
+def test_an_integer_stays_an_integer_if_floats_are_allowed_too() -> None:
     assert [type(structure(Outer, {"either": value}).either) for value in (1, 1.0)] == [int, float]
 
 
-def test_numbers_of_numpy_and_paths_become_plain() -> None:
+def test_numpy_numbers_and_paths_are_converted_to_plain_values() -> None:
     made = structure(Outer, {"steps": np.int64(3), "clip": np.float32(0.5), "name": Path("a") / "b"})
     assert (made.steps, made.clip, made.name) == (3, 0.5, str(Path("a") / "b"))
     assert (type(made.steps), type(made.clip)) == (int, float)
@@ -119,11 +119,11 @@ def test_numbers_of_numpy_and_paths_become_plain() -> None:
         ({"inner": {"betas": [0.5, 1.0]}}, "inner.betas = [0.5, 1.0]: must lie in [0, 1) (decays)"),
     ],
 )
-def test_out_of_range_is_refused(values: Any, allowed: str) -> None:
+def test_a_value_out_of_range_is_refused(values: Any, allowed: str) -> None:
     assert complaint(values) == allowed
 
 
-def test_the_ends_of_a_range_belong_to_it_where_it_says_so() -> None:
+def test_inclusive_ends_of_a_range_are_accepted() -> None:
     assert structure(Outer, {"clip": 0}).clip == 0
     assert structure(Outer, {"clip": 1}).clip == 1
     assert structure(Outer, {"steps": 1}).steps == 1
@@ -131,12 +131,12 @@ def test_the_ends_of_a_range_belong_to_it_where_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1.7, -0.1, math.nan])
-def test_ranges_hold_for_objects_built_by_hand(wrong: float) -> None:
+def test_ranges_are_checked_for_config_objects_too(wrong: float) -> None:
     with pytest.raises(ConfigError, match=r"Outer.clip = .*: must lie in \[0, 1\] \(how far the ratio may leave 1\)"):
         Outer(clip=wrong)
 
 
-def test_every_error_is_told_at_once_each_with_its_path() -> None:
+def test_all_errors_are_reported_together_each_with_its_path() -> None:
     text = complaint(
         {"clpi": 1, "steps": "3", "inner": {"lr": -1, "betas": [0.1, "x"]}, "weights": {"a": "b"}, "zzz": 1},
         where="run.yaml",
@@ -161,7 +161,7 @@ class Account:
     tags: tuple[str, ...] = option((), "tags")
 
 
-def test_no_error_tells_a_secret_or_the_value_of_an_unknown_option() -> None:
+def test_no_error_shows_a_secret_or_the_value_of_an_unknown_option() -> None:
     for values in ({"apikey": "s3cret"}, {"api_key": {"a": "s3cret"}}, {"api_key": 53}, {"tags": {"x": "s3cret"}}):
         with pytest.raises(ConfigError) as caught:
             structure(Account, values, where="run.yaml", path="loggers[0]")
@@ -202,7 +202,7 @@ def test_no_value_is_shown_below_a_secret_whether_in_a_list_or_a_section(
         structure(Site, {"pages": [{"number": "shown"}]}, where="run.yaml")
 
 
-def test_what_stands_for_a_secret_is_no_value() -> None:
+def test_a_redacted_secret_is_refused_as_a_value() -> None:
     message = r"^run.yaml: api_key: stands for a secret, which no file of a run contains: set the option \(key"
     with pytest.raises(ConfigError, match=message):
         structure(Account, redact({"api_key": "s3cret"}), where="run.yaml")
@@ -220,7 +220,7 @@ def test_a_runs_record_hides_secrets_but_not_columns_of_rows() -> None:
     assert record["run"] == unstructure(RunConfig())
 
 
-def test_a_tuple_of_fixed_length_is_counted() -> None:
+def test_a_list_of_the_wrong_length_is_refused_for_a_tuple() -> None:
     assert "must be a list of 2 entries" in complaint({"inner": {"betas": [0.1]}})
 
 
@@ -232,7 +232,7 @@ def test_part_of_a_section_keeps_the_rest_of_that_sections_default() -> None:
     assert structure(Outer, {"maybe": None}).maybe is None
 
 
-def test_config_objects_pass_through() -> None:
+def test_config_objects_are_accepted_unchanged() -> None:
     inner, outer = Inner(lr=0.125), Outer(steps=9)
     assert structure(Outer, {"inner": inner}).inner is inner
     assert structure(Outer, {"maybe": inner}).maybe is inner
@@ -240,7 +240,7 @@ def test_config_objects_pass_through() -> None:
     assert "must be a mapping of options" in complaint({"inner": SamplingConfig()})
 
 
-def test_options_checked_against_each_other_are_told_with_their_path() -> None:
+def test_an_error_of_contradicting_options_shows_their_path() -> None:
     @config
     class Pair:
         low: int = option(0, "low")
@@ -254,20 +254,20 @@ def test_options_checked_against_each_other_are_told_with_their_path() -> None:
         structure(Pair, {"low": 3}, where="f.yaml", path="pair")
 
 
-def test_what_is_structured_shares_no_mapping_with_what_was_given() -> None:
+def test_a_structured_configuration_shares_no_mapping_with_its_input() -> None:
     given = {"extra": {"a": 1}}
     made = structure(Outer, given)
     given["extra"]["a"] = 2
     assert made.extra == {"a": 1}
 
 
-def test_what_has_no_plain_form_is_named() -> None:
+def test_a_value_without_a_plain_form_is_named() -> None:
     plain = unstructure({"fn": math.floor, "path": Path("a"), "n": np.float64(2), "o": object(), "t": (1, None)})
     assert plain == {"fn": "math:floor", "path": "a", "n": 2.0, "o": "<builtins.object>", "t": [1, None]}
     assert type(plain["n"]) is float
 
 
-def test_rows_describe_every_option_nested_ones_by_the_default_they_really_have() -> None:
+def test_every_option_is_described_with_its_effective_default() -> None:
     rows = {row.path: row for row in describe(Outer)}
     lr = rows["inner.lr"]
     assert (lr.type, lr.default, lr.range, lr.unit, lr.source) == ("float", 0.25, "> 0", "per step", "arXiv:0000.00001")
@@ -280,5 +280,5 @@ def test_rows_describe_every_option_nested_ones_by_the_default_they_really_have(
     assert "inner" not in rows
 
 
-def test_every_option_of_the_settings_says_what_it_means() -> None:
+def test_every_option_has_a_description() -> None:
     assert [row.path for row in describe(TrainConfig) if not row.meaning] == []

@@ -19,7 +19,7 @@ from rlcore.errors import ConfigError
 from rlcore.settings import TrainConfig
 
 
-def test_the_whole_configuration_comes_back_from_its_own_yaml(tmp_path: Path) -> None:
+def test_the_whole_configuration_survives_writing_and_reading_yaml(tmp_path: Path) -> None:
     original = structure(
         TrainConfig,
         {"gen": {"stop_sequences": ["\n", "no", "1e-5"], "temperature": 1e-5}, "run": {"time_s": math.inf}},
@@ -29,7 +29,7 @@ def test_the_whole_configuration_comes_back_from_its_own_yaml(tmp_path: Path) ->
     assert structure(TrainConfig, load_yaml(path)) == original
 
 
-def test_merging_changes_neither_side() -> None:
+def test_merging_changes_neither_mapping() -> None:
     base, over = {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}, {"a": {"c": {"f": 3}, "b": None}, "e": [2], "g": {"h": 1}}
     merged = merge(base, over)
     assert merged == {"a": {"b": None, "c": {"d": 2, "f": 3}}, "e": [2], "g": {"h": 1}}
@@ -43,7 +43,7 @@ def test_overrides_are_yaml_values_at_dotted_paths() -> None:
     assert parsed == {"a": {"b": 2, "c": ["x", "y"]}, "d": None, "e": "no", "f": "mod:fn", "g": "a=b"}
 
 
-def test_every_override_that_cannot_be_used_is_told() -> None:
+def test_every_unusable_override_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_overrides(["a=1", "a.b=2", "c", "d=[1", ".=2"])
     first, second, third, fourth = str(caught.value).splitlines()
@@ -77,7 +77,7 @@ def test_yaml_means_what_its_1_2_standard_says(tmp_path: Path) -> None:
         ("a: \x00\n", "", "unacceptable character"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, place: str, reason: str) -> None:
+def test_an_error_in_a_yaml_file_shows_its_place(tmp_path: Path, text: str, place: str, reason: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -86,7 +86,7 @@ def test_a_file_that_cannot_be_used_says_where(tmp_path: Path, text: str, place:
     assert reason in str(caught.value)
 
 
-def test_a_file_that_is_absent_or_not_text_says_so(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'a\\x00b': no file can have this name"):
         load_yaml("a\0b")
     with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):

@@ -47,7 +47,7 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_table(form: str) -> None:
+def test_every_form_of_a_logit_mask_gives_the_same_table(form: str) -> None:
     read = load_logit_mask(FORMS[form])
     assert read.dtype == torch.bool
     assert torch.equal(read, WANTED)
@@ -78,12 +78,12 @@ def test_every_form_is_the_same_table(form: str) -> None:
         ("no_such_module:f", r"importing 'no_such_module' failed"),
     ],
 )
-def test_what_is_no_mask_is_named(given: Any, message: str) -> None:
+def test_a_malformed_logit_mask_is_named(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_logit_mask(given)
 
 
-def test_what_was_passed_stays_as_it_was() -> None:
+def test_reading_a_mask_does_not_change_the_callers_object() -> None:
     given = WANTED.clone()
     load_logit_mask(given)
     assert torch.equal(given, WANTED)

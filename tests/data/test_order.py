@@ -14,14 +14,14 @@ def test_every_pass_visits_everything_once_in_another_order() -> None:
     assert passes[0] != list(range(50))
 
 
-def test_a_deal_may_go_on_into_the_next_passes() -> None:
+def test_taking_more_than_a_pass_continues_into_the_next_passes() -> None:
     dealt = Order(3, seed=0).take(8)
     one_by_one = Order(3, seed=0)
     assert dealt == [one_by_one.take(1)[0] for _ in range(8)]
     assert sorted(dealt[:3]) == sorted(dealt[3:6]) == [0, 1, 2]
 
 
-def test_a_deal_within_a_pass_stops_at_its_end() -> None:
+def test_taking_within_a_pass_stops_at_its_end() -> None:
     order = Order(5, seed=0)
     assert [len(order.take_within_pass(2)) for _ in range(6)] == [2, 2, 1, 2, 2, 1]
     assert len(order.take_within_pass(99)) == 5
@@ -39,7 +39,7 @@ def test_epochs_are_counted_with_the_part_of_the_present_one() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 3, 7, 10, 23])
-def test_an_order_goes_on_where_it_was_left(before: int) -> None:
+def test_a_restored_order_continues_where_it_was_saved(before: int) -> None:
     whole, first = Order(10, seed=2), Order(10, seed=2)
     expected = whole.take(before + 15)[before:]
     first.take(before)
@@ -49,6 +49,6 @@ def test_an_order_goes_on_where_it_was_left(before: int) -> None:
     assert resumed.take(15) == expected
 
 
-def test_going_on_with_other_data_is_refused() -> None:
+def test_continuing_an_order_with_another_number_of_rows_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"written with 4 .* now there are 5"):
         Order(5, seed=0).load_state_dict(Order(4, seed=0).state_dict())

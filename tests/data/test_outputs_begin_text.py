@@ -38,7 +38,7 @@ def outputs_of(sample: Any) -> list[int]:
     return [token for token, chosen in zip(sample.tokens, sample.action_mask, strict=True) if chosen]
 
 
-def test_an_output_has_the_tokens_of_a_target(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_output_has_the_tokens_that_the_tokenizer_gives_a_target(tokenizer: PreTrainedTokenizerFast) -> None:
     own, on = (build_samples([PAIR], tokenizer, data, max_length=0)[0] for data in (OWN, ON))
     target = tokenizer(text_target=PAIR[1])["input_ids"]
     assert outputs_of(own) == target
@@ -54,7 +54,7 @@ def test_only_the_first_output_of_a_dialogue_begins_a_text(tokenizer: PreTrained
     assert outputs_of(own)[len(target) :] == outputs_of(on)[rest:]
 
 
-def test_an_output_is_spelt_as_a_text(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_an_output_is_decoded_as_a_text_of_its_own(tokenizer: PreTrainedTokenizerFast) -> None:
     (prompt,) = build_prompts([PAIR[0]], tokenizer, OWN, max_length=0)
     target = tokenizer(text_target=PAIR[1])["input_ids"]
     length = len(prompt.tokens)
@@ -64,7 +64,7 @@ def test_an_output_is_spelt_as_a_text(tokenizer: PreTrainedTokenizerFast) -> Non
 
 
 @pytest.mark.parametrize(("chosen", "wanted"), [(None, PAIR[1]), (False, " " + PAIR[1])])
-def test_an_encoder_decoder_is_asked_so_unless_told_otherwise(
+def test_an_encoder_decoder_tokenises_outputs_as_targets_unless_the_option_says_otherwise(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path, chosen: bool | None, wanted: str
 ) -> None:
     """A T5 overfitted to one pair returns the exact output text, to a reward function and to the caller."""

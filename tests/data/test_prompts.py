@@ -48,7 +48,7 @@ def test_a_tokenizer_without_an_unknown_token_names_the_row_and_the_text(strict_
         build_samples([["1", "2"], ["3", "2 x"]], strict_tokenizer, PLAIN, max_length=0)
 
 
-def test_half_of_a_character_is_refused_with_its_row(char_tokenizer, chat_tokenizer):
+def test_a_lone_surrogate_is_refused_with_its_row(char_tokenizer, chat_tokenizer):
     wrong = r"^prompts\[1\]: cannot be tokenised: it contains U\+DC80, half of a character; .*'b\\udc80'$"
     with pytest.raises(DataError, match=wrong):
         build(["a", {"prompt": "b\udc80"}], char_tokenizer)
@@ -56,12 +56,12 @@ def test_half_of_a_character_is_refused_with_its_row(char_tokenizer, chat_tokeni
         build([[{"role": "user", "content": "\ud800"}]], chat_tokenizer)
 
 
-def test_order_is_kept(char_tokenizer):
+def test_prompts_keep_the_order_of_their_rows(char_tokenizer):
     texts = ["b", "a", "dd", "c"]
     assert [prompt.text for prompt in build(texts, char_tokenizer)] == texts
 
 
-def test_columns_missing_from_a_row_are_none_in_it(char_tokenizer):
+def test_a_column_missing_from_a_row_is_none(char_tokenizer):
     rows = [{"prompt": "a", "label": 1}, {"hint": "x", "prompt": "b"}, "c"]
     prompts = build(rows, char_tokenizer)
     assert [dict(prompt.columns) for prompt in prompts] == [
@@ -70,7 +70,7 @@ def test_columns_missing_from_a_row_are_none_in_it(char_tokenizer):
     assert list(prompts[1].columns) == ["label", "hint"]
 
 
-def test_callers_rows_stay_as_they_were(chat_tokenizer):
+def test_building_rows_does_not_change_the_callers_rows(chat_tokenizer):
     rows = [{"prompt": "a", "tags": ["x"]}, {"prompt": CHATS[0]}, {"prompt": "why", "other": {"deep": [1]}}]
     before = copy.deepcopy(rows)
     for prompt in build(rows, chat_tokenizer, max_prompt_tokens=2):
@@ -88,7 +88,7 @@ def test_the_prompt_column_is_chosen_by_name(char_tokenizer):
     assert (prompt.text, dict(prompt.columns)) == ("ab", {"prompt": "cd"})
 
 
-def test_bos_follows_the_tokenizers_habit(llama_tokenizer, byte_tokenizer):
+def test_bos_is_added_if_the_tokenizer_adds_it(llama_tokenizer, byte_tokenizer):
     assert build(["the cat"], llama_tokenizer)[0].tokens == tuple(llama_tokenizer("the cat")["input_ids"])
     assert build(["the cat"], llama_tokenizer)[0].tokens[0] == 1
     assert build(["the cat"], byte_tokenizer)[0].tokens == tuple(byte_tokenizer("the cat")["input_ids"])
@@ -226,7 +226,7 @@ def test_too_long_prompts_lose_tokens_on_the_left_and_text_with_them(char_tokeni
     assert 0 < len(cut.text) < len(whole.text)
 
 
-def test_too_long_prompts_lose_tokens_on_the_right_where_that_is_said(char_tokenizer, llama_tokenizer):
+def test_too_long_prompts_lose_tokens_on_the_right_if_the_option_says_so(char_tokenizer, llama_tokenizer):
     short, long = build(["ab", "abcdef"], char_tokenizer, max_prompt_tokens=4, truncation_side="right")
     assert (short.text, short.tokens) == ("ab", (0, 1))
     assert (long.text, long.tokens) == ("abcd", (0, 1, 2, 3))
@@ -266,12 +266,12 @@ def test_a_prompt_longer_than_the_context_is_refused_or_truncated_with_a_warning
         (["a", CHATS[0]], r"prompts\[1\]: is a conversation, and the tokenizer has no chat template"),
     ],
 )
-def test_prompts_that_cannot_be_used_are_named(char_tokenizer, rows, message):
+def test_unusable_prompts_are_named(char_tokenizer, rows, message):
     with pytest.raises(DataError, match=message):
         build(rows, char_tokenizer)
 
 
-def test_what_the_template_refuses_is_named(chat_tokenizer):
+def test_an_error_of_the_chat_template_is_named(chat_tokenizer):
     chat_tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(DataError, match=r"prompts\[0\]: the chat template raised .*roles must alternate.*\['user'\]"):
         build(CHATS, chat_tokenizer)

@@ -143,7 +143,7 @@ def test_wrong_subsets_and_splits_are_named(hub, name, message):
         load_source(name)
 
 
-def test_texts_are_read_as_messages_if_asked(chat_tokenizer):
+def test_texts_become_messages_if_the_option_is_set(chat_tokenizer):
     talk, asked = [USER, ANSWER], [USER]
     texts = [["why ?", "because"], {"prompt": "why ?", "output": "because"}, talk]
     assert build(build_samples, texts, chat_tokenizer, as_messages=True) == build(
@@ -159,7 +159,7 @@ def test_texts_are_read_as_messages_if_asked(chat_tokenizer):
 
 
 @pytest.mark.parametrize("row", ["why ?", {"text": "why ?"}])
-def test_a_text_without_a_prompt_is_no_message(chat_tokenizer, row):
+def test_a_text_without_a_prompt_does_not_become_a_message(chat_tokenizer, row):
     with pytest.raises(DataError, match=r"samples\[1\]: is a text without a prompt, which data.as_messages cannot"):
         build(build_samples, [["why ?", "because"], row], chat_tokenizer, as_messages=True)
 
@@ -188,7 +188,7 @@ def test_an_empty_cell_is_an_error_that_names_row_and_key(tmp_path, char_tokeniz
 
 @pytest.mark.parametrize("key", ["instruction", "conversations"])
 @pytest.mark.parametrize("empty", [None, float("nan")])
-def test_an_empty_cell_of_a_known_format_is_named(chat_tokenizer, key, empty):
+def test_an_empty_cell_of_sharegpt_or_alpaca_is_named(chat_tokenizer, key, empty):
     whole = {"instruction": "why", "conversations": [USER, ANSWER]}[key]
     rows = [{key: whole, "output": "yes"}, {key: empty, "output": "yes"}]
     for make in (build_samples, build_prompts):

@@ -27,27 +27,27 @@ def place(reward: Any, sample: Sample = TALK) -> SampleReward:
     [2.5, np.float32(2.5), torch.tensor(2.5), np.array(2.5), decimal.Decimal("2.5"), {"reward": 2.5, "id": "x"}],
     ids=lambda reward: type(reward).__name__,
 )
-def test_a_number_is_earned_by_the_last_chosen_token(reward: Any) -> None:
+def test_a_single_reward_is_placed_on_the_last_chosen_token(reward: Any) -> None:
     assert place(reward) == SampleReward((0, 0, 0, 0, 0, 2.5), dense=False)
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.array, torch.tensor, lambda row: {"reward": row}])
-def test_one_number_an_output_is_earned_by_its_last_token(form: Any) -> None:
+def test_one_reward_per_output_is_placed_on_its_last_token(form: Any) -> None:
     assert place(form([1.0, -2.0])) == SampleReward((0, 0, 0, 1, 0, -2), dense=True)
 
 
-def test_one_number_a_chosen_token_is_earned_by_that_token() -> None:
+def test_one_reward_per_chosen_token_is_placed_on_that_token() -> None:
     assert place([1, 2, 3]) == SampleReward((0, 0, 1, 2, 0, 3), dense=True)
     assert place([1, 2, 3]).total == 6
 
 
-def test_a_list_of_one_is_a_number() -> None:
+def test_a_list_of_one_reward_equals_a_single_reward() -> None:
     assert place([4], WORD) == place(4, WORD) == SampleReward((0, 4), dense=False)
     one_output = Sample(tokens=(1, 2, 3), action_mask=(False, True, True))
     assert place([4], one_output) == SampleReward((0, 0, 4), dense=False)
 
 
-def test_rewards_come_in_any_source(tmp_path: Any) -> None:
+def test_rewards_may_come_from_any_kind_of_source(tmp_path: Any) -> None:
     def read(source: Any) -> list[Any]:
         return SAMPLES.read_rows(source, {}, what="rewards")
 
@@ -61,7 +61,7 @@ def test_rewards_come_in_any_source(tmp_path: Any) -> None:
     assert [each.total for each in build_sample_rewards(read(torch.tensor([1, 2])), [TALK, WORD])] == [1, 2]
 
 
-def test_the_number_of_a_cut_sample_stays_with_what_is_left() -> None:
+def test_the_reward_of_a_truncated_sample_stays_on_its_remaining_tokens() -> None:
     cut = Sample(tokens=(1, 2, 3), action_mask=(False, False, True), ended=False)
     assert place(2, cut).tokens == (0, 0, 2)
     with pytest.raises(DataError, match=r"it was truncated to data.max_sample_tokens, and so must be its rewards"):
@@ -87,7 +87,7 @@ def test_the_number_of_a_cut_sample_stays_with_what_is_left() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_cannot_be_a_reward_is_named(reward: Any, complaint: str) -> None:
+def test_an_invalid_reward_of_a_sample_is_named(reward: Any, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         build_sample_rewards([1.0, reward], [TALK, TALK])
 

@@ -39,20 +39,20 @@ def chosen(sample, tokenizer):
     return runs
 
 
-def test_all_of_a_text_but_its_first_token_is_learnt(char_tokenizer):
+def test_all_tokens_of_a_text_but_the_first_are_trained(char_tokenizer):
     (sample,) = build(["abc"], char_tokenizer)
     assert sample.tokens == (0, 1, 2, EOS)
     assert sample.action_mask == (False, True, True, True)
     assert sample.ended
 
 
-def test_all_of_a_text_after_bos_is_learnt(llama_tokenizer):
+def test_all_tokens_of_a_text_after_bos_are_trained(llama_tokenizer):
     (sample,) = build(["the cat"], llama_tokenizer)
     assert sample.tokens == (*llama_tokenizer("the cat")["input_ids"], 2)
     assert sample.action_mask == (False, *[True] * (len(sample.tokens) - 1))
 
 
-def test_only_outputs_of_a_dialogue_are_learnt_and_each_ends_with_eos(char_tokenizer):
+def test_only_outputs_of_a_dialogue_are_trained_and_each_ends_with_eos(char_tokenizer):
     (sample,) = build([["a", "bc", "de", "f"]], char_tokenizer)
     assert sample.tokens == (0, 1, 2, EOS, 3, 4, 5, EOS)
     assert sample.action_mask == (False, True, True, True, False, False, True, True)
@@ -68,14 +68,14 @@ def test_eos_written_by_the_user_is_not_doubled(char_tokenizer):
     assert text.tokens == pair.tokens == (0, 1, EOS)
 
 
-def test_eos_is_learnt_where_it_is_also_the_padding(byte_tokenizer):
+def test_eos_is_trained_also_if_it_is_the_padding_token(byte_tokenizer):
     (sample,) = build([["the cat", " sat"]], byte_tokenizer)
     assert sample.tokens[-1] == byte_tokenizer.pad_token_id
     assert sample.action_mask[-1]
 
 
 @pytest.mark.parametrize("key", ["output", "completion", "response"])
-def test_a_mapping_is_a_pair(char_tokenizer, key):
+def test_a_row_with_prompt_and_completion_gives_the_sample_of_a_pair(char_tokenizer, key):
     assert build([{"prompt": "a", key: "b", "id": 3}], char_tokenizer) == build([["a", "b"]], char_tokenizer)
 
 
@@ -98,20 +98,20 @@ def test_prompt_tokens_are_those_of_the_prompts_pipeline(llama_tokenizer, byte_t
 
 
 @pytest.mark.parametrize("turns", [["the cat", " sat"], ["the c", "at sat"], ["why ?", "\nthe", " dog", "0 !"]])
-def test_tokens_of_a_dialogue_spell_its_texts_side_by_side(llama_tokenizer, byte_tokenizer, turns):
+def test_tokens_of_a_dialogue_decode_to_its_joined_texts(llama_tokenizer, byte_tokenizer, turns):
     for tokenizer in (llama_tokenizer, byte_tokenizer):
         (sample,) = build([turns], tokenizer)
         assert tokenizer.decode(sample.tokens, skip_special_tokens=True) == "".join(turns)
 
 
-def test_callers_rows_stay_as_they_were(chat_tokenizer):
+def test_building_rows_does_not_change_the_callers_rows(chat_tokenizer):
     rows = [["a", "b"], {"prompt": "a", "output": "b"}, "abc", {"messages": TALK}]
     before = copy.deepcopy(rows)
     build(rows, chat_tokenizer)
     assert rows == before
 
 
-def test_only_the_assistants_turns_are_learnt_through_the_token_that_ends_them(chat_tokenizer):
+def test_only_the_assistants_turns_are_trained_including_their_end_token(chat_tokenizer):
     direct, mapped = build([TALK, {"messages": TALK}], chat_tokenizer)
     assert direct == mapped
     assert list(direct.tokens) == chat_tokenizer.apply_chat_template(TALK, return_dict=False)
@@ -129,7 +129,7 @@ def test_a_template_that_marks_generations_gives_the_same_turns(chat_tokenizer):
     assert chosen(last, chat_tokenizer) == ["the dog .<|end|>"]
 
 
-def test_the_completion_of_a_conversation_is_learnt_alone(chat_tokenizer):
+def test_only_the_completion_of_a_conversation_is_trained(chat_tokenizer):
     (sample,) = build([{"prompt": TALK[:3], "completion": TALK[3:]}], chat_tokenizer)
     assert chosen(sample, chat_tokenizer) == ["the dog .<|end|>"]
     (prompt,) = build_prompts([TALK[:3]], chat_tokenizer, DataConfig(), max_length=0)
@@ -206,7 +206,7 @@ def test_a_sample_cut_before_its_output_is_refused(char_tokenizer):
         ([TALK], r"samples\[0\]: is a conversation, and the tokenizer has no chat template"),
     ],
 )
-def test_samples_that_cannot_be_used_are_named(char_tokenizer, rows, message):
+def test_unusable_samples_are_named(char_tokenizer, rows, message):
     with pytest.raises(DataError, match=message):
         build(rows, char_tokenizer)
 

@@ -43,17 +43,17 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("source", [ROWS, tuple(ROWS), iter(ROWS), datasets.Dataset.from_list(ROWS)])
-def test_rows_in_memory_come_as_they_are(source):
+def test_rows_in_memory_are_returned_unchanged(source):
     assert load_source(source) == ROWS
 
 
-def test_the_callers_list_is_not_the_one_returned():
+def test_loading_a_list_returns_a_copy():
     rows = list(ROWS)
     load_source(rows).append("more")
     assert rows == ROWS
 
 
-def test_numbers_and_frames_are_rows_too():
+def test_numpy_arrays_and_data_frames_are_read_as_rows():
     pandas = pytest.importorskip("pandas")
     assert load_source(np.array([0.5, 1.0]), "rewards") == [0.5, 1.0]
     assert load_source(pandas.DataFrame(ROWS)) == ROWS
@@ -156,7 +156,7 @@ def test_rows_of_one_json_file_may_differ_in_keys_and_kind(tmp_path):
     assert load_source("rows.jsonl") == rows
 
 
-def test_a_function_of_the_working_folder_is_called(tmp_path):
+def test_a_source_may_name_a_function_of_the_working_folder(tmp_path):
     (tmp_path / "my_rows_one.py").write_text(f"def rows():\n    return {ROWS!r}\nLISTED = ['x']\n")
     before = list(sys.path)
     assert load_source("my_rows_one:rows") == ROWS
@@ -171,7 +171,7 @@ def test_the_working_folder_shadows_no_installed_module(tmp_path):
     assert callable(load_reference("colorsys:rgb_to_hls", "reward_fn"))
 
 
-def test_a_function_may_name_a_file(tmp_path):
+def test_a_function_as_source_may_return_a_file_name(tmp_path):
     (tmp_path / "my_rows_two.py").write_text("def rows():\n    return 'rows.txt'\n")
     (tmp_path / "rows.txt").write_text("one\n")
     assert load_source("my_rows_two:rows") == ["one"]
@@ -214,7 +214,7 @@ def test_a_function_may_name_a_file(tmp_path):
         ),
     ],
 )
-def test_sources_that_cannot_be_read_are_named(tmp_path, source, message):
+def test_unreadable_sources_are_named(tmp_path, source, message):
     (tmp_path / "broken_rows.py").write_text("def rows():\n    return 1 / 0\ndef leave():\n    raise SystemExit(0)\n")
     (tmp_path / "exiting_rows.py").write_text("import sys\ndef __getattr__(name): sys.exit(0)\n")
     (tmp_path / "foreign_rows.py").write_text("class Foreign(BaseException): pass\nraise Foreign('no')\n")

@@ -62,7 +62,7 @@ def test_a_resumed_stream_goes_on_with_the_next_row(char_tokenizer, buffer, done
     assert sorted(passes[0]) == sorted(passes[1])
 
 
-def test_rows_that_are_not_usable_are_passed_over(char_tokenizer):
+def test_unusable_rows_of_a_stream_are_skipped(char_tokenizer):
     stream = stream_of(iterable(), char_tokenizer)
     stream.is_usable = lambda sample: sample.tokens[0] % 2 == 0
     assert [sample.tokens[0] for sample in take(stream, 4)] == [0, 2, 4, 6]
@@ -154,7 +154,7 @@ def test_a_resumed_run_on_a_stream_equals_one_without_interruption_and_reads_no_
         ({"samples": iterable([*ROWS, *ROWS, {"prompt": 3}])}, DataError, r"samples\[20:\]\[0\]: has an unk"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_streamed_is_named(tmp_path, options, error, message):
+def test_a_source_that_cannot_be_streamed_is_named(tmp_path, options, error, message):
     settings = {"trainer": {"name": "sft", "batch_size": 4}, "samples": iterable(), **options}
     run = settings.pop("run", {"steps": 9})
     with pytest.raises(error, match=message):

@@ -33,7 +33,7 @@ def test_samples_are_prompts_and_outputs_side_by_side(llama_tokenizer, byte_toke
         assert texts[1] == " ate"
 
 
-def test_special_tokens_are_not_spelt(char_tokenizer):
+def test_special_tokens_are_left_out_of_decoded_text(char_tokenizer):
     prompts = prompts_of(char_tokenizer, "a", "b")
     assert render_outputs(char_tokenizer, sampled(char_tokenizer, prompts, [[2, 30], [30]]), prompts, ()) == ["c", ""]
 
@@ -56,7 +56,7 @@ def test_text_ends_before_the_stop_sequence_that_comes_first(char_tokenizer):
     assert render_outputs(char_tokenizer, batch, prompts, ("bcde",)) == ["", "bb", "!b"]
 
 
-def test_a_letter_cut_in_two_does_not_spoil_the_output(byte_tokenizer):
+def test_a_character_split_between_tokens_does_not_damage_the_output(byte_tokenizer):
     (e_acute,) = byte_tokenizer(["\u00e9"], add_special_tokens=False)["input_ids"]
     assert len(e_acute) == 2
     (prompt,) = prompts_of(byte_tokenizer, "caf")
@@ -74,14 +74,16 @@ def test_the_same_prompt_may_stand_in_several_rows(char_tokenizer):
     ]
 
 
-def test_as_many_prompts_as_sequences_are_needed(char_tokenizer):
+def test_a_number_of_prompts_other_than_that_of_sequences_is_an_error(char_tokenizer):
     prompts = prompts_of(char_tokenizer, "a", "b")
     with pytest.raises(ValueError, match="zip"):
         render_outputs(char_tokenizer, sampled(char_tokenizer, prompts, [[2], [3]]), prompts[:1], ())
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_a_batch_is_spelt_as_transformers_spells_each_text(char_tokenizer, llama_tokenizer, byte_tokenizer, skip):
+def test_batch_decoding_equals_the_decoding_of_each_text_by_transformers(
+    char_tokenizer, llama_tokenizer, byte_tokenizer, skip
+):
     for tokenizer in (char_tokenizer, llama_tokenizer, byte_tokenizer):
         special = [tokenizer.eos_token_id]
         rows = [list(range(3, 9)), special, [7, *special, 3, 3], [], list(range(12, 2, -1))]
@@ -89,7 +91,7 @@ def test_a_batch_is_spelt_as_transformers_spells_each_text(char_tokenizer, llama
         assert decode(tokenizer, rows, skip_special_tokens=skip) == each
 
 
-def test_a_class_with_a_spelling_of_its_own_is_asked(char_tokenizer):
+def test_a_tokenizer_class_with_its_own_decode_method_is_used(char_tokenizer):
     class Loud(type(char_tokenizer)):
         def _decode(self, token_ids, **options):
             return super()._decode(token_ids, **options).upper()

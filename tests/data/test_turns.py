@@ -137,7 +137,7 @@ def test_text_before_the_last_question_is_no_joint_sample(byte_tokenizer):
         tokenise(tokenizer, dialogue(2), turns="joint", tools=TOOLS)
 
 
-def test_blank_ends_of_answers_are_chosen_as_far_as_they_are_rendered(byte_tokenizer):
+def test_white_space_around_answers_is_trained_as_far_as_the_template_renders_it(byte_tokenizer):
     for name, expected in (("chatml", " the cat \n<|im_end|>"), ("gemma", "the cat<end_of_turn>")):
         talk = [user("why ?"), assistant(" the cat \n")]
         assert chosen(tokenizer_for(byte_tokenizer, FAMILIES[name]), talk) == [expected]
@@ -176,7 +176,7 @@ def test_each_turn_is_trained_with_its_thinking(byte_tokenizer, name, thought):
         assert "".join(whole.split()).endswith("".join(f"<think>why ?</think>{ANSWERS[i]}{end}".split()))
 
 
-def test_white_space_before_a_thought_is_the_prompts(byte_tokenizer):
+def test_white_space_before_a_thought_belongs_to_the_prompt(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     tokenizer.chat_template = CHATML.replace("assistant\n{% endif", "assistant\n<think>{% endif")
     messages = [user("why ?"), assistant(" \n<think>the cat</think>")]
@@ -186,7 +186,7 @@ def test_white_space_before_a_thought_is_the_prompts(byte_tokenizer):
 
 
 @pytest.mark.parametrize(("name", "turns"), [("deepseek r1 distill", 1), ("nemotron nano 2", 1), ("qwen 3", 2)])
-def test_thinking_that_the_template_drops_is_shown(byte_tokenizer, name, turns):
+def test_thinking_that_the_template_drops_is_reported(byte_tokenizer, name, turns):
     tokenizer, messages = tokenizer_for(byte_tokenizer, FAMILIES[name]), dialogue(turns, THOUGHT)
     with pytest.raises(DataError, match=r"row: message 1 \(assistant\): .*<think>\\nwhy \?.*data.turns=each"):
         tokenise(tokenizer, messages, turns="joint")
@@ -228,7 +228,7 @@ def test_a_thought_is_not_found_in_the_answer(byte_tokenizer):
         assert chosen(tokenizer, [user("why ?"), message]) == ["the cat\n</think>\n\nthe cat sat<|im_end|>"]
 
 
-def test_the_way_out_that_an_error_names_is_not_taken_already(byte_tokenizer):
+def test_an_error_suggests_an_option_only_if_it_is_not_set_already(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     for template, turns, is_named in ((CHATML, "joint", True), (CHATML, "each", False), (MARKED, "joint", False)):
         tokenizer.chat_template = template.replace("m.content }}", "m.content[0].text }}")
@@ -261,7 +261,7 @@ def test_a_prompt_without_thinking_refuses_an_answer_with_it(byte_tokenizer):
         ),
     ],
 )  # fmt: skip
-def test_calls_of_tools_are_chosen_and_their_responses_are_not(byte_tokenizer, name, call, answer):
+def test_tool_calls_are_trained_and_tool_responses_are_not(byte_tokenizer, name, call, answer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES[name])
     assert chosen(tokenizer, TALK, tools=TOOLS) == [call, answer]
     for (tokens, mask), before in zip(tokenise(tokenizer, TALK, tools=TOOLS), (TALK[:1], TALK[:3]), strict=True):
@@ -367,7 +367,7 @@ def test_a_misspelt_role_is_named(byte_tokenizer, role, meant):
         build_unpaired([row, {**row, "prompt": messages}], tokenizer, data, max_length=0)
 
 
-def test_a_role_that_the_template_names_is_no_mistake(byte_tokenizer):
+def test_a_role_that_the_template_knows_is_accepted(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     messages = [user("why ?"), {"role": "observation", "content": "2"}, assistant("because")]
     with pytest.raises(DataError, match="'role' is 'observation'; did you mean 'tool'"):
@@ -380,7 +380,7 @@ def test_a_role_that_the_template_names_is_no_mistake(byte_tokenizer):
         tokenise(tokenizer, [*dialogue(1), {"role": "model", "content": "no"}])
 
 
-def test_a_verdict_is_of_one_turn(byte_tokenizer):
+def test_a_preference_between_answers_of_several_turns_is_refused(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["qwen 3"])
     row = {"chosen": [*dialogue(2, THOUGHT)], "rejected": [*dialogue(1, THOUGHT), user("why"), assistant("no")]}
     with pytest.raises(DataError, match=r"samples\[0\]: an answer has 2 turns of the assistant.* one row for each"):
@@ -422,14 +422,14 @@ def test_a_tokenizer_that_inserts_spaces_trains_after_the_tokens_of_the_prompt(l
     assert tokens[-1] == llama_tokenizer.eos_token_id
 
 
-def test_an_assistant_that_speaks_first_is_chosen_without_its_header(byte_tokenizer):
+def test_a_first_turn_of_the_assistant_is_trained_without_its_header(byte_tokenizer):
     for name in ("chatml", "llama 3"):
         tokenizer = tokenizer_for(byte_tokenizer, FAMILIES[name])
         for turns in ("joint", "each"):
             assert chosen(tokenizer, dialogue(2)[1:], turns=turns) == FAMILIES[name].expected(ANSWERS[:2])
 
 
-def test_contents_in_parts_are_found(byte_tokenizer):
+def test_message_contents_in_parts_are_trained(byte_tokenizer):
     tokenizer = tokenizer_for(byte_tokenizer, FAMILIES["chatml"])
     tokenizer.chat_template = tokenizer.chat_template.replace("m.content", "m.content[0].text")
     parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in dialogue(2)]

@@ -30,5 +30,5 @@ SAID = {
 
 
 @pytest.mark.parametrize(("page", "said"), [(page, said) for page, each in SAID.items() for said in each])
-def test_a_page_says_the_figure_that_counts(page: str, said: str) -> None:
+def test_each_figure_that_is_repeated_in_the_documentation_is_the_measured_one(page: str, said: str) -> None:
     assert said in " ".join((DOCS / page).read_text(encoding="utf-8").split())

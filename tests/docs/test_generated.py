@@ -33,13 +33,13 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_no_page_is_stale() -> None:
+def test_generated_pages_are_up_to_date() -> None:
     command = [sys.executable, DOCS / "generate.py", "--check"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, "run `make docs`\n" + done.stdout + done.stderr
 
 
-def test_a_page_that_differs_is_missing_or_is_left_over_is_stale(
+def test_differing_missing_and_leftover_generated_pages_are_reported(
     generators: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     into = ["--into", str(tmp_path)]
@@ -147,7 +147,7 @@ def test_a_hook_that_is_not_documented_exactly_is_refused(generators: Any, tmp_p
         generators.hooks.example("on_leap", DOCS / "examples/hooks")
 
 
-def test_a_hook_added_to_the_door_is_asked_for(generators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_hook_needs_a_documented_example(generators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_leap(run: Any) -> None:
         """Hear of a leap.
 

@@ -15,12 +15,12 @@ STOPS = re.findall(r"^\| \d+ \| \[`([\w/]+\.py)`\]\(\.\./([\w/]+\.py)\) `(\w+)` 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_file_and_folder_it_names_exists(place: str) -> None:
+def test_every_file_and_folder_that_the_page_names_exists(place: str) -> None:
     path = ROOT / place
     assert path.is_dir() if place.endswith("/") else path.is_file()
 
 
-def test_every_stop_of_the_walk_defines_what_the_page_says() -> None:
+def test_every_file_that_the_page_walks_through_defines_the_names_it_states() -> None:
     rows = len(re.findall(r"^\| \d+ \| \[", PAGE, re.MULTILINE))
     assert len(STOPS) == rows > 15
     for shown, link, name in STOPS:
@@ -30,7 +30,7 @@ def test_every_stop_of_the_walk_defines_what_the_page_says() -> None:
         assert name in defined, f"{shown} defines no {name}"
 
 
-def test_every_shelf_is_in_the_table_and_says_in_a_sentence_what_it_is() -> None:
+def test_every_package_of_the_core_is_in_the_table_with_its_description() -> None:
     shelves = {path.parent for path in (ROOT / "rlcore").glob("*/__init__.py")}
     listed = set(re.findall(r"^\| \d+ \| `(rlcore/\w+)/` \|", PAGE, re.MULTILINE))
     assert {str(shelf.relative_to(ROOT)) for shelf in shelves} == listed

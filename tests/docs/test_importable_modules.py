@@ -35,7 +35,7 @@ def test_templates_import_what_the_page_lists(template: Path) -> None:
         assert not plain or plain in modules
 
 
-def test_what_the_page_names_is_public() -> None:
+def test_the_names_on_the_page_are_public() -> None:
     known, found = public_names(), rows()
     assert len(found) > 20
     for module in found:

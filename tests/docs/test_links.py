@@ -68,11 +68,11 @@ def dangling(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_in_the_documentation_has_a_target(page: Path) -> None:
     assert not dangling(page)
 
 
-def test_links_that_lead_nowhere_are_noticed(tmp_path: Path) -> None:
+def test_broken_links_are_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     (tmp_path / "other.md").write_text("# The top\n\n## Two words\n\n## Two words\n")
     page.write_text(
@@ -101,7 +101,7 @@ def test_every_page_is_in_the_index() -> None:
             assert name == "index.md" or f"({name})" in listed, f"{index.relative_to(ROOT)} does not list {name}"
 
 
-def test_names_that_are_not_there_are_noticed() -> None:
+def test_names_that_do_not_exist_are_detected() -> None:
     assert NAMED.findall("see rlcore/ops.py::gae and docs/data.md") == [("rlcore/ops.py", "gae"), ("docs/data.md", "")]
     assert "gae" in definitions(ROOT / "rlcore/ops.py")
     assert "gea" not in definitions(ROOT / "rlcore/ops.py")

@@ -52,7 +52,7 @@ def test_every_snippet_of_a_page_runs(page: Path, sitting: Sitting) -> None:
             raise
 
 
-def test_every_fence_is_found() -> None:
+def test_every_code_block_of_a_page_is_found() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         assert 2 * len(list(snippets_of(page))) == text.count("```"), f"{page}: a fence is indented, or not closed"

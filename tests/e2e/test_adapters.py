@@ -101,7 +101,7 @@ def test_a_checkpoint_of_a_run_from_random_weights_can_be_started_from(tmp_path:
     assert torch.equal(policy.model(input_ids=tokens).logits, done.policy.model(input_ids=tokens).logits)
 
 
-def test_a_start_that_cannot_be_had_again_is_refused_before_training(tmp_path: Path) -> None:
+def test_a_starting_model_that_cannot_be_restored_is_refused_before_training(tmp_path: Path) -> None:
     pissa = LLAMA | {"init_lora_weights": "pissa", "lora_dropout": 0.0}
     with pytest.raises(ModelError, match="could not restore because the model has no name"):
         fit(SFT, {"path": make_llama(), "peft": pissa}, tmp_path, "run", 2)

@@ -132,7 +132,7 @@ def test_a_resumed_run_continues_its_run_without_doubled_steps(tmp_path: Path, d
     assert_stored(client, kept, run, rows=3)
 
 
-def test_names_that_mlflow_refuses_are_changed_and_nan_is_kept(tmp_path: Path, database: str) -> None:
+def test_metric_names_that_mlflow_refuses_are_replaced_and_nan_is_logged(tmp_path: Path, database: str) -> None:
     run = types.SimpleNamespace(dir=tmp_path, step=0, total_steps=None, config=TrainConfig())
     logger = MlflowLogger(MlflowConfig(tracking_uri=database, experiment="odd"), run)
     logger.metrics(1, {"loss/nan": math.nan, "eval/reward/mean@temperature=0.5": 1.5})
@@ -149,7 +149,7 @@ def test_a_run_whose_server_cannot_be_used_does_not_begin(tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_that_does_not_answer_is_given_up(
+def test_logging_to_a_server_that_does_not_answer_is_given_up(
     tmp_path: Path, silent_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # the late call ends with the server
@@ -175,5 +175,5 @@ def test_a_server_that_stops_answering_is_waited_for_once(
     never.set()
 
 
-def test_the_limit_is_20_seconds_unless_another_is_set() -> None:
+def test_a_request_is_given_up_after_20_seconds_unless_another_limit_is_set() -> None:
     assert MlflowConfig().timeout_s == 20

@@ -163,7 +163,7 @@ def test_showing_imports_nothing_heavy(run: RunDir, python: Python) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_that_stops_early_is_no_error(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_closed_pipe_is_no_error(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(rlcore.__file__).parents[1]))
     reader, writer = os.pipe()
     os.close(reader)

@@ -80,7 +80,7 @@ def test_a_configuration_of_trlx_becomes_a_file_that_is_accepted(tmp_path: Path,
     assert "check: run.steps: 63, from train.total_steps; train.epochs allows 100" in said
 
 
-def test_a_cosine_that_a_limit_of_epochs_cuts_short_is_reported() -> None:
+def test_converting_a_cosine_schedule_that_epochs_cut_short_reports_it() -> None:
     shorter = {**TRLX, "train": {**TRLX["train"], "epochs": 10}}
     shorter["scheduler"] = {"name": "cosine_annealing", "kwargs": {"T_max": 1000, "eta_min": 0}}
     conversion = convert_trlx(shorter, "ppo", options_of("ppo"))
@@ -125,7 +125,7 @@ def test_no_field_of_trlx_is_dropped_silently(trainer: str) -> None:
     assert not dropped
 
 
-def test_a_cosine_of_trlx_that_does_not_end_with_the_run_is_reported() -> None:
+def test_converting_a_cosine_schedule_that_does_not_end_with_the_run_reports_it() -> None:
     ending = with_scheduler(T_max=1000, eta_min=1e-5)
     assert ending.values["trainer"]["optimizer"]["scheduler"] == "cosine_with_min_lr"
     assert ending.values["trainer"]["optimizer"]["scheduler_options"] == {"min_lr": 1e-5}
@@ -175,7 +175,7 @@ def test_a_value_of_another_type_is_an_error(tmp_path: Path, capsys: pytest.Capt
     [("loss_type: [sigmoid, sft]", "dpo"), ("loss_type: dr_grpo", "grpo"), ("loss_type: dft", "sft"),
      ("rpo_alpha: 1.0", "dpo"), ("reward_clip_range: [0, 1]", "grpo"), ("undesirable_weight: 1.5", "dpo")],
 )  # fmt: skip
-def test_a_loss_that_one_trainer_has_names_it(
+def test_an_argument_that_only_one_trainer_has_selects_that_trainer(
     tmp_path: Path, capsys: pytest.CaptureFixture, argument: str, trainer: str
 ) -> None:
     (tmp_path / "any.yaml").write_text(f"beta: 0.1\n{argument}\n", encoding="utf-8")

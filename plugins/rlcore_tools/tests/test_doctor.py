@@ -94,7 +94,7 @@ def test_the_report_has_every_part_and_ends_with_the_problems(ask: Doctor) -> No
     assert ["OMP_NUM_THREADS=1"] in rows
 
 
-def test_a_working_installation_has_no_problem_of_its_own(ask: Doctor) -> None:
+def test_doctor_reports_no_problem_for_a_working_installation(ask: Doctor) -> None:
     found = ask.found(OMP_NUM_THREADS="1", RLCORE_PLUGINS="rlcore-ppo,rlcore-sft,rlcore-tools")
     assert [line for line in found["problems"] if "GiB free" not in line] == []
     assert write_problems([]) == "problems\n  none found"
@@ -119,7 +119,7 @@ def test_doctor_works_while_every_plugin_is_broken(ask: Doctor) -> None:
     assert "  raises 0.3 is broken: RuntimeError: no" in ask().stdout.splitlines()
 
 
-def test_a_plugin_that_is_switched_off_is_no_problem_and_is_listed(ask: Doctor) -> None:
+def test_doctor_lists_a_disabled_plugin_and_reports_no_problem(ask: Doctor) -> None:
     ask.install("raises", "raise RuntimeError('no')\n", requires=("absent-package>=2",))
     found = ask.found(RLCORE_DISABLE_PLUGINS="raises")
     assert [plugin["state"] for plugin in found["plugins"] if plugin["dist"] == "raises"] == ["disabled"]
@@ -144,7 +144,7 @@ def test_packages_out_of_range_or_missing_are_problems(ask: Doctor) -> None:
     assert not any("unused" in line or "pluggy" in line for line in problems)
 
 
-def test_the_report_names_no_user_and_no_home(ask: Doctor) -> None:
+def test_the_report_of_doctor_contains_no_user_name_and_no_home_folder(ask: Doctor) -> None:
     ask.install("lost", f"raise OSError('{ask.home}/x and /data/jane/y and /data/janet/z')\n")
     proxy = "http://jane:s3cret@proxy:80/x"
     environment = {"HF_HOME": str(ask.home / "hub"), "HF_HUB_CACHE": "/srv/jane/hub", "WANDB_MODE": proxy}
@@ -168,7 +168,7 @@ def test_only_listed_variables_that_are_set_are_shown_with_their_values(ask: Doc
     assert not {"HF_TOKEN", "HOME", "CUDA_VISIBLE_DEVICES"} & found["environment"].keys()
 
 
-def test_accelerators_are_asked_of_their_driver(ask: Doctor) -> None:
+def test_doctor_finds_accelerators_through_their_driver(ask: Doctor) -> None:
     assert ask.found()["accelerators"]["seen"] == []
     ask.program("nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 570.86'")
     ask.install("torch", version="2.13.0+cpu")
@@ -189,7 +189,7 @@ def test_a_command_that_does_not_finish_is_killed() -> None:
     assert "could not be started" in machine._run(["/no/such/program"], 1.0)["failed"]  # type: ignore[index]
 
 
-def test_torch_is_asked_in_another_process_and_only_when_wanted(ask: Doctor) -> None:
+def test_doctor_imports_torch_only_in_another_process_and_on_request(ask: Doctor) -> None:
     assert ask.found()["torch"] is None
     asked = ask.found("--devices", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")["torch"]
     assert (asked["threads"], asked["devices"]) == (1, [])
@@ -206,13 +206,13 @@ def test_a_torch_that_is_broken_or_missing_is_a_problem(ask: Doctor, monkeypatch
     assert doctor_command.with_torch(doctor_command.examine())["torch"] == {"failed": "is not installed"}
 
 
-def test_a_torch_in_the_working_folder_is_left_alone(ask: Doctor, tmp_path: Path) -> None:
+def test_doctor_does_not_import_a_torch_in_the_working_folder(ask: Doctor, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     assert "failed" not in ask.found("--devices")["torch"]
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_configuration_is_checked_too(ask: Doctor, tmp_path: Path) -> None:
+def test_doctor_checks_a_configuration_file(ask: Doctor, tmp_path: Path) -> None:
     (tmp_path / "full").write_text("a file where a folder should be")
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("trainer: {name: poo}\nloggers: [console, {name: consol}]\nrun: {root: full}\n")

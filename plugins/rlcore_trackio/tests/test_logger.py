@@ -120,7 +120,7 @@ def test_a_resumed_run_continues_its_run_without_doubled_steps(tmp_path: Path, p
     assert_stored(project, run, rows=3)
 
 
-def test_a_new_run_of_the_same_name_gets_another_and_a_run_of_the_program_s_own_is_left_alone(
+def test_a_new_run_of_a_used_name_gets_another_name_and_the_users_own_run_is_not_touched(
     tmp_path: Path, project: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = trackio.init(project=f"{project}-own", name="own", embed=False)
@@ -140,7 +140,7 @@ def test_a_new_run_of_the_same_name_gets_another_and_a_run_of_the_program_s_own_
     assert stored(f"{project}-own", "own") == [(0, "mine", 1)]
 
 
-def test_a_server_that_does_not_answer_is_given_up(
+def test_logging_to_a_server_that_does_not_answer_is_given_up(
     tmp_path: Path, project: str, silent_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TrackioConfig().timeout_s == 20

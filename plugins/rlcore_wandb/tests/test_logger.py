@@ -117,7 +117,7 @@ def test_every_metric_is_in_the_history_at_its_own_step(trained: Path) -> None:
     assert [metric.step_metric for metric in by_step] == ["step"]
 
 
-def test_the_summary_is_the_last_value_of_each(trained: Path) -> None:
+def test_the_summary_holds_the_last_value_of_each_metric(trained: Path) -> None:
     (kept,) = folders(trained)
     last = {name: value for (_, name), value in sorted(logged(trained).items())}
     for name, value in last.items():
@@ -133,7 +133,7 @@ def test_the_options_and_the_configuration_are_sent(trained: Path) -> None:
     assert kept.config["run"]["steps"] == 5
 
 
-def test_completions_are_tables(trained: Path) -> None:
+def test_completions_are_logged_as_tables(trained: Path) -> None:
     (kept,) = folders(trained)
     rows = [json.loads(line) for line in (trained / "completions.jsonl").read_text().splitlines()]
     tables = [row for row in kept.history if "eval/completions" in row]
@@ -145,7 +145,7 @@ def test_completions_are_tables(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_keeps_its_id_and_says_the_same_of_what_it_repeats(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_id_and_logs_repeated_steps_equally(tmp_path: Path) -> None:
     failed = start(tmp_path, {"mode": "offline"}, {"steps": 7}, broken=3)  # in the evaluation after step 6
     assert failed.returncode == 1
     assert "RewardError" in failed.stderr
@@ -231,14 +231,14 @@ def log_in_a_process(folder: Path, script: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_that_begins_again_is_another_and_disabled_writes_nothing(tmp_path: Path) -> None:
+def test_a_run_that_starts_anew_gets_a_new_id_and_disabled_mode_writes_nothing(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, OFTEN, WANDB_MODE="offline", WANDB_PROJECT="walks")
     first, second, third = sorted(folders(tmp_path / "run"), key=lambda kept: kept.folder.name)
     assert {kept.run.project for kept in (first, second, third)} == {"walks"}
     assert len({kept.run.run_id for kept in (first, second, third)}) == 2
 
 
-def test_two_projects_of_one_run_go_on_each_under_its_id(tmp_path: Path) -> None:
+def test_two_loggers_of_different_projects_resume_each_under_its_own_id(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, TWO)
     kept = [each.run for each in folders(tmp_path / "run")]
     assert sorted(run.project for run in kept) == ["mine", "mine", "ours", "ours"]
@@ -246,7 +246,7 @@ def test_two_projects_of_one_run_go_on_each_under_its_id(tmp_path: Path) -> None
     assert len({run.run_id for run in kept}) == 2
 
 
-def test_a_run_of_the_program_s_own_is_left_alone_and_odd_values_are_kept(tmp_path: Path) -> None:
+def test_a_wandb_run_of_the_users_program_is_not_touched_and_nan_and_infinity_are_logged(tmp_path: Path) -> None:
     log_in_a_process(tmp_path, OWN)
     (kept,) = folders(tmp_path / "run")
     row, with_table = kept.history
@@ -273,5 +273,5 @@ raise AssertionError
 """
 
 
-def test_a_server_that_does_not_answer_is_given_up(tmp_path: Path, silent_server: str) -> None:
+def test_logging_to_a_server_that_does_not_answer_is_given_up(tmp_path: Path, silent_server: str) -> None:
     log_in_a_process(tmp_path, SILENT, WANDB_BASE_URL=silent_server, WANDB_API_KEY="x" * 40, WANDB_MODE="online")

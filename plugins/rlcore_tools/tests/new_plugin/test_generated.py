@@ -28,7 +28,7 @@ def python(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_is_written_is_linted_and_formatted_whatever_its_name(tmp_path: Path) -> None:
+def test_a_new_package_passes_ruff_whatever_its_name(tmp_path: Path) -> None:
     for kind in KINDS:
         for number, name in enumerate(("q", "rlcore-acme-one", "rlcore-" + "a" * LONGEST)):
             new_plugin(name, kind=kind, path=tmp_path / f"{kind}-{number}")
@@ -37,7 +37,7 @@ def test_what_is_written_is_linted_and_formatted_whatever_its_name(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_what_is_written_passes_mypy_strict(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_new_package_passes_mypy_strict(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # What mypy knows of torch takes it half a minute to find out.
     kept = getattr(request.config, "cache", None)  # absent with -p no:cacheprovider
     cache = tmp_path / "cache" if kept is None else kept.mkdir("mypy-scaffold")
@@ -122,7 +122,7 @@ def test_the_trainer_template_is_in_step_with_the_published_package(stranger: Wo
 
 
 @pytest.mark.slow
-def test_a_readme_says_what_the_options_are(stranger: Workshop) -> None:
+def test_the_readme_of_a_new_package_lists_its_options(stranger: Workshop) -> None:
     for kind in KINDS:
         readme = (stranger.folder / f"acme-{kind}" / "README.md").read_text()
         tabled = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
@@ -136,7 +136,7 @@ def test_a_readme_says_what_the_options_are(stranger: Workshop) -> None:
 
 
 @pytest.mark.slow
-def test_a_readme_shows_the_examples(stranger: Workshop) -> None:
+def test_the_readme_of_a_new_package_contains_its_examples(stranger: Workshop) -> None:
     for kind in KINDS:
         folder = stranger.folder / f"acme-{kind}"
         readme = (folder / "README.md").read_text()

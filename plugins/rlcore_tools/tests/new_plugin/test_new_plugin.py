@@ -30,7 +30,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_package_has_all_that_a_published_one_needs(tmp_path: Path, kind: str) -> None:
+def test_a_new_package_has_every_file_that_a_published_one_needs(tmp_path: Path, kind: str) -> None:
     written = new_plugin("rlcore-acme-thing", kind=kind, path=tmp_path / "made")
     assert {str(path.relative_to(tmp_path / "made")) for path in written} == files_in(tmp_path / "made") == {
         ".github/workflows/ci.yml", ".gitignore", "LICENSE", "README.md", "example.py", "example.yaml",
@@ -47,7 +47,7 @@ def test_a_package_has_all_that_a_published_one_needs(tmp_path: Path, kind: str)
     assert "No licence has been chosen" in (tmp_path / "made" / "LICENSE").read_text()
 
 
-def test_nothing_is_left_to_fill_in(tmp_path: Path) -> None:
+def test_a_new_package_contains_no_placeholders(tmp_path: Path) -> None:
     for kind in KINDS:
         for file in new_plugin("acme", kind=kind, path=tmp_path / kind):
             text = file.read_text()
@@ -82,7 +82,7 @@ def test_names_follow_from_the_name_of_the_dist() -> None:
     ("name", "kind", "title"),
     [("my-logger", "logger", "My"), ("logger", "logger", "Logger"), ("my-logger", "reward", "MyLogger")],
 )
-def test_no_class_says_its_kind_twice(name: str, kind: str, title: str) -> None:
+def test_the_class_of_a_new_package_does_not_repeat_its_kind(name: str, kind: str, title: str) -> None:
     assert read_name(name, KINDS[kind]).title == title
 
 
@@ -113,7 +113,7 @@ def test_the_longest_name_is_one_that_the_conformance_kit_accepts(name: str) -> 
         ("pytest", "pytest .* is already installed"),
     ],
 )
-def test_a_name_that_cannot_be_used_is_refused(
+def test_an_unusable_name_of_a_package_is_refused(
     name: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,13 +122,13 @@ def test_a_name_that_cannot_be_used_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_component_that_another_plugin_brings_is_refused(tmp_path: Path) -> None:
+def test_a_component_name_that_another_plugin_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PluginNameError, match=r"rlcore .* already has a logger 'console'; choose another name"):
         new_plugin("rlcore-console", kind="logger", path=tmp_path / "made")
     assert new_plugin("rlcore-console", kind="reward", path=tmp_path / "made")  # another kind has no such name
 
 
-def test_what_exists_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_folder_is_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "acme").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -154,14 +154,16 @@ def test_a_folder_made_in_the_meantime_is_not_overwritten(tmp_path: Path, monkey
     assert files_in(tmp_path) == {"made/theirs"}
 
 
-def test_there_must_be_a_folder_to_make_it_in(tmp_path: Path) -> None:
+def test_a_new_package_needs_an_existing_parent_folder(tmp_path: Path) -> None:
     with pytest.raises(ScaffoldError, match=r"its parent folder .* does not exist"):
         new_plugin("acme", path=tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("nth", [0, 5, 13])
-def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+def test_a_failing_disk_leaves_no_half_written_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
     write, calls = Path.write_text, iter(range(100))
 
     def failing(self: Path, *arguments: object, **options: object) -> int:
@@ -175,7 +177,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_permissions_are_the_usual_ones(tmp_path: Path) -> None:
+def test_a_new_package_has_the_permissions_of_any_new_folder(tmp_path: Path) -> None:
     new_plugin("acme", path=tmp_path / "made")
     (tmp_path / "usual").mkdir()
     for made in (tmp_path / "made", tmp_path / "made" / "src"):
@@ -199,7 +201,7 @@ def test_the_command_prints_the_files_and_what_to_do_next(
     assert "try 'acme'" in capsys.readouterr().err
 
 
-def test_it_is_light_and_works_while_plugins_are_broken(tmp_path: Path) -> None:
+def test_new_plugin_imports_nothing_heavy_and_works_while_plugins_are_broken(tmp_path: Path) -> None:
     info = tmp_path / "site" / "broken-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
