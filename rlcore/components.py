@@ -25,6 +25,7 @@ KINDS = {
     "optimizers": "optimizer",
     "schedulers": "scheduler",
     "shardings": "sharding",
+    "environments": "environment",
     "commands": "command",
 }
 """The kinds of components, each with the word for one component of the kind."""

@@ -113,6 +113,10 @@ class UnknownSharding(UnknownComponent):
     """A strategy of sharding that no installed plugin registered."""
 
 
+class UnknownEnvironment(UnknownComponent):
+    """An environment name that no installed plugin registered."""
+
+
 class UnknownCommand(UnknownComponent):
     """A subcommand of `rlcore` that no installed plugin registered."""
 

@@ -15,7 +15,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rlcore.components import Component
-    from rlcore.protocols import Decoder, DecoderRequest, RunView
+    from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, RunView
     from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
@@ -183,6 +183,17 @@ def register_shardings(register: Register) -> None:
 
 
 @hookspec
+def register_environments(register: Register) -> None:
+    """Register environments, with which a policy talks in episodes of several turns; selected by `data.environment`.
+
+    Args:
+        register: takes a name and a class of `rlcore.protocols.Environment`, or a
+            `rlcore.protocols.EnvironmentFactory`; with `config`, a function that takes an object of that class and
+            returns one of these.
+    """
+
+
+@hookspec
 def register_commands(register: Register) -> None:
     """Register subcommands of `rlcore`, such as `rlcore report`.
 
@@ -311,6 +322,18 @@ def make_decoder(request: DecoderRequest) -> Decoder | None:
 
     Returns:
         None to leave the batch to others; otherwise an object with the methods of `rlcore.protocols.Decoder`.
+    """
+
+
+@hookspec
+def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer | None:
+    """Return what plays the episodes of a run with `data.environment`, or None.
+
+    Called once in such a run, before the model is built; the first result in registration order is used.
+
+    Args:
+        environment: what a plugin registered, built with its options, or what the user passed to `rlcore.train`.
+        config: the run's configuration, with the options of the episodes in `config.data.episodes`.
     """
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlcore.protocols import (
         Architecture,
         Command,
+        EnvironmentFactory,
         Logger,
         OptimizerBuilder,
         RolloutStore,
@@ -47,6 +48,7 @@ _UNKNOWN: dict[str, type[errors.UnknownComponent]] = {
     "optimizers": errors.UnknownOptimizer,
     "schedulers": errors.UnknownScheduler,
     "shardings": errors.UnknownSharding,
+    "environments": errors.UnknownEnvironment,
     "commands": errors.UnknownCommand,
 }
 
@@ -166,6 +168,7 @@ class Registries:
     optimizers: Registry[OptimizerBuilder]
     schedulers: Registry[SchedulerBuilder]
     shardings: Registry[Callable[..., Sharding]]
+    environments: Registry[EnvironmentFactory]
     commands: Registry[Command]
 
     def __iter__(self) -> Iterator[Registry[Any]]:

@@ -1,0 +1,117 @@
+"""Read what environments return: messages, and steps in all of their forms."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.protocols import Step
+from rlcore.safe_text import shorten
+
+FIELDS = tuple(field.name for field in attrs.fields(Step))
+
+
+class BadAnswer(Exception):
+    """An environment returned what no episode can go on with."""
+
+
+@attrs.frozen
+class Answer:
+    """A checked step.
+
+    Attributes:
+        messages: what the policy reads next.
+        rewards: the reward by name; one without a name is called "".
+        done: the episode has reached its end.
+        truncated: the environment cut the episode off.
+        info: plain values for logs.
+    """
+
+    messages: list[dict[str, Any]]
+    rewards: Mapping[str, float]
+    done: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards."""
+        return math.fsum(self.rewards.values())
+
+
+def read_messages(found: Any, what: str) -> list[dict[str, Any]]:
+    """Return messages of any form as a list of mappings with `role` and `content`.
+
+    Raises:
+        BadAnswer: they have none of the forms.
+    """
+    if found is None:
+        return []
+    if isinstance(found, str):
+        return [{"role": "user", "content": found}] if found else []
+    if isinstance(found, Step) or (isinstance(found, Mapping) and "role" not in found):
+        raise BadAnswer(
+            f"{what} returned {shorten(found)}, not messages; an episode that is over at once must not begin: leave "
+            "its row out"
+        )
+    entries = [found] if isinstance(found, Mapping) else found
+    if not isinstance(entries, Sequence):
+        raise BadAnswer(f"{what} returned {shorten(found)} ({type(found).__name__}), not a text or messages")
+    messages = []
+    for entry in entries:
+        is_message = isinstance(entry, Mapping) and isinstance(entry.get("role"), str)
+        if not is_message or not isinstance(entry.get("content"), str):
+            raise BadAnswer(f"{what} returned the message {shorten(entry)}; a message has a role and a text as content")
+        messages.append(dict(entry))
+    return messages
+
+
+def read_step(found: Any, *, may_be_silent: bool = False) -> Answer:
+    """Return a step of any form, checked.
+
+    A text is what the policy reads next; a number is the reward of the last turn; a pair is both; a mapping has the
+    fields of a `Step`.
+
+    Raises:
+        BadAnswer: it has none of the forms, a reward is not finite, or an episode that goes on has no messages.
+    """
+    if isinstance(found, str):
+        found = Step(messages=found)
+    elif isinstance(found, numbers.Real):
+        found = Step(reward=float(found), done=True)
+    elif isinstance(found, tuple) and len(found) == 2:
+        found = Step(messages=found[0], reward=found[1])
+    elif isinstance(found, Mapping):
+        if unknown := sorted(set(map(str, found)) - set(FIELDS)):
+            raise BadAnswer(f"step returned a mapping with the key '{unknown[0]}'; known keys: {', '.join(FIELDS)}")
+        found = Step(**found)
+    if not isinstance(found, Step):
+        raise BadAnswer(
+            f"step returned {shorten(found)} ({type(found).__name__}); return a rlcore.protocols.Step, a text, a "
+            "number, or a pair (text, number)"
+        )
+    messages = read_messages(found.messages, "step")
+    if not messages and not (found.done or found.truncated or may_be_silent):
+        raise BadAnswer("step returned no messages, though the episode is neither done nor truncated")
+    if messages and messages[-1]["role"] == "assistant" and not (found.done or found.truncated):
+        raise BadAnswer("the last message of step has the role 'assistant'; the policy speaks next, so it must not")
+    if not isinstance(found.info, Mapping):
+        raise BadAnswer(f"step returned info = {shorten(found.info)}, which is not a mapping")
+    return Answer(messages, _rewards(found.reward), bool(found.done), bool(found.truncated), dict(found.info))
+
+
+def _rewards(reward: Any) -> dict[str, float]:
+    named = reward if isinstance(reward, Mapping) else {"": reward}
+    checked = {}
+    for name, value in named.items():
+        where = f" ('{name}')" if name else ""
+        if not isinstance(value, numbers.Real):
+            raise BadAnswer(f"step returned the reward {shorten(value)}{where}, which is not a number")
+        if not math.isfinite(value):
+            raise BadAnswer(f"step returned the reward {float(value)}{where}, which is not finite")
+        checked[str(name)] = float(value)
+    return checked

@@ -1,0 +1,77 @@
+"""Episodes that are over as one batch of trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rlcore.protocols import Policy
+from rlcore.types import Episodes, Trajectories
+from rlcore_environments.episode import DONE, Episode
+
+
+def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
+    """Return the trajectories of B episodes on the policy's device, without what follows the last chosen token."""
+    pad = policy.tokenizer.pad_token_id
+    lengths = [_length(episode) for episode in episodes]
+    tokens = [episode.tokens[:length] for episode, length in zip(episodes, lengths, strict=True)]
+    chosen = [episode.chosen[:length] for episode, length in zip(episodes, lengths, strict=True)]
+    batch = Trajectories.stack(
+        tokens, chosen, ended=[episode.end == DONE for episode in episodes], pad_id=pad if isinstance(pad, int) else 0
+    )
+    names = list(dict.fromkeys(name for episode in episodes for name in episode.columns))
+    rows = {name: [episode.columns.get(name, []) for episode in episodes] for name in names}
+    rows["rewards"] = [episode.rewards for episode in episodes]
+    columns = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
+    batch = batch.with_columns(**columns).to(policy.device)
+    metrics = [episode.numbers for episode in episodes]
+    keys = list(dict.fromkeys(key for each in metrics for key in each))
+    return Episodes(
+        batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
+        outputs=[episode.output for episode in episodes],
+        arguments=_arguments(episodes),
+        numbers={key: [each.get(key) for each in metrics] for key in keys},
+        failures=[episode.failure for episode in episodes],
+    )  # fmt: skip
+
+
+def _arguments(episodes: Sequence[Episode]) -> dict[str, list[Any]]:
+    transcripts = [[*_asked(episode), *episode.messages] for episode in episodes]
+    plain = ("role", "content", "name", "tool_calls", "tool_call_id")
+    return {
+        "messages": [[{k: v for k, v in each.items() if k in plain} for each in rows] for rows in transcripts],
+        "turns": [[turn.text for turn in episode.turns] for episode in episodes],
+        "transcript": [_transcript(episode) for episode in episodes],
+        "info": [{**episode.info, "end": episode.end} for episode in episodes],
+        "environment_rewards": [
+            [reward for reward, is_chosen in zip(episode.rewards, episode.chosen, strict=True) if is_chosen]
+            for episode in episodes
+        ],
+    }
+
+
+def _asked(episode: Episode) -> list[dict[str, Any]]:
+    prompt = episode.prompt
+    return [dict(each) for each in prompt.messages or [{"role": "user", "content": prompt.text}]]
+
+
+def _transcript(episode: Episode) -> list[dict[str, Any]]:
+    """Return who said what after the prompt, with the reward of each turn, and at the end why it failed."""
+    rows = [dict(each) for each in episode.messages]
+    return [*rows, {"role": "failure", "content": episode.failure}] if episode.failure else rows
+
+
+def _length(episode: Episode) -> int:
+    if True not in episode.chosen:
+        return len(episode.prompt.tokens)
+    return len(episode.chosen) - episode.chosen[::-1].index(True)
+
+
+def _padded(rows: Sequence[Sequence[float]], lengths: Sequence[int], width: int) -> torch.Tensor:
+    found = torch.zeros(len(rows), width)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        kept = row[:length]
+        found[i, : len(kept)] = torch.tensor(kept, dtype=torch.float32)
+    return found

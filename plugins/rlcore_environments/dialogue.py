@@ -1,0 +1,193 @@
+"""Tokens of an environment's messages: what the chat template writes between two turns of the policy.
+
+The tokens of earlier turns stay as they were sampled: the template renders a short stand-in of the dialogue, and what it
+writes after the stand-in's answer follows the sampled turn. Texts of an environment never become control tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlcore.errors import ConfigError, DataError
+from rlcore.safe_text import shorten
+from rlcore.settings import DataConfig
+from rlcore_transformers.data.chat import Chat, apply_template, make_chat, render_prompt
+from rlcore_transformers.data.tokens import encode, encode_continuations, special_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, Any]
+ANSWER = "zqanswerzq"
+"""The stand-in of a turn, a word that no template writes."""
+THOUGHT = "zqthoughtzq"
+QUESTION: Message = {"role": "user", "content": "zqquestionzq"}
+
+
+class Dialogue:
+    """Renders and tokenises what an environment says.
+
+    Args:
+        tokenizer: the policy's tokenizer. Without a chat template, texts follow one another as they are.
+        data: the section `data`: its template's variables and its system prompt count.
+        tools: JSON schemas of tools that the template renders.
+        keeps_history: accept a template that renders earlier turns in another way than the last one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        data: DataConfig,
+        *,
+        tools: Sequence[Any] = (),
+        keeps_history: bool = False,
+    ) -> None:
+        self.tokenizer, self.data, self.keeps_history = tokenizer, data, keeps_history
+        self.is_chat = bool(tokenizer.chat_template)
+        self.variables = {"tools": list(tools)} if tools else {}
+        specials = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()} - {tokenizer.unk_token}
+        texts = sorted((str(each) for each in specials if str(each)), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
+        self._ids = special_ids(tokenizer) - {tokenizer.unk_token_id}
+        if self.is_chat:
+            self._check_history()
+
+    def chat(self, messages: Sequence[Message], where: str = "data.environment") -> Chat:
+        """Return a conversation with the variables of the template."""
+        return make_chat(where, list(messages), self.data, template=self.variables)
+
+    def opening(self, messages: Sequence[Message]) -> list[int]:
+        """Return the tokens of the first messages and the header of the policy's turn, without BOS of a plain text."""
+        if not self.is_chat:
+            return self._tokens([str(each["content"]) for each in messages], None, begins=True)
+        return self._tokens([], messages, begins=True)
+
+    def has_control_text(self, messages: Sequence[Message]) -> bool:
+        """Return whether a message has the text of a special token."""
+        return self._special is not None and any(self._special.search(str(each.get("content"))) for each in messages)
+
+    def reply(self, messages: Sequence[Message], *, last: int) -> list[int]:
+        """Return the tokens between a sampled turn and the policy's next turn.
+
+        Args:
+            messages: what the environment says.
+            last: the last sampled token; if it is the one with which the template ends a turn, it is not repeated.
+
+        Raises:
+            DataError: the template refuses the messages, or a text cannot be tokenised.
+        """
+        if not self.is_chat:
+            return self._tokens([str(each["content"]) for each in messages], None)
+        ids = self._tokens([], messages)
+        at = next((k for k, token in enumerate(ids) if token in self._ids), None)
+        if at is not None and ids[at] == last and not self._decoded(ids[:at]).strip():
+            return ids[at + 1 :]
+        return ids
+
+    def text(self, messages: Sequence[Message]) -> str:
+        """Return how a reply reads, for logs and reward functions."""
+        if self.is_chat:
+            return "".join(f"\n[{each['role']}] {each['content']}\n" for each in messages)
+        return "".join(str(each["content"]) for each in messages)
+
+    def _between(self, messages: Sequence[Message]) -> str:
+        """Return the text that the template writes after a turn of the policy."""
+        calls = _calls_for(messages)
+        answered = self._render([QUESTION, {"role": "assistant", "content": ANSWER}])
+        closing = answered.partition(ANSWER)[2]
+        before = [QUESTION, {"role": "assistant", "content": ANSWER, **({"tool_calls": calls} if calls else {})}]
+        asked = self._render([*before, *messages], add_generation_prompt=True)
+        ended = self._render(before)
+        if asked.startswith(ended):
+            return closing + asked[len(ended) :]
+        after = asked.partition(ANSWER)[2]
+        if not calls and after:
+            return after
+        raise DataError(
+            f"data.environment: the chat template renders a call as {shorten(ended[-60:])}, and as "
+            f"{shorten(asked[:200])} once its result follows, so the result cannot be appended to a sampled turn"
+        )
+
+    def _tokens(self, texts: Sequence[str], messages: Sequence[Message] | None, *, begins: bool = False) -> list[int]:
+        """Return the tokens of plain texts, or of messages in the template; control tokens in them are text."""
+        found: list[str] = []
+
+        def hide(match: re.Match[str]) -> str:
+            found.append(match.group())
+            return f"zqmark{len(found) - 1}zq"
+
+        def hidden(text: str) -> str:
+            return text if self._special is None else self._special.sub(hide, text)
+
+        if messages is None:
+            whole = "".join(map(hidden, texts))
+        else:
+            safe = [{**each, "content": hidden(str(each.get("content") or ""))} for each in messages]
+            whole = render_prompt(self.tokenizer, self.chat(safe)) if begins else self._between(safe)
+        if not found:
+            return self._encode(whole, begins=begins)
+        pieces = re.split(r"zqmark(\d+)zq", whole)
+        ids = self._encode(pieces[0], begins=begins)
+        for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+            ids += self._as_text(found[int(mark)]) + self._encode(piece)
+        return ids
+
+    def _encode(self, text: str, *, begins: bool = False) -> list[int]:
+        if not text:
+            return []
+        (ids,) = (encode if begins else encode_continuations)(self.tokenizer, [text], lambda _: "data.environment")
+        return list(ids)
+
+    def _as_text(self, special: str) -> list[int]:
+        """Return the tokens of the text of a special token, none of which is special."""
+        tokenize: Any = self.tokenizer
+        ids = list(tokenize(special, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        if self._ids.intersection(ids):
+            ids = [token for letter in special for token in self._encode(letter)]
+        if self._ids.intersection(ids):
+            raise DataError(f"data.environment: the tokenizer cannot encode {special!r} as text")
+        return ids
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def _render(self, messages: Sequence[Message], **how: Any) -> str:
+        return str(apply_template(self.tokenizer, self.chat(messages), **how))
+
+    def _check_history(self) -> None:
+        """Check that the template renders a turn in the same way when other messages follow it.
+
+        Raises:
+            ConfigError: it does not, and `data.episodes.history` is `rendered`.
+        """
+        if self.keeps_history:
+            return
+        thought = f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"
+        for content, drops in ((ANSWER, ""), (thought, " that begins with <think>")):
+            before = [QUESTION, {"role": "assistant", "content": content}]
+            ended, asked = self._render(before), self._render([*before, QUESTION], add_generation_prompt=True)
+            if content not in asked or not asked.startswith(ended):
+                same = next((k for k, (a, b) in enumerate(zip(ended, asked, strict=False)) if a != b), len(asked))
+                begin = max(same - 20, 0)
+                raise ConfigError(
+                    f"data.environment: the chat template is not append-only: it renders a turn of the assistant{drops} "
+                    f"as {shorten(ended[begin:])} when it is the last one, and as {shorten(asked[begin:])} once "
+                    "another message follows, so the policy would read its earlier turns in another way than it "
+                    "sampled them. Use another template (model.tokenizer.chat_template), or set "
+                    "data.episodes.history=sampled to keep earlier turns as they were sampled"
+                )
+
+
+def _calls_for(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return stand-ins of the calls whose results are among the messages: templates refuse results without calls."""
+    results = [each for each in messages if each["role"] in ("tool", "function", "ipython")]
+    return [
+        {
+            "type": "function",
+            "id": str(each.get("tool_call_id") or f"zqcall{k:03d}"),
+            "function": {"name": str(each.get("name") or "zqname"), "arguments": {}},
+        }
+        for k, each in enumerate(results)
+    ]

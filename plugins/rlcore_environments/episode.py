@@ -1,0 +1,160 @@
+"""One episode: the tokens and messages so far, its environment, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from rlcore.components import describe_error
+from rlcore.protocols import Environment, Turn
+from rlcore.safe_text import shorten
+from rlcore.types import Prompt
+from rlcore_environments.answers import Answer, BadAnswer
+from rlcore_environments.calls import CallTooLate
+
+DONE, TRUNCATED, FAILED = "done", "truncated", "failed"
+MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
+ENDS = (DONE, TRUNCATED, MAX_TURNS, MAX_NEW_TOKENS, CONTEXT, FAILED)
+
+
+@attrs.define(eq=False)
+class Episode:
+    """An episode while it is played.
+
+    Attributes:
+        index: its row in the batch.
+        prompt: the prompt with the environment's first messages.
+        seed: of sampling, for this row.
+        environment: None before it is made.
+        tokens: all tokens so far.
+        chosen: for each token, whether the policy chose it.
+        rewards: for each token, its reward.
+        columns: for each token, what the sampler returned about it, by name; 0 where it returned nothing.
+        turns: what the policy wrote.
+        messages: the messages after the prompt.
+        output: the text after the prompt.
+        num_new: tokens that the policy chose.
+        end: one of `ENDS`; empty while it goes on.
+        failure: why it failed.
+        info: the last `info` of the environment.
+        by_name: sums of rewards that have names.
+    """
+
+    index: int
+    prompt: Prompt
+    seed: int
+    environment: Environment | None = None
+    tokens: list[int] = attrs.field(factory=list)
+    chosen: list[bool] = attrs.field(factory=list)
+    rewards: list[float] = attrs.field(factory=list)
+    columns: dict[str, list[float]] = attrs.field(factory=dict)
+    turns: list[Turn] = attrs.field(factory=list)
+    messages: list[dict[str, Any]] = attrs.field(factory=list)
+    output: str = ""
+    num_new: int = 0
+    end: str = ""
+    failure: str = ""
+    info: Mapping[str, Any] = attrs.field(factory=dict)
+    by_name: dict[str, float] = attrs.field(factory=dict)
+
+    def begin(self) -> None:
+        """Take the tokens of the prompt."""
+        self.tokens = list(self.prompt.tokens)
+        self.chosen, self.rewards = [False] * len(self.tokens), [0.0] * len(self.tokens)
+
+    @property
+    def where(self) -> str:
+        """The place of the episode, for messages."""
+        return f"episode {self.index}, turn {len(self.turns)}"
+
+    def add_turn(self, turn: Turn, tokens: Sequence[int], columns: Mapping[str, Sequence[float]]) -> None:
+        """Append a sampled turn.
+
+        Args:
+            turn: what it says.
+            tokens: its K tokens.
+            columns: K numbers by name.
+        """
+        for name, values in columns.items():
+            row = self.columns.setdefault(name, [])
+            row += [0.0] * (len(self.tokens) - len(row)) + list(values)
+        self.tokens += tokens
+        self.chosen += [True] * len(tokens)
+        self.rewards += [0.0] * len(tokens)
+        self.num_new += len(tokens)
+        self.turns.append(turn)
+        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        if turn.tool_calls:
+            message["tool_calls"] = [dict(call) for call in turn.tool_calls]
+        self.messages.append(message)
+        self.output += turn.text
+
+    def take(self, answer: Answer) -> None:
+        """Take the answer to the last turn: its reward, and its end if it has one; messages are added by `add_reply`."""
+        last = len(self.chosen) - 1 - self.chosen[::-1].index(True)
+        self.rewards[last] += answer.reward
+        self.messages[-1]["reward"] = answer.reward
+        for name, reward in answer.rewards.items():
+            if name:
+                self.by_name[name] = self.by_name.get(name, 0.0) + reward
+        self.info = {**self.info, **answer.info}
+        self.end = DONE if answer.done else TRUNCATED if answer.truncated else ""
+
+    def add_reply(self, messages: Sequence[dict[str, Any]], tokens: Sequence[int], text: str) -> None:
+        """Append what the environment says; no token of it is chosen."""
+        self.tokens += tokens
+        self.chosen += [False] * len(tokens)
+        self.rewards += [0.0] * len(tokens)
+        self.messages += messages
+        self.output += text
+
+    def fail(self, reason: str) -> None:
+        """End the episode without a score."""
+        self.end, self.failure = FAILED, f"{self.where}: {reason}"
+
+    def fail_with(self, error: BaseException) -> None:
+        """End the episode because of what a call raised; Ctrl-C is raised again."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if isinstance(error, BadAnswer):
+            self.fail(str(error))
+        elif isinstance(error, CallTooLate):
+            self.fail(f"the environment {error}")
+        else:
+            self.fail(f"the environment raised {describe_error(error)}")
+
+    @property
+    def next_prompt(self) -> Prompt:
+        """The dialogue so far, as the prompt of the next turn."""
+        return Prompt(self.prompt.text + self.output, tuple(self.tokens), self.prompt.columns, self.prompt.messages)
+
+    @property
+    def total(self) -> float:
+        """The sum of all rewards."""
+        return sum(self.rewards)
+
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """The metrics of the episode."""
+        failed = self.end == FAILED
+        counted = {f"episode/{end}": float(self.end == end) for end in ENDS}
+        own: dict[str, float | None] = {
+            f"environment/{name}": float(value)
+            for name, value in self.info.items()
+            if isinstance(value, int | float) and name != "success"
+        }
+        success = self.info.get("success")
+        if isinstance(success, int | float):
+            own["episode/success"] = float(success)
+        own |= {f"environment/{name}": value for name, value in self.by_name.items()}
+        if failed:
+            own = dict.fromkeys(own)
+        calls = sum(len(turn.tool_calls) for turn in self.turns)
+        tools = {"episode/tool_calls": float(calls)} if calls else {}
+        return {"episode/turns": float(len(self.turns)), **counted, **tools, **own}
+
+    def describe(self) -> str:
+        """Return the failure on one line."""
+        return shorten(self.failure, 300)

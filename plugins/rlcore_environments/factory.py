@@ -1,0 +1,135 @@
+"""From what a user passes or a plugin registers to a factory of environments, one for each episode."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from rlcore.data.user_code import load_reference
+from rlcore.errors import ConfigError
+from rlcore.protocols import Environment
+from rlcore.safe_text import show
+
+FORMS = (
+    "an environment is a class with reset(row, *, seed) and step(turn), a function that returns an object with these "
+    "methods, or an object with make()"
+)
+DEFAULT_TURNS = 16
+
+
+class Closable(Protocol):
+    """What ends a factory."""
+
+    def __call__(self) -> Any:
+        """End it."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class Factory:
+    """Makes environments, with what their author states about them.
+
+    Attributes:
+        name: the environment's name in messages.
+        make: returns the environment of one episode.
+        tools: JSON schemas that the chat template renders.
+        max_turns: most turns of the policy; 0 if the author states none.
+        concurrency: most calls at a time; 0 if the author states none.
+        replayable: whether the same row, seed and turns have the same answers.
+        own_rows: returns the rows of a split, None if there are none.
+        shutdown: ends what all environments share.
+    """
+
+    name: str
+    make: Callable[[], Environment]
+    tools: Sequence[Any] = ()
+    max_turns: int = 0
+    concurrency: int = 0
+    replayable: bool = True
+    own_rows: Callable[[str], Any] | None = None
+    shutdown: Callable[[], Any] | None = None
+
+
+def factory_of(given: Any) -> Factory:
+    """Return the factory of any form of an environment.
+
+    Raises:
+        ConfigError: it has none of the forms, or two of its tools have one name.
+    """
+    if isinstance(given, str):
+        given = load_reference(given, "data.environment")
+    source = given
+    if callable(getattr(given, "make", None)) and not isinstance(given, type):
+        make = given.make
+    elif isinstance(given, type) or (callable(given) and not callable(getattr(given, "step", None))):
+        make = given
+    else:
+        if callable(getattr(given, "step", None)):
+            raise ConfigError(
+                f"environment = {show(given)}: is an object of an environment, which only one episode can use; pass "
+                f"its class, {type(given).__name__}, or a function that returns a new object"
+            )
+        raise ConfigError(f"environment = {show(given)}: {FORMS}")
+    if isinstance(given, type) and not callable(getattr(given, "step", None)) and callable(getattr(given, "make", None)):
+        source = given()
+        make = source.make
+    _check_arguments(make, given)
+    tools = list(getattr(source, "tools", None) or ())
+    check_tools(tools)
+    return Factory(
+        name=getattr(given, "__name__", type(given).__name__),
+        make=make,
+        tools=tools,
+        max_turns=int(getattr(source, "max_turns", 0) or 0),
+        concurrency=int(getattr(source, "concurrency", 0) or 0),
+        replayable=bool(getattr(source, "replayable", True)),
+        own_rows=getattr(source, "rows", None),
+        shutdown=getattr(source, "shutdown", None),
+    )
+
+
+def check_tools(tools: Sequence[Any]) -> None:
+    """Check that every tool has a schema with a name of its own.
+
+    Raises:
+        ConfigError: one has none, or the name of another one.
+    """
+    names: list[str] = []
+    for tool in tools:
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"tools: {show(tool)}: is no JSON schema of a function with a name")
+        if name in names:
+            raise ConfigError(
+                f"tools: two tools are called '{name}', so that a call of it is ambiguous; rename one of them"
+            )
+        names.append(name)
+
+
+def check_environment(made: Any, factory: Factory) -> Environment:
+    """Return what a factory made, if it has the methods of an environment.
+
+    Raises:
+        TypeError: it has not.
+    """
+    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
+    if missing:
+        raise TypeError(f"'{factory.name}' made {show(made)}, which has no method {' and no '.join(missing)}")
+    environment: Environment = made
+    return environment
+
+
+def _check_arguments(make: Callable[..., Any], given: Any) -> None:
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"environment = {show(given)}: is called without arguments, once for each episode, but takes "
+            f"{inspect.signature(make)} ({error}); pass a function without required parameters"
+        ) from None
+    except ValueError:  # no signature
+        return

@@ -1,0 +1,42 @@
+"""The options of episodes: the section `data.episodes`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlcore.config import config, option
+
+
+@config
+class EpisodeOptions:
+    """Limits of episodes, calls of environments and failures."""
+
+    max_turns: int = option(0, "most turns of the policy; 0: the environment's own limit, else 16", ge=0)
+    max_new_tokens: int = option(
+        0, "most tokens of the policy in all turns together; `gen.max_new_tokens` limits each turn; 0: no limit", ge=0,
+        unit="tokens",
+    )  # fmt: skip
+    timeout_s: float = option(
+        60.0, "an episode fails if one call of its environment takes longer", gt=0, le=1e9, unit="seconds"
+    )
+    concurrency: int = option(
+        32, "most calls of environments at a time; an environment's own limit takes precedence if it is lower", ge=1
+    )
+    retries: int = option(
+        0, "how often an episode that failed is played again up to the turn that failed, if the environment is "
+        "replayable", ge=0,
+    )  # fmt: skip
+    max_failed: float = option(
+        0.5, "the run ends if a larger share of the episodes that are sampled together fails", ge=0, le=1
+    )
+    history: Literal["rendered", "sampled"] = option(
+        "rendered",
+        "`rendered`: refuse a chat template that renders earlier turns in another way than they were sampled; "
+        "`sampled`: keep earlier turns as they were sampled",
+    )
+    isolate: Literal["none", "process"] = option(
+        "none", "`process`: environments run in a process of their own, which is started again if it dies"
+    )
+    python: str | None = option(
+        None, "Python interpreter of that process, such as that of another virtual environment; default: this one"
+    )

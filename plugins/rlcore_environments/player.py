@@ -1,0 +1,174 @@
+"""Plays the episodes of a run: it adds the environment's first messages to the prompts, and wraps the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rlcore.components import describe_error
+from rlcore.config import structure, unstructure
+from rlcore.errors import ConfigError, DataError
+from rlcore.logging import get_logger
+from rlcore.protocols import PromptPipeline, Sampler
+from rlcore.safe_text import shorten
+from rlcore.sampling.row_seeds import derive_seeds
+from rlcore.settings import DataConfig, TrainConfig
+from rlcore.types import Prompt, is_conversation
+from rlcore_environments.answers import BadAnswer, read_messages
+from rlcore_environments.calls import Calls, CallTooLate, finished
+from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.factory import Factory, check_environment, factory_of
+from rlcore_environments.options import EpisodeOptions
+from rlcore_environments.sampler import EpisodeSampler
+from rlcore_transformers.data.rows import load_rows
+from rlcore_transformers.data.tokens import missing_opening, opening_tokens
+
+SEED = "seed"
+"""Column of a row with the seed of its environment; rows without it receive one."""
+log = get_logger("environments")
+
+
+class Player:
+    """Plays the episodes of one environment (`rlcore.protocols.EpisodePlayer`).
+
+    Args:
+        environment: any form of an environment.
+        config: the run's configuration.
+
+    Raises:
+        ConfigError: the environment has none of the forms, or an option of `data.episodes` is invalid.
+    """
+
+    def __init__(self, environment: Any, config: TrainConfig) -> None:
+        self.config = config
+        given = unstructure(config.data.episodes)
+        self.options: EpisodeOptions = structure(EpisodeOptions, given, where="config", path="data.episodes")
+        self.factory: Factory = factory_of(environment)
+        self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
+        """Return the environment's own rows of a split; None if it has none."""
+        if self.factory.own_rows is None:
+            return None
+        found = self.factory.own_rows(split)
+        return None if found is None else [dict(row) for row in found]
+
+    def dialogue(self, tokenizer: Any) -> Dialogue:
+        """Return what renders the environment's messages for a tokenizer."""
+        kept = self._dialogues.get(id(tokenizer))
+        if kept is None or kept[0] is not tokenizer:
+            keeps = self.options.history == "sampled"
+            dialogue = Dialogue(tokenizer, self.config.data, tools=self.factory.tools, keeps_history=keeps)
+            kept = self._dialogues[id(tokenizer)] = (tokenizer, dialogue)
+        return kept[1]
+
+    def pipeline(self, pipeline: PromptPipeline) -> PromptPipeline:
+        """Return a pipeline that resets an environment for each row, and renders its first messages with the prompt."""
+
+        def build(
+            source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = "prompts"
+        ) -> list[Prompt]:
+            rows = load_rows(source, tokenizer, data, what)
+            seeds = derive_seeds(self.config.run.seed * 1009 + (700 if what == "eval_prompts" else 600), range(len(rows)))
+            fields = [_fields(row, data.prompt_column, seed) for row, seed in zip(rows, seeds, strict=True)]
+            openings = self._openings(fields, data.prompt_column, what)
+            dialogue = self.dialogue(tokenizer)
+            complete = [
+                {**each, data.prompt_column: _content(each.get(data.prompt_column), said, dialogue, f"{what}[{i}]")}
+                for i, (each, said) in enumerate(zip(fields, openings, strict=True))
+            ]
+            if self.factory.tools:
+                complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
+            prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
+            return [
+                self._safe(prompt, said, dialogue, data) for prompt, said in zip(prompts, openings, strict=True)
+            ]
+
+        return build
+
+    def _safe(self, prompt: Prompt, said: list[dict[str, Any]], dialogue: Dialogue, data: DataConfig) -> Prompt:
+        """Return a prompt without the column of tools; control tokens in the environment's messages are text."""
+        columns = {name: value for name, value in prompt.columns.items() if name != "tools" or not self.factory.tools}
+        tokens = prompt.tokens
+        if dialogue.has_control_text(said):
+            messages = prompt.messages or [{"role": "user", "content": prompt.text}]
+            ids = dialogue.opening(messages)
+            opening = () if prompt.messages is not None else opening_tokens(dialogue.tokenizer, data.add_bos)
+            tokens = tuple(missing_opening(ids, opening) + ids)
+        return Prompt(prompt.text, tokens, columns, prompt.messages)
+
+    def _openings(self, rows: Sequence[Mapping[str, Any]], column: str, what: str) -> list[list[dict[str, Any]]]:
+        calls = self._calls
+        pending = [calls.start(self._reset, {k: v for k, v in row.items() if k != column}) for row in rows]
+        found = []
+        for i, (row, call) in enumerate(zip(rows, pending, strict=True)):
+            try:
+                said = read_messages(call.result(), "reset")
+            except BadAnswer as error:
+                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': {error}") from error
+            except CallTooLate as error:
+                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset {error}") from None
+            except Exception as error:
+                raise DataError(
+                    f"{what}[{i}]: environment '{self.factory.name}': reset raised {describe_error(error)}; the row is "
+                    f"{shorten(dict(row))}"
+                ) from error
+            if not said and row.get(column) is None:
+                raise DataError(
+                    f"{what}[{i}]: environment '{self.factory.name}': reset returned no messages, and the row has no "
+                    f"'{column}', so the policy has nothing to answer"
+                )
+            found.append(said)
+        return found
+
+    def _reset(self, row: Mapping[str, Any]) -> Any:
+        environment = check_environment(self.factory.make(), self.factory)
+        try:
+            return finished(environment.reset({k: v for k, v in row.items() if k != SEED}, seed=int(row[SEED])))
+        finally:
+            close = getattr(environment, "close", None)
+            if callable(close):
+                finished(close())
+
+    @cached_property
+    def _calls(self) -> Calls:
+        limit = min(self.options.concurrency, self.factory.concurrency or self.options.concurrency)
+        return Calls(limit, self.options.timeout_s)
+
+    def sampler(self, sampler: Sampler) -> Sampler:
+        """Return the sampler of episodes."""
+        found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, _row_of)
+        return found  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End what all environments share."""
+        if self.factory.shutdown is not None:
+            try:
+                Calls(1, self.options.timeout_s).start(self.factory.shutdown).result()
+            except Exception as error:  # noqa: BLE001  the run is over
+                log.warning("the environment could not be shut down", error=describe_error(error))
+
+
+def _fields(row: Any, column: str, seed: int) -> dict[str, Any]:
+    fields = {str(key): value for key, value in row.items()} if isinstance(row, Mapping) else {column: row}
+    own = fields.get(SEED)
+    return {**fields, SEED: own if isinstance(own, int) and not isinstance(own, bool) else seed}
+
+
+def _row_of(prompt: Prompt) -> tuple[dict[str, Any], int]:
+    columns = dict(prompt.columns)
+    return columns, int(columns.pop(SEED, 0))
+
+
+def _content(asked: Any, said: list[dict[str, Any]], dialogue: Dialogue, where: str) -> Any:
+    """Return the prompt of a row followed by the environment's first messages: a conversation, or a text."""
+    if dialogue.is_chat:
+        before = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked or ())
+        return [*before, *said]
+    if is_conversation(asked):
+        raise ConfigError(
+            f"{where}: is a conversation, and the tokenizer has no chat template to render it "
+            "(model.tokenizer.chat_template)"
+        )
+    return f"{asked or ''}{''.join(str(each['content']) for each in said)}"

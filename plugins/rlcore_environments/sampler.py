@@ -1,0 +1,283 @@
+"""The loop of episodes: sample a turn of all live ones as one batch, give each turn to its environment, and go on.
+
+It calls any sampler, and is one itself. A turn is given to its environment as soon as the sampler reports it, while
+other turns are still being sampled; the next batch begins when all environments have answered, so that the rows of every
+batch, and with them the results, do not depend on how long an environment takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlcore.config import evolve
+from rlcore.data.text import render_outputs
+from rlcore.errors import ConfigError, DataError, RLCoreError
+from rlcore.logging import get_logger
+from rlcore.protocols import Policy, Sampler, Turn
+from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
+from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
+from rlcore.settings import SamplingConfig
+from rlcore.types import Episodes, Prompt, Trajectories
+from rlcore_environments.answers import read_messages, read_step
+from rlcore_environments.batch import to_batch
+from rlcore_environments.calls import Calls, Pending
+from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.episode import CONTEXT, FAILED, MAX_NEW_TOKENS, MAX_TURNS, Episode
+from rlcore_environments.factory import Factory, check_environment
+from rlcore_environments.options import EpisodeOptions
+from rlcore_environments.tool_calls import parse_calls
+
+log = get_logger("environments")
+BEFORE = 16
+"""Tokens before a turn that are decoded with it, since some tokenizers decode a fragment in another way."""
+
+
+class EpisodesFailed(RLCoreError, RuntimeError):
+    """More episodes failed than `data.episodes.max_failed` allows."""
+
+
+class EpisodeSampler:
+    """Samples episodes with a sampler of single turns.
+
+    Args:
+        sampler: continues prompts.
+        factory: makes environments.
+        options: the section `data.episodes`.
+        make_dialogue: returns what renders messages for a tokenizer.
+        row_of: returns the row and the seed of a prompt.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        factory: Factory,
+        options: EpisodeOptions,
+        make_dialogue: Callable[[Any], Dialogue],
+        row_of: Callable[[Prompt], tuple[dict[str, Any], int]],
+    ) -> None:
+        self.inner, self.factory, self.options = sampler, factory, options
+        self._make_dialogue, self._row_of = make_dialogue, row_of
+        self.exact_logprobs = bool(getattr(sampler, "exact_logprobs", False))
+        self.draws_from_policy = bool(getattr(sampler, "draws_from_policy", True))
+        self.max_turns = options.max_turns or factory.max_turns or 16
+        self._warned = False
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Return what calls environments."""
+        limit = min(self.options.concurrency, self.factory.concurrency or self.options.concurrency)
+        return Calls(limit, self.options.timeout_s)
+
+    def __call__(
+        self,
+        policy: Policy,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig,
+        *,
+        generator: torch.Generator | None = None,
+        row_seeds: Sequence[int] | None = None,
+        logit_mask: Tensor | None = None,
+    ) -> Episodes:
+        """Play one episode for each prompt.
+
+        The arguments are those of `rlcore.protocols.Sampler`; `sampling.max_new_tokens` limits each turn.
+
+        Raises:
+            EpisodesFailed: a larger share of the episodes than `data.episodes.max_failed` failed.
+        """
+        seeds = draw_seeds(len(prompts), generator) if row_seeds is None else row_seeds
+        episodes = [Episode(i, prompt, int(seed)) for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))]
+        for episode in episodes:
+            episode.begin()
+        loop = _Loop(self, policy, sampling, self._make_dialogue(policy.tokenizer), generator, logit_mask)
+        try:
+            loop.open(episodes)
+            while live := [episode for episode in episodes if not episode.end]:
+                loop.turn(live)
+        finally:
+            loop.close(episodes)
+        self._check_failures(episodes)
+        if not episodes:
+            empty = self.inner(policy, [], sampling, **loop.given([]))
+            return Episodes(empty.tokens, empty.mask, empty.action_mask, empty.ended, empty.columns)
+        return to_batch(policy, episodes)
+
+    def row_of(self, prompt: Prompt) -> tuple[dict[str, Any], int]:
+        """Return the row and the seed of a prompt."""
+        return self._row_of(prompt)
+
+    def _check_failures(self, episodes: Sequence[Episode]) -> None:
+        failed = [episode for episode in episodes if episode.end == FAILED]
+        if not failed:
+            return
+        if len(failed) > self.options.max_failed * len(episodes):
+            raise EpisodesFailed(
+                f"{len(failed)} of {len(episodes)} episodes of '{self.factory.name}' failed, more than "
+                f"data.episodes.max_failed = {self.options.max_failed:g} allows. The first: {failed[0].failure}"
+            )
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "episodes failed; they have no score, and nothing is learned from them", failed=len(failed),
+                of=len(episodes), first=failed[0].describe(),
+            )  # fmt: skip
+
+
+class _Loop:
+    """One call of the sampler of episodes."""
+
+    def __init__(
+        self,
+        sampler: EpisodeSampler,
+        policy: Policy,
+        sampling: SamplingConfig,
+        dialogue: Dialogue,
+        generator: torch.Generator | None,
+        logit_mask: Tensor | None,
+    ) -> None:
+        self.sampler, self.policy, self.sampling, self.dialogue = sampler, policy, sampling, dialogue
+        self.generator, self.logit_mask = generator, logit_mask
+        if policy.outputs_begin_text:
+            raise ConfigError("data.environment: an encoder-decoder begins every output anew; name a causal model")
+
+    def open(self, episodes: Sequence[Episode]) -> None:
+        """Make the environment of each episode, and reset it."""
+        pending = [(episode, self.sampler.calls.start(self._open, episode)) for episode in episodes]
+        for episode, call in pending:
+            try:
+                found = read_messages(call.result(), "reset")
+                self._check_opening(episode, found)
+            except BaseException as error:  # noqa: BLE001  an environment may raise anything
+                self._failed(episode, error, None)
+
+    def _open(self, episode: Episode) -> Any:
+        row, seed = self.sampler.row_of(episode.prompt)
+        episode.environment = check_environment(self.sampler.factory.make(), self.sampler.factory)
+        return episode.environment.reset(row, seed=seed)
+
+    def _check_opening(self, episode: Episode, found: list[dict[str, Any]]) -> None:
+        said = [(each["role"], each["content"]) for each in found]
+        expected = [(m["role"], m["content"]) for m in (episode.prompt.messages or ())][-len(said) :] if said else []
+        plain = "".join(content for _, content in said)
+        if said != expected and not (episode.prompt.messages is None and episode.prompt.text.endswith(plain)):
+            episode.fail(
+                f"reset returned {plain[:80]!r}, and other messages for the same row and seed when the prompts were "
+                "read; take random numbers from `seed` alone"
+            )
+
+    def turn(self, live: Sequence[Episode]) -> None:
+        """Sample the next turn of the live episodes, and take the answers of their environments."""
+        by_limit: dict[int, list[Episode]] = {}
+        most, longest = self.sampler.options.max_new_tokens, self.policy.max_prompt_length
+        for episode in live:
+            room = most - episode.num_new if most else self.sampling.max_new_tokens
+            if room <= 0:
+                episode.end = MAX_NEW_TOKENS
+            elif longest and len(episode.tokens) > longest:
+                episode.end = CONTEXT
+            else:
+                by_limit.setdefault(min(room, self.sampling.max_new_tokens), []).append(episode)
+        pending: list[tuple[Episode, Pending]] = []
+        for limit, group in sorted(by_limit.items()):
+            self._sample(group, limit, pending)
+        for episode, call in sorted(pending, key=lambda pair: pair[0].index):
+            self._answer(episode, call)
+
+    def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Return the optional arguments of the sampler of turns."""
+        options: dict[str, Any] = {"generator": self.generator}
+        if takes_row_seeds(self.sampler.inner):
+            options["row_seeds"] = [turn_seed(episode.seed, len(episode.turns)) for episode in episodes]
+        if self.logit_mask is not None:
+            options["logit_mask"] = self.logit_mask
+        return options
+
+    def _sample(self, group: list[Episode], limit: int, pending: list[tuple[Episode, Pending]]) -> None:
+        sampling = evolve(self.sampling, max_new_tokens=limit, min_new_tokens=min(limit, self.sampling.min_new_tokens))
+        prompts, reported = [episode.next_prompt for episode in group], set[int]()
+
+        def report(indices: Sequence[int], part: Trajectories) -> None:
+            reported.update(indices)
+            self._give(sampling, [group[i] for i in indices], part, pending)
+
+        options = self.given(group)
+        if takes_on_batch(self.sampler.inner):
+            options["on_batch"] = report
+        batch = self.sampler.inner(self.policy, prompts, sampling, **options)
+        left = [i for i in range(len(group)) if i not in reported]
+        if left:
+            report(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))
+
+    def _give(
+        self, sampling: SamplingConfig, episodes: list[Episode], part: Trajectories, pending: list[tuple[Episode, Pending]]
+    ) -> None:
+        """Append sampled turns to their episodes, and call the environments with them."""
+        before = [Prompt("", episode.tokens[-BEFORE:] and tuple(episode.tokens[-BEFORE:])) for episode in episodes]
+        texts = render_outputs(self.policy.tokenizer, part, before, sampling.stop_sequences)
+        mask = part.action_mask
+        columns = {
+            name: array for name, array in part.columns.items() if array.shape[:2] == mask.shape and array.dim() == 2
+        }
+        counts, ended = part.num_actions.tolist(), part.ended.tolist()
+        chosen = {name: iter(array[mask].tolist()) for name, array in columns.items()}
+        for episode, text, tokens, count, is_over in zip(
+            episodes, texts, part.action_tokens, counts, ended, strict=True
+        ):
+            calls = parse_calls(text) if self.sampler.factory.tools else ()
+            turn = Turn(text, len(episode.turns), truncated=not is_over, tool_calls=calls)
+            numbers = {name: [next(values) for _ in range(count)] for name, values in chosen.items()}
+            episode.add_turn(turn, tokens, numbers)
+            if not tokens:
+                episode.fail("the sampler returned a turn without tokens")
+                continue
+            environment: Any = episode.environment
+            pending.append((episode, self.sampler.calls.start(environment.step, turn)))
+
+    def _answer(self, episode: Episode, call: Pending) -> None:
+        try:
+            answer = read_step(call.result())
+            episode.take(answer)
+            if episode.end:
+                episode.messages += answer.messages
+                episode.output += self.dialogue.text(answer.messages)
+                return
+            if len(episode.turns) >= self.sampler.max_turns:
+                episode.end = MAX_TURNS
+                return
+            reply = self.dialogue.reply(answer.messages, last=episode.tokens[-1])
+        except DataError as error:
+            episode.fail(str(error))
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            self._failed(episode, error, call)
+        else:
+            longest = self.policy.max_prompt_length
+            if longest and len(episode.tokens) + len(reply) > longest:
+                episode.end = CONTEXT
+                return
+            episode.add_reply(answer.messages, reply, self.dialogue.text(answer.messages))
+
+    def _failed(self, episode: Episode, error: BaseException, call: Pending | None) -> None:
+        """End an episode that failed, unless playing it again up to the failure succeeds."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        episode.fail_with(error)
+
+    def close(self, episodes: Sequence[Episode]) -> None:
+        """Close every environment that has the method; an error in it is logged once."""
+        opened = [(episode, getattr(episode.environment, "close", None)) for episode in episodes]
+        pending = [(episode, self.sampler.calls.start(close)) for episode, close in opened if callable(close)]
+        for episode, call in pending:
+            try:
+                call.result()
+            except Exception as error:  # noqa: BLE001  the episode is over, and its tokens are known
+                log.warning("an environment could not be closed", where=episode.where, error=f"{error}"[:200])
+
+
+def turn_seed(seed: int, index: int) -> int:
+    """Return the seed of a turn of a row: that of the row itself for the first one."""
+    return seed if index == 0 else derive_seeds(seed, [index])[0]

@@ -1,0 +1,107 @@
+"""Calls of tools in what a policy wrote, in the forms of the common model families.
+
+* Hermes, Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them
+* Llama 3.1: `{"name": ..., "parameters": {...}}`, also after `<|python_tag|>`
+* Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]`
+* Python: `[add(a=1, b=2)]`, also in a block ```tool_code, as Gemma and Llama 4 write them
+
+A text that is in none of the forms has no calls; one that begins a form and breaks it has a call with an `error`.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Call = dict[str, Any]
+_HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_MISTRAL = re.compile(r"\[TOOL_CALLS\]\s*(.*)", re.DOTALL)
+_PYTHON_BLOCK = re.compile(r"```tool_code\s*\n(.*?)```", re.DOTALL)
+_PYTHON_CALL = re.compile(r"\s*\[\s*[A-Za-z_]\w*\s*\(.*\)\s*\]\s*\Z", re.DOTALL)
+MAX_TEXT = 100_000
+"""Characters beyond which a text is not read for calls."""
+
+
+def parse_calls(text: str) -> tuple[Call, ...]:
+    """Return the calls in a text, each {name, arguments}, or {error} if it cannot be read."""
+    if len(text) > MAX_TEXT:
+        return ({"error": f"the text has {len(text)} characters; calls are read from at most {MAX_TEXT}"},)
+    if "<tool_call>" in text:
+        return tuple(call for body, _ in _HERMES.findall(text) for call in _from_json(body))
+    if found := _MISTRAL.search(text):
+        return tuple(_from_json(found.group(1)))
+    bare = text.strip().removeprefix("<|python_tag|>").strip()
+    if bare.startswith("{") and '"name"' in bare:
+        return tuple(call for part in _split_objects(bare) for call in _from_json(part))
+    if bare.startswith("[{"):
+        return tuple(_from_json(bare))
+    if block := _PYTHON_BLOCK.search(text):
+        return tuple(_from_python(block.group(1).strip()))
+    if _PYTHON_CALL.match(text):
+        return tuple(_from_python(text.strip()))
+    return ()
+
+
+def _from_json(body: str) -> list[Call]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return [{"error": f"the call is no JSON: {error}"}]
+    return [_checked(each) for each in (found if isinstance(found, list) else [found])]
+
+
+def _split_objects(text: str) -> list[str]:
+    """Return the JSON objects that a text has one after another, with `;` or white space between them."""
+    decoder, parts, at = json.JSONDecoder(), list[str](), 0
+    while at < len(text):
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return [*parts, text[at:]]
+        parts.append(text[at:end])
+        at = end
+        while at < len(text) and text[at] in "; \n\t":
+            at += 1
+    return parts
+
+
+def _checked(found: Any) -> Call:
+    if not isinstance(found, Mapping):
+        return {"error": f"a call is an object with `name` and `arguments`, not {type(found).__name__}"}
+    found = found.get("function") if isinstance(found.get("function"), Mapping) else found
+    name = found.get("name")
+    arguments = found.get("arguments", found.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            return {"error": f"the arguments are no JSON: {error}"}
+    if not isinstance(name, str) or not name:
+        return {"error": "the call has no `name`"}
+    if not isinstance(arguments, Mapping):
+        return {"error": f"the arguments of {name} are no object"}
+    return {"name": name, "arguments": dict(arguments)}
+
+
+def _from_python(text: str) -> list[Call]:
+    try:
+        body: Any = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [{"error": f"the call is no Python: {error}"}]
+    nodes: Sequence[Any] = body.elts if isinstance(body, ast.List) else [body]
+    return [_from_node(node) for node in nodes]
+
+
+def _from_node(node: Any) -> Call:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return {"error": "a call is written as name(argument=value)"}
+    if node.args:
+        return {"error": f"the arguments of {node.func.id} have no names; write {node.func.id}(name=value)"}
+    try:
+        arguments = {str(each.arg): ast.literal_eval(each.value) for each in node.keywords if each.arg}
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError) as error:
+        return {"error": f"an argument of {node.func.id} is no literal: {error}"}
+    return {"name": node.func.id, "arguments": arguments}
