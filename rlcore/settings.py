@@ -260,6 +260,14 @@ class DataConfig:
         "which tokens may follow each token: bool[V, V], one row per preceding token; `module:function`, or the path "
         "of a .json or .npy file",
     )
+    environment: Any = option(
+        None,
+        "name of a registered environment, {name, options}, or `module:attribute`, with which the policy talks in "
+        "episodes of several turns; its rewards count as the reward `environment`",
+    )
+    episodes: Mapping[str, Any] = option(
+        {}, "limits of episodes, such as `max_turns`; `rlcore show episodes` lists them"
+    )
     prompt_pipeline: Any = option(
         None,
         "name of the registered pipeline that tokenises prompts, or {name, options}; default: the trainer's, else "

@@ -232,7 +232,7 @@ def idle_providers(options: Mapping[str, Any], where: str) -> set[str]:
     """
     for option, value in options.items():
         if value:
-            _require_provider(option, value, where)
+            require_provider(option, value, where)
     return {published("options")[option].dist for option, value in options.items() if not value}
 
 
@@ -244,7 +244,7 @@ def find_uploader(repo: str, where: str) -> Uploader:
     """
     uploader: Uploader | None = first_result("find_uploader")
     if uploader is None:
-        _require_provider("run.push_to_hub", repo, where)
+        require_provider("run.push_to_hub", repo, where)
         raise errors.ConfigError(f"{where}: no plugin uploads models")
     return uploader
 
@@ -272,7 +272,12 @@ def describe_provider(kind: str, name: str) -> str:
     return _describe_source(published(kind)[name].dist, registries().discovery.plugins)
 
 
-def _require_provider(option: str, value: Any, where: str) -> None:
+def require_provider(option: str, value: Any, where: str) -> None:
+    """Check that the published plugin which implements an option of the core is in use.
+
+    Raises:
+        ConfigError: it is not installed, is disabled or failed to load.
+    """
     dist, plugins = published("options")[option].dist, registries().discovery.plugins
     providers = [plugin for plugin in plugins if plugin.dist == dist]
     if any(plugin.is_loaded for plugin in providers):

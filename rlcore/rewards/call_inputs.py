@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import attrs
@@ -75,6 +76,7 @@ class CallInputs:
         *,
         output_tokens: Sequence[Sequence[int]] | None = None,
         rows: Sequence[int] | None = None,
+        further: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     ) -> CallInputs:
         """Build the arguments from prompts, outputs and, if known, the ids of the outputs.
 
@@ -86,6 +88,7 @@ class CallInputs:
             output_tokens: the ids of each output.
             rows: indices of the prompts in the call; all by default. The columns are always those of all B prompts, so
                 that a function receives a column even if these prompts lack it.
+            further: B values of each further argument, such as the `turns` of episodes.
 
         Raises:
             DataError: a column of the prompts has the name of another argument.
@@ -101,6 +104,7 @@ class CallInputs:
         }
         if output_tokens is not None:
             arguments["output_tokens"] = [list(tokens) for tokens in output_tokens]
+        arguments |= {name: [values[row] for row in indices] for name, values in further.items()}
         return cls(_with_columns(arguments, every, prompts, RESERVED_COLUMNS), indices, len(every), where)
 
     @classmethod

@@ -13,8 +13,10 @@ from rlcore.data.text import render_outputs
 from rlcore.errors import DataError
 from rlcore.profiling import timed
 from rlcore.protocols import Tokenizer
+from rlcore.rewards.call_inputs import CallInputs
+from rlcore.rewards.calls import Call
 from rlcore.rewards.combine import RewardBatch, Rewards
-from rlcore.types import Prompt, Trajectories
+from rlcore.types import Episodes, Prompt, Trajectories
 
 
 @attrs.frozen(eq=False)
@@ -29,6 +31,7 @@ class Scored:
         by_name: B scores of each reward function, before weighting.
         times: for a batch that one call sampled and scored, `time/sample_s` (seconds until sampling ended) and
             `time/score_s` (seconds until scoring ended as well).
+        numbers: B numbers of each metric of episodes.
     """
 
     outputs: list[str]
@@ -36,6 +39,7 @@ class Scored:
     dense: Tensor | None
     by_name: dict[str, list[float | None]]
     times: Mapping[str, float] = attrs.field(factory=dict)
+    numbers: Mapping[str, Sequence[float | None]] = attrs.field(factory=dict)
 
     @property
     def totals(self) -> list[float | None]:
@@ -74,6 +78,8 @@ class Scorer:
             RewardError: a reward function raised, or returned an invalid value.
             DataError: a sequence has no chosen token.
         """
+        if isinstance(batch, Episodes):
+            return self._score_episodes(prompts, batch)
         outputs = self.decode(prompts, batch)
         if self.rewards is None:
             return Scored(outputs, torch.zeros(len(batch), device=batch.tokens.device), None, {})
@@ -81,6 +87,23 @@ class Scorer:
             prompts, outputs, tokenizer=self.tokenizer, output_tokens=batch.action_tokens, where=self.where
         )
         return to_scored(batch, outputs, rewards)
+
+    def _score_episodes(self, prompts: Sequence[Prompt], batch: Episodes) -> Scored:
+        """Score the episodes that did not fail; those that did have no score."""
+        outputs, counts = list(batch.outputs), batch.num_actions.tolist()
+        rows, nothing = [i for i, failure in enumerate(batch.failures) if not failure], RewardBatch([], None, {})
+        rewards = nothing
+        if self.rewards is not None:
+            inputs = CallInputs.of(
+                prompts, [outputs[row] for row in rows], self.tokenizer, self.where, rows=rows,
+                output_tokens=[batch.action_tokens[row] for row in rows], further=batch.arguments,
+            )  # fmt: skip
+            rewards = self.rewards.read(Call.of(self.rewards.functions, inputs)) if rows else nothing
+            rewards = attrs.evolve(
+                rewards, by_name={name: rewards.by_name.get(name, []) for name in self.rewards.names}
+            )
+        scored = to_scored(batch, outputs, RewardBatch.together([(rows, rewards)], counts))
+        return attrs.evolve(scored, numbers=batch.numbers)
 
     def decode(self, prompts: Sequence[Prompt], batch: Trajectories, rows: Sequence[int] | None = None) -> list[str]:
         """Decode the outputs of the prompts, or of the prompts at `rows`.

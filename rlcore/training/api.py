@@ -26,6 +26,7 @@ from rlcore.safe_text import shorten
 from rlcore.settings import SamplingConfig, TrainConfig, plugins_section
 from rlcore.sharding.divided import streaming
 from rlcore.training.build import Assembly, assemble
+from rlcore.training.environment import with_tools
 from rlcore.training.eval_grid import refuse_sweeps, sweeps_in
 from rlcore.training.inputs import DATA_INPUTS, Inputs, observers_by_name, split_loggers
 from rlcore.training.loop import fit
@@ -146,6 +147,8 @@ def train(
     eval_samples: Any = None,
     metric_fn: Callable[..., Any] | str | None = None,
     logit_mask: Any = None,
+    environment: Any = None,
+    tools: Sequence[Callable[..., Any]] | None = None,
     stop_sequences: Sequence[str] | None = None,
     tokenizer: Any = None,
     config: Any = None,
@@ -177,6 +180,10 @@ def train(
         metric_fn: called like `reward_fn`; returns lists of numbers by name, which evaluations report.
         logit_mask: bool[V, V], True where the token of the column may follow the token of the row; a tensor, array,
             nested lists, `module:function` or the path of a .json or .npy file.
+        environment: name of a registered environment, a mapping with `name` and options, or a class or function that
+            returns an object with the methods of `rlcore.protocols.Environment`; the policy then talks with it in
+            episodes of several turns.
+        tools: Python functions that the policy may call; they make up an environment.
         stop_sequences: strings that end a continuation.
         tokenizer: object, folder or hub id, or a mapping with `path` and other options (`rlcore show tokenizer`); by
             default the model's own.
@@ -215,6 +222,7 @@ def train(
     given = {
         "prompts": prompts, "samples": samples, "rewards": rewards, "eval_prompts": eval_prompts,
         "eval_samples": eval_samples, "reward_fn": reward_fn, "metric_fn": metric_fn, "logit_mask": logit_mask,
+        "environment": with_tools(environment, tools),
     }  # fmt: skip
     result = _train(base, where, given=given, tokenizer=tokenizer, observers=observers, loggers=own_loggers)
     if result.run.config.run.raise_on_interrupt and result.run.progress.signalled():

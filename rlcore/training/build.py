@@ -34,6 +34,7 @@ from rlcore.settings import TrainConfig
 from rlcore.training.check_functions import check_functions
 from rlcore.training.check_trainer import check_built, check_declared
 from rlcore.training.consensus import agree_on_configuration, agree_on_identity, agree_on_plugins, agree_on_weights
+from rlcore.training.environment import open_player, with_rows
 from rlcore.training.eval_grid import eval_samplings
 from rlcore.training.evaluate import check_evaluation
 from rlcore.training.inputs import DATA_INPUTS, Inputs, describe_input
@@ -193,15 +194,21 @@ def _build_run(
 
     progress, models = Progress(total_steps=config.run.steps), Models(chosen.architecture, inputs, place, ranks)
     closing = Closing(observers, progress)
+    build_prompts, sampler = chosen.prompts.build(), chosen.sampler.build()
+    closing.hold(sampler, chosen.sampler.component.qualified)
+    if inputs.environment is not None:
+        player = open_player(chosen.environment, inputs, config)
+        closing.hold(player, "data.environment")
+        inputs = with_rows(inputs, player)
+        build_prompts, sampler = player.pipeline(build_prompts), player.sampler(sampler)
     data = RunData(
-        config=config, inputs=inputs, models=models, build_prompts=chosen.prompts.build(),
+        config=config, inputs=inputs, models=models, build_prompts=build_prompts,
         build_samples=chosen.samples.build(), make_rewards=make_rewards,
     )  # fmt: skip
     sampling = Sampling(
-        config=config, dir=place.path, ranks=ranks, models=models, data=data, sampler=chosen.sampler.build(),
+        config=config, dir=place.path, ranks=ranks, models=models, data=data, sampler=sampler,
         progress=progress,
     )  # fmt: skip
-    closing.hold(sampling.sampler, chosen.sampler.component.qualified)
     run = Run(
         config=config, dir=place.path, ranks=ranks, models=models, data=data, sampling=sampling, progress=progress,
         closing=closing, observers=observers, loggers=Loggers(fence=observers.fence), headline=headline,

@@ -60,6 +60,8 @@ def check_functions(settings: TrainConfig, inputs: Inputs, chosen: Chosen) -> No
     """
     if kind_built(chosen.architecture.component.target()) not in (LANGUAGE_MODEL, SCORER):
         return  # outputs that are no text
+    if inputs.environment is not None:
+        return  # functions may take arguments that only an episode has
     pipeline = chosen.prompts.unwrapped() if chosen.rewards or inputs.metric_fn is not None else None
     if not isinstance(pipeline, PreviewPipeline):
         return

@@ -19,7 +19,7 @@ from rlcore.sampling.sampler_checks import check_options, check_vocabulary, take
 from rlcore.settings import SamplingConfig
 from rlcore.sharding.divided import gather_weights
 from rlcore.training.eval_grid import eval_samplings, find_score
-from rlcore.training.rollout_log import prompt_columns
+from rlcore.training.rollout_log import TRANSCRIPT, episode_columns, prompt_columns
 from rlcore.training.run import Run
 from rlcore.types import Metrics, Prompt
 
@@ -190,9 +190,9 @@ def _rows(run: Run, prompts: Sequence[Prompt], sampling: SamplingConfig, seeds: 
     batch = run.sampling.sample(prompts, sampling, row_seeds=seeds)
     scored = run.sampling.score(prompts, batch, stop_sequences=sampling.stop_sequences, where=where)
     rows: list[Row] = [
-        {**prompt_columns(prompt), "output": output, "length": length, "ended": ended}
-        for prompt, output, length, ended in zip(
-            prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True
+        {**prompt_columns(prompt), "output": output, "length": length, "ended": ended, **episode_columns(batch, i)}
+        for i, (prompt, output, length, ended) in enumerate(
+            zip(prompts, scored.outputs, batch.num_actions.tolist(), batch.ended.tolist(), strict=True)
         )
     ]
     measured: dict[str, list[float | None]] = {}
@@ -253,10 +253,10 @@ UNSCORED = "reward/unscored"
 def summarise(rows: Sequence[Row]) -> Metrics:
     """Return the mean of every numeric column, the standard deviation of the reward, and how many rows have none."""
     metrics: Metrics = {}
-    for name in rows[0]:
-        if name in ("prompt", "messages", "output"):
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if name in ("prompt", "messages", "output", TRANSCRIPT):
             continue
-        values = torch.tensor([float(row[name]) for row in rows if row[name] is not None], dtype=torch.float64)
+        values = torch.tensor([float(row[name]) for row in rows if row.get(name) is not None], dtype=torch.float64)
         if name == "reward" and len(values) < len(rows):
             metrics[UNSCORED] = float(len(rows) - len(values))
         if not len(values):

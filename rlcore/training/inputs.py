@@ -21,6 +21,7 @@ log = get_logger("inputs")
 
 DATA_INPUTS = (
     "prompts", "samples", "rewards", "eval_prompts", "eval_samples", "reward_fn", "metric_fn", "logit_mask",
+    "environment",
 )  # fmt: skip
 
 
@@ -38,13 +39,18 @@ class Inputs:
     eval_samples: Any = None
     metric_fn: Callable[..., Any] | str | None = None
     logit_mask: Any = None
+    environment: Any = None
     observers: Mapping[str, Any] = attrs.field(factory=dict)
     loggers: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def given(self) -> list[str]:
-        """Names of the inputs of data that were given: not the model, tokenizer, observers and loggers."""
-        return [name for name in DATA_INPUTS if getattr(self, name) is not None]
+        """Names of the inputs of data that were given: not the model, tokenizer, observers and loggers.
+
+        An environment gives rewards, and may give prompts.
+        """
+        own = ("prompts", "reward_fn") if self.environment is not None else ()
+        return [name for name in DATA_INPUTS if getattr(self, name) is not None or name in own]
 
     @property
     def objects(self) -> list[str]:
@@ -79,7 +85,7 @@ class Inputs:
                     "a function is not used: this trainer calls none, and there are no prompts to evaluate",
                     function=name, trainer=trainer, needs=", ".join(needs),
                 )  # fmt: skip
-        missing = [name for name in needs if getattr(self, name) is None]
+        missing = [name for name in needs if name not in self.given]
         if missing:
             fitting = other()
             hint = f", or name trainer '{fitting}', which learns from the given inputs" if fitting else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlcore.config.plain import MAX_DEPTH
 from rlcore.loggers.conversations import turns_of
 from rlcore.loggers.jsonl import JsonLines
-from rlcore.types import without_none
+from rlcore.types import Episodes, without_none
 
 if TYPE_CHECKING:
     from rlcore.ranks import Ranks
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlcore.types import Prompt, Trajectories
 
 Row = dict[str, Any]
+TRANSCRIPT = "transcript"
 
 
 class Rollouts:
@@ -59,6 +60,7 @@ class Rollouts:
             columns |= {f"reward/{name}": values for name, values in scored.by_name.items()}
         for i, prompt in enumerate(prompts[:room]):
             row = prompt_columns(prompt) | {"output": scored.outputs[i], "length": lengths[i], "ended": ended[i]}
+            row |= episode_columns(batch, i)
             if group > 1:
                 row["group"] = first + i // group * self._ranks.world + self._ranks.rank
             row |= {name: values[i] for name, values in columns.items()}
@@ -120,6 +122,13 @@ def prompt_columns(prompt: Prompt) -> Row:
     if not is_plain(messages):  # images and other objects are named, such as [image]
         messages = [{"role": role, "content": text} for role, text in turns_of(messages)]
     return {"prompt": prompt.text, "messages": messages}
+
+
+def episode_columns(batch: Trajectories, row: int) -> Row:
+    """Return the columns of an episode: who wrote what, and its metrics; none of other trajectories."""
+    if not isinstance(batch, Episodes):
+        return {}
+    return {TRANSCRIPT: batch.arguments[TRANSCRIPT][row], **{key: each[row] for key, each in batch.numbers.items()}}
 
 
 def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:

@@ -75,8 +75,15 @@ def rollout_metrics(batch: Trajectories, scored: Scored, ranks: Ranks) -> Metric
         "reward/unscored": float(len(batch) - len(scores)),
         "response/length_mean": float(batch.num_actions.float().mean()),
         "response/truncated_fraction": 1.0 - float(batch.ended.float().mean()),
+        **_of_episodes(scored, ranks),
         **{f"reward/{name}": mean for name, mean in (ranks.average(by_name) if len(by_name) > 1 else {}).items()},
     }
+
+
+def _of_episodes(scored: Scored, ranks: Ranks) -> Metrics:
+    """Return the mean of each metric of episodes; a process may lack some, or all, of them."""
+    names = sorted(set(ranks.gather(list(scored.numbers))))
+    return ranks.average({name: scored.numbers.get(name, []) for name in names}) if names else {}
 
 
 def _reward_metrics(scores: Tensor) -> Metrics:

@@ -20,6 +20,7 @@ from rlcore.plugins.wrappers import Wrapping
 from rlcore.rewards.chosen_rewards import ChosenReward, choose_rewards
 from rlcore.safe_text import show
 from rlcore.settings import TrainConfig
+from rlcore.training.environment import choose_environment, reward_forms
 from rlcore.training.inputs import Inputs, refuse_descriptions
 
 MODEL_KEYS = ("path", "architecture", "tokenizer")
@@ -43,13 +44,15 @@ class Chosen:
     samples: Choice
     loggers: tuple[Choice, ...]
     rewards: tuple[ChosenReward, ...]
+    environment: Choice | None = None
 
     @property
     def plugins(self) -> dict[str, str]:
         """Versions of the dists that the components come from."""
         one = (self.trainer, self.architecture, self.sampler, self.store, self.sharding, self.prompts, self.samples)
-        rewards = [reward.choice for reward in self.rewards if reward.choice is not None]
-        return {choice.component.dist: choice.component.version for choice in (*one, *self.loggers, *rewards)}
+        further = [*(reward.choice for reward in self.rewards), self.environment]
+        every = (*one, *self.loggers, *(choice for choice in further if choice is not None))
+        return {choice.component.dist: choice.component.version for choice in every}
 
 
 def choose(
@@ -88,7 +91,8 @@ def choose(
         loggers=tuple(
             attempt(chooser.named, known.loggers, entry, f"loggers[{i}]") for i, entry in enumerate(loggers, start=-1)
         ),
-        rewards=attempt(_choose_rewards, inputs.reward_fn, chooser),
+        rewards=attempt(_choose_rewards, reward_forms(inputs), chooser),
+        environment=attempt(choose_environment, inputs, chooser, where),
     )
     if problems is None:
         collected.check()

@@ -26,7 +26,7 @@ from rlcore.training.progress import Progress
 from rlcore.training.rollout import collect, overlaps
 from rlcore.training.rollout_log import Rollouts
 from rlcore.training.run_data import RunData
-from rlcore.types import Prompt, Trajectories, to_device
+from rlcore.types import Episodes, Prompt, Trajectories, to_device
 
 
 @attrs.define(eq=False, kw_only=True, slots=False)
@@ -188,7 +188,7 @@ class Sampling:
         sample = partial(self.sample, group=group)
         batch, scored = collect(sample, self._scorer(), prompts, overlap=self._overlaps)
         self.rollouts.add(prompts, batch, scored, group=group)
-        return batch, scored
+        return batch.plain if isinstance(batch, Episodes) else batch, scored
 
     def _scorer(self, stop_sequences: Sequence[str] | None = None, where: str = "") -> Scorer:
         stops = self._config.gen.stop_sequences if stop_sequences is None else stop_sequences
