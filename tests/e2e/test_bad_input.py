@@ -165,7 +165,7 @@ NOT_BEGUN = [
 
 
 @pytest.mark.parametrize(("line", "kind", "parts"), NOT_BEGUN, ids=[case[0][:80] for case in NOT_BEGUN])
-def test_what_cannot_begin_is_said_and_leaves_no_run(
+def test_a_run_that_cannot_begin_is_an_error_and_leaves_no_folder(
     here: Path, capsys: pytest.CaptureFixture[str], line: str, kind: str, parts: list[str]
 ) -> None:
     file, _, rest = line.partition(" ")
@@ -236,7 +236,7 @@ def broken(outputs: list[str]) -> dict[str, list[float]]:
     raise KeyError("nothing")
 
 
-def test_a_run_folder_is_not_overwritten_unasked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_is_overwritten_only_on_request(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "sft.yaml"]) == 0
     before = (here / "runs/r/metrics.jsonl").read_text()
     assert main(["train", "sft.yaml"]) == 1
@@ -252,7 +252,7 @@ def test_a_run_folder_is_not_overwritten_unasked(here: Path, capsys: pytest.Capt
     assert [path.name for path in (here / "runs/r").glob(".*")] == [".lock"]
 
 
-def test_a_metric_nobody_yields_is_said_before_the_first_step_or_at_the_first_evaluation(here: Path) -> None:
+def test_an_unknown_metric_for_the_best_checkpoint_is_refused_at_the_latest_by_the_first_evaluation(here: Path) -> None:
     best = {"keep_best": 1, "metric": "eval/rewrd/mean"}
     with pytest.raises(errors.ConfigError, match=r"'eval/rewrd/mean'.*eval/reward/mean") as raised:
         rlcore.train(config="ppo.yaml", eval={"every": 1}, checkpoint=best)
@@ -268,7 +268,7 @@ def count_characters(outputs: list[str]) -> dict[str, list[float]]:
     return {"chars": [float(len(output)) for output in outputs]}
 
 
-def test_another_trainer_cannot_go_on(here: Path) -> None:
+def test_a_run_cannot_be_resumed_with_another_trainer(here: Path) -> None:
     rlcore.train(config="sft.yaml")
     with pytest.raises(errors.CheckpointError, match="was written by trainer 'sft', and 'ppo' cannot resume from it"):
         rlcore.train(config="ppo.yaml", run={"resume": "auto"})

@@ -51,7 +51,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_trainer_of_the_wrong_form_is_the_authors_error(wrong: str, plugins: Plugins, tmp_path: Path) -> None:
+def test_a_trainer_with_a_mistake_is_an_error_that_names_its_plugin(
+    wrong: str, plugins: Plugins, tmp_path: Path
+) -> None:
     plugins.install("acme-odd", TRAINER.format(wrong=wrong))
     with pytest.raises(PluginError, match=f"trainer 'odd'.*{WRONG[wrong]}"):
         run(tmp_path)
@@ -62,7 +64,7 @@ def test_the_same_trainer_without_the_mistake_runs(plugins: Plugins, tmp_path: P
     assert run(tmp_path).run.step == 2
 
 
-def test_a_trainer_may_come_to_an_end(plugins: Plugins, tmp_path: Path) -> None:
+def test_a_run_ends_when_its_trainer_yields_no_further_step(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-odd", TRAINER.format(wrong="    def steps(self): yield {}"))
     assert run(tmp_path).run.step == 1
 

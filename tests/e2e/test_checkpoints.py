@@ -34,7 +34,7 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(contents)
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_skips_a_damaged_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train("sft_config", tmp_path, "whole", {"run": {"steps": 6}})
     train("sft_config", tmp_path, "parts", {"run": {"steps": 4}})
     flip_a_byte(newest_checkpoint(tmp_path / "parts") / "model" / "model.safetensors")
@@ -56,7 +56,9 @@ def test_a_damaged_checkpoint_that_was_named_is_an_error(tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
-def test_an_unreadable_checkpoint_costs_a_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_an_unreadable_checkpoint_can_be_resumed_once_it_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train("sft_config", tmp_path, "whole", {"run": {"steps": 6}})
     train("sft_config", tmp_path, "parts", {"run": {"steps": 4}})
     run = tmp_path / "parts"
@@ -104,7 +106,7 @@ def hold(run: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "another"])
-def test_another_model_before_training_is_noticed(tmp_path: Path, damage: str) -> None:
+def test_resuming_with_a_changed_starting_model_is_refused(tmp_path: Path, damage: str) -> None:
     train("ppo_config", tmp_path, "run", {"run": {"steps": 2}})
     start = tmp_path / "run/start"
     if damage == "flipped":
@@ -170,7 +172,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(small_disk: Path, capsys: p
     assert lines(small_disk / "run/metrics.jsonl")[-1] == lines(small_disk / "whole/metrics.jsonl")[-1]
 
 
-def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_the_last_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
     for mode, pick in (("max", max), ("min", min)):
         changes = {
             "run": {"steps": 8}, "eval": {"every": 2},

@@ -21,7 +21,9 @@ def train(model: Any, root: Path, **given: Any) -> rlcore.Result:
 
 
 @pytest.mark.parametrize("model", [make_t5(), make_bart()], ids=lambda model: model.config.model_type)
-def test_ppo_on_prompts_with_columns_and_stop_sequences(model: PreTrainedModel, tmp_path: Path) -> None:
+def test_ppo_trains_an_encoder_decoder_on_prompts_with_columns_and_stop_sequences(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
     seen: list[tuple[str, str, str, int]] = []
 
     def reward_fn(samples: list[str], prompts: list[str], outputs: list[str], wanted: list[int]) -> list[float]:
@@ -46,7 +48,7 @@ def test_ppo_on_prompts_with_columns_and_stop_sequences(model: PreTrainedModel, 
     assert isinstance(output, str)
 
 
-def test_a_dialogue_is_learned_by_heart(tmp_path: Path) -> None:
+def test_an_encoder_decoder_memorises_a_dialogue(tmp_path: Path) -> None:
     dialogue = ["who? ", "me!", " why? ", "because."]
     result = train(
         make_t5(width=32), tmp_path, samples=[dialogue] * 8, run={"steps": 120},

@@ -90,7 +90,7 @@ def acme(plugins: Plugins) -> Plugins:
 
 
 @pytest.mark.usefixtures("acme")
-def test_they_train_and_are_recorded_with_their_versions(tmp_path: Path) -> None:
+def test_optimizers_and_schedules_of_packages_train_and_are_recorded_with_their_versions(tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", {**CHANGES, "run": {"steps": 12}})
     seen = losses(tmp_path / "run")
     assert min(seen[-3:]) < seen[0]
@@ -102,12 +102,12 @@ def test_they_train_and_are_recorded_with_their_versions(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("acme")
-def test_one_that_is_installed_and_not_named_is_not_recorded(tmp_path: Path) -> None:
+def test_an_installed_optimizer_that_a_run_does_not_use_is_not_recorded(tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", {"run": {"steps": 0}})
     assert not {"acme-sign", "acme-saw"} & said_by(tmp_path / "run").keys()
 
 
-def test_they_are_wrapped_as_what_builds_them(acme: Plugins, tmp_path: Path) -> None:
+def test_builders_of_optimizers_and_schedules_are_wrapped(acme: Plugins, tmp_path: Path) -> None:
     acme.install("acme-watch", WRAPPER)
     train("sft_config", tmp_path, "wrapped", CHANGES)
     assert acme["acme-watch"].built == [("sign", ["keep", "lr"]), ("saw", ["num_training_steps"])]
@@ -126,7 +126,7 @@ def test_they_are_wrapped_as_what_builds_them(acme: Plugins, tmp_path: Path) -> 
     ids=lambda given: given["name"],
 )
 @pytest.mark.usefixtures("acme")
-def test_a_resumed_run_is_the_one_that_never_stopped(optimizer: dict[str, Any], tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(optimizer: dict[str, Any], tmp_path: Path) -> None:
     whole = {"trainer": {"optimizer": optimizer}, "run": {"steps": 6}}
     train("sft_config", tmp_path, "whole", whole)
     stopped = train("sft_config", tmp_path, "parted", whole, "SIGINT@2")
@@ -135,7 +135,7 @@ def test_a_resumed_run_is_the_one_that_never_stopped(optimizer: dict[str, Any], 
     assert_same_run(tmp_path / "whole", tmp_path / "parted")
 
 
-def test_without_the_package_resuming_says_what_to_install(acme: Plugins, tmp_path: Path) -> None:
+def test_resuming_without_the_package_of_the_optimizer_names_what_to_install(acme: Plugins, tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", CHANGES)
     acme.remove("acme-sign")
     with pytest.raises(errors.UnknownOptimizer, match=r"acme-sign 1.4, which is not installed: pip install acme-sign"):
@@ -151,7 +151,7 @@ def test_resuming_with_another_optimizer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_weight_decay_that_it_would_not_see_is_refused(tmp_path: Path) -> None:
+def test_an_option_that_the_optimizer_does_not_have_is_refused(tmp_path: Path) -> None:
     message = r"weight_decay = 0.1: optimizer 'sign' \(acme-sign 1.4\) has no such option"
     with pytest.raises(errors.ConfigError, match=message):
         train("sft_config", tmp_path, "run", {"trainer": {"optimizer": {**TUNED, "weight_decay": 0.1}}})

@@ -63,7 +63,7 @@ def test_resuming_without_an_observer_warns_and_goes_on(
     assert f"{written} not installed: pip install acme-watch==0.3" in capsys.readouterr().err
 
 
-def test_what_is_no_longer_asked_for_is_not_missed(
+def test_resuming_without_a_plugin_that_is_no_longer_used_causes_no_warning(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins.install("acme-store", STORE)
@@ -83,7 +83,7 @@ def test_what_is_no_longer_asked_for_is_not_missed(
     ],
 )
 @pytest.mark.parametrize("how", ["auto", "path"])
-def test_resuming_without_what_the_run_needs_says_what_to_install(
+def test_resuming_without_a_needed_plugin_names_what_to_install(
     dist: str, source: str, changes: dict, error: type[Exception], how: str, plugins: Plugins, tmp_path: Path
 ) -> None:
     plugins.install(dist, source, version="0.3.1")
@@ -99,7 +99,7 @@ def test_resuming_without_what_the_run_needs_says_what_to_install(
     assert not (tmp_path / "fresh").exists()
 
 
-def test_resuming_without_the_trainer_says_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
+def test_resuming_without_the_trainer_names_what_to_install(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-algo", TRAINER)
     train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 2}})
     plugins.remove("acme-algo")
@@ -154,7 +154,7 @@ def register_trainers(register):
 """
 
 
-def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
+def test_an_option_that_a_newer_version_added_does_not_prevent_resuming(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins.install("acme-tuned", TUNED.format(new=""), version="1.0")
@@ -173,7 +173,7 @@ def test_an_option_that_came_with_a_newer_version_stops_no_resuming(
     assert "trainer.smoothing was 'not there', is 0.0" in said
 
 
-def test_an_option_that_nobody_could_set_is_the_authors_error(plugins: Plugins, tmp_path: Path) -> None:
+def test_an_option_that_cannot_be_set_is_an_error_of_its_plugin(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-tuned", TUNED.format(new='name: str = option("x", "of what")'))
     with pytest.raises(errors.PluginError, match=r"trainer 'tuned' \(acme-tuned 0\.3\) has an option 'name'"):
         train("sft_config", tmp_path, "run", {"trainer": {"name": "tuned"}, "run": {"steps": 1}})

@@ -165,7 +165,7 @@ def test_a_plugin_and_a_configuration_with_the_old_names_train(
     assert set(climb["acme-climb"].calls) == calls
 
 
-def test_the_kit_by_its_old_name_holds_the_laws_of_an_old_plugin(climb: Plugins) -> None:
+def test_the_kit_under_its_old_name_tests_an_old_plugin(climb: Plugins) -> None:
     from rlcore_testing import conformance
 
     module = climb["acme-climb"]

@@ -123,7 +123,7 @@ def test_named_phases_hold_nearly_all_of_a_step_whatever_the_trainer(
     assert sum(row["self_s"] for row in steps["phases"]) == pytest.approx(named)
 
 
-def test_what_each_part_of_a_run_is_known_to_take_is_found_under_its_name(
+def test_the_known_time_of_each_part_of_a_run_is_reported_under_its_name(
     tmp_path: Path, plugins: Plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()

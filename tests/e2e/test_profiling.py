@@ -84,7 +84,7 @@ def test_the_phases_add_up_to_the_steps_as_another_clock_has_them(
         assert sum(begun <= start and end <= ended for start, end in spans["hooks"]) == 1
 
 
-def test_rewards_asked_for_while_sampling_have_a_track_of_their_own(tmp_path: Path) -> None:
+def test_rewards_computed_during_sampling_have_their_own_track_in_the_trace(tmp_path: Path) -> None:
     threads = set()
 
     def slow(outputs: list[str]) -> list[float]:
@@ -109,7 +109,7 @@ def test_rewards_asked_for_while_sampling_have_a_track_of_their_own(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["ppo_config", "sft_config"])
-def test_a_profile_changes_nothing_but_what_is_printed_and_one_folder(
+def test_profiling_changes_only_the_printed_text_and_one_folder(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(name, tmp_path, "off", {"run": {"steps": 4}})
@@ -208,7 +208,7 @@ def test_a_run_that_is_stopped_at_once_leaves_a_profile(tmp_path: Path, capsys: 
     assert "where the time of step 2 went" in capsys.readouterr().out
 
 
-def test_a_profile_that_there_is_no_room_for_ends_no_run(
+def test_a_profile_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Path.write_text
@@ -223,7 +223,7 @@ def test_a_profile_that_there_is_no_room_for_ends_no_run(
     assert "the profile could not be written" in capsys.readouterr().err
 
 
-def test_a_run_that_goes_on_profiles_what_it_does_anew(tmp_path: Path) -> None:
+def test_a_resumed_run_profiles_its_own_steps_only(tmp_path: Path) -> None:
     train("sft_config", tmp_path, "run", {"run": {"steps": 2}})
     train("sft_config", tmp_path, "run", {"run": {"steps": 6, "resume": "auto", "profile": True}})
     profile = told(tmp_path / "run")
@@ -248,13 +248,13 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
     return Company(folder / "run", *zip(*ranks, strict=True))
 
 
-def test_of_two_ranks_the_first_profiles(company: Company) -> None:
+def test_only_the_first_of_two_ranks_writes_a_profile(company: Company) -> None:
     assert [text.count("where the time of steps 2 to 3 went") for text in company.printed] == [1, 0]
     assert {"generate", "update", "evaluate"} <= names(told(company.folder)["steps"])
     check_trace(company.folder)
 
 
-def test_two_ranks_gather_within_a_phase_and_their_policies_pass_for_what_they_were(company: Company) -> None:
+def test_profiling_two_ranks_counts_their_exchange_and_keeps_the_type_of_the_policy(company: Company) -> None:
     assert company.as_built == (True, True)
     assert {"generate", "update/forward", "evaluate", "gather"} <= names(told(company.folder)["steps"])
     assert (company.folder / "profile/table.txt").read_text().startswith("where the time of steps 2 to 3 went")
@@ -279,7 +279,7 @@ def test_a_run_of_one_step_says_that_no_operators_were_recorded(
     assert not (tmp_path / "run/profile/operators.json").exists()
 
 
-def test_the_command_line_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_can_profile_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, file = save_model(tmp_path / "base"), str(tmp_path / "run.yaml")
     values = {"model": {"path": str(base)}, "trainer": {"name": "sft", "batch_size": 2},
               "data": {"samples": ["abc", "bcd", "cde"]}, "run": {"root": str(tmp_path), "name": "run", "steps": 2},

@@ -99,14 +99,14 @@ def test_the_events_of_a_ppo_run_come_in_the_documented_order(plugins: Plugins, 
     ]
 
 
-def test_the_end_of_a_run_that_fails_is_heard_with_what_ended_it(plugins: Plugins, tmp_path: Path) -> None:
+def test_observers_receive_the_error_that_ends_a_run(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-watch", EVENTS)
     with pytest.raises(errors.RewardError) as caught:
         train("ppo_config", tmp_path, "run", {**UNCHECKED, "reward_fn": lambda outputs: [None, "no"]})
     assert plugins["acme-watch"].heard == [("on_run_start", 0), ("on_run_end", caught.value)]
 
 
-def test_what_is_wrapped_is_what_is_used_and_the_numbers_stay(plugins: Plugins, tmp_path: Path) -> None:
+def test_a_wrapped_component_is_used_and_does_not_change_the_numbers(plugins: Plugins, tmp_path: Path) -> None:
     plugins.install("acme-rewards", REWARDS)
     changes = {**SHORT, "eval": {"every": 1}, "checkpoint": {"every": 1}, "reward_fn": "letters", "loggers": []}
     train("ppo_config", tmp_path, "plain", changes)
@@ -150,7 +150,7 @@ def test_a_registered_reward_is_recorded_whatever_its_form(reward_fn: Any, plugi
     assert said_by(tmp_path / "run")["acme-rewards"] == "0.3"
 
 
-def test_who_is_dropped_is_listed_when_the_run_ends(
+def test_plugins_that_were_dropped_are_listed_when_the_run_ends(
     plugins: Plugins, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins.install("acme-late", OBSERVER.format(hook="on_run_end", body="raise KeyError('late')"))

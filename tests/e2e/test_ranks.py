@@ -89,7 +89,7 @@ def test_two_ranks_stop_together_and_go_on(torchrun: Callable, two_ranks: Callab
     ("world", "said"),
     [("2", "WORLD_SIZE = 2, but the other processes cannot be found"), ("", "WORLD_SIZE = '': must be a whole number")],
 )
-def test_a_number_of_processes_that_no_launcher_gave_is_told_as_that(world: str, said: str) -> None:
+def test_a_world_size_without_a_launcher_is_an_error_that_says_so(world: str, said: str) -> None:
     done = run_process([sys.executable, "-c", "from rlcore.ranks import Ranks; Ranks('bf16')"], WORLD_SIZE=world)
     assert done.stderr.splitlines()[-1] == (
         f"rlcore.errors.RanksError: {said}; start the script with torchrun --nproc_per_node N or accelerate launch, "

@@ -68,7 +68,7 @@ def test_a_stop_while_a_reward_runs_finishes_the_step_and_saves(train: Train, tm
     assert (tmp_path / "runs/r/checkpoints/00000001/manifest.json").exists()
 
 
-def test_the_limit_holds_for_metric_functions_too(train: Train) -> None:
+def test_the_time_limit_applies_to_metric_functions_too(train: Train) -> None:
     done = train("quick", "data.metric_fn=judges:hang", "run.steps=1")
     assert done.returncode == 1
     said = "RewardError: metric function 'hang' (evaluation after step 1, batch of 2) did not return within"

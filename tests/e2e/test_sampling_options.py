@@ -49,7 +49,7 @@ def test_no_sample_of_a_run_breaks_its_mask(tmp_path: Path, capsys: pytest.Captu
     assert not all(is_allowed(*pair) for pair in zip(WORDS, free.generate(WORDS, max_new_tokens=20), strict=True))
 
 
-def test_a_masked_run_goes_on_exactly_and_not_without_its_mask(tmp_path: Path) -> None:
+def test_a_run_with_a_mask_resumes_exactly_and_not_without_it(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"logit_mask": MASK, "checkpoint": {"every": 1}}
     train("ppo_config", tmp_path, "whole", changes | {"run": {"steps": 4}})
     train("ppo_config", tmp_path, "parts", changes | {"run": {"steps": 2}})
@@ -61,7 +61,7 @@ def test_a_masked_run_goes_on_exactly_and_not_without_its_mask(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("form", ["masks:allowed", "mask.npy", "mask.json"])
-def test_a_mask_stands_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_mask_may_be_given_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.chdir(tmp_path)
     save_model(tmp_path / "base")
     np.save(tmp_path / "mask.npy", MASK)
@@ -96,7 +96,7 @@ JUDGED: dict[str, tuple[str, str, Callable[[list[float]], float]]] = {
 
 
 @pytest.mark.parametrize("case", JUDGED)
-def test_the_best_is_kept_under_a_sweep_and_by_any_metric(tmp_path: Path, case: str) -> None:
+def test_the_best_checkpoint_of_a_sweep_may_be_chosen_by_any_metric(tmp_path: Path, case: str) -> None:
     metric, mode, pick = JUDGED[case]
     changes = {
         "run": {"steps": 6}, "eval": SWEPT, "trainer": {"optimizer": {"lr": 1e-2}},
@@ -116,7 +116,7 @@ def test_the_best_is_kept_under_a_sweep_and_by_any_metric(tmp_path: Path, case: 
     assert kept == {step: scores[step] for step in {best, 6}}
 
 
-def test_the_best_by_the_loss_of_samples_is_kept(tmp_path: Path) -> None:
+def test_the_best_checkpoint_may_be_chosen_by_the_evaluation_loss(tmp_path: Path) -> None:
     changes = {
         "run": {"steps": 4}, "eval": SWEPT,
         "checkpoint": {"every": 0, "keep_last": 1, "keep_best": 1, "metric": "eval/loss", "mode": "min"},

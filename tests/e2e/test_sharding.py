@@ -171,7 +171,7 @@ def test_bf16_rounds_the_same_whether_weights_are_divided_or_not(train_on: Calla
 
 
 @pytest.mark.slow
-def test_three_ranks_with_fewer_rows_than_ranks_meet_in_every_exchange(
+def test_three_ranks_train_on_fewer_rows_than_ranks_without_hanging(
     train_on: Callable[..., None], tmp_path: Path
 ) -> None:
     names = "few_ppo,few_grpo,few_dpo,few_reward"

@@ -36,7 +36,7 @@ def same_weights(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["sft_config", "ppo_config"])
-def test_evaluating_more_often_changes_nothing(tmp_path: Path, scenario: str) -> None:
+def test_evaluating_more_often_does_not_change_training(tmp_path: Path, scenario: str) -> None:
     for name, cadence in (("often", {"every": 1, "at_start": True, "samples": 2}), ("never", {"every": 0})):
         train(scenario, tmp_path, name, {"run": {"steps": 4}, "eval": cadence, "loggers": ["console"]})
     same_weights(tmp_path / "often", tmp_path / "never")
@@ -55,7 +55,7 @@ def test_an_option_swept_at_evaluation_is_named_in_the_metric(tmp_path: Path) ->
     ("budget", "steps"),
     [({"steps": 3}, 3), ({"epochs": 1.0}, 5), ({"epochs": 0.5}, 3), ({"epochs": 2, "steps": 4}, 4), ({}, 5)],
 )
-def test_a_run_ends_with_its_budget(tmp_path: Path, budget: dict, steps: int) -> None:
+def test_a_run_ends_when_its_step_budget_is_spent(tmp_path: Path, budget: dict, steps: int) -> None:
     # 23 samples in batches of 5: one pass, the default budget, takes five steps.
     assert train("sft_config", tmp_path, "run", {"run": budget, "eval": {"every": 0}}).run.step == steps
 
@@ -69,7 +69,7 @@ def test_a_run_ends_with_the_first_step_after_which_its_time_is_over(
     assert train("sft_config", tmp_path, "run", changes).run.step == steps
 
 
-def test_a_configuration_file_trains_and_can_be_given_again(base: str, tmp_path: Path) -> None:
+def test_the_recorded_configuration_of_a_run_trains_the_same(base: str, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": word}) + "\n" for word in WORDS))
     (tmp_path / "house_rewards.py").write_text(
         "def vowels(outputs):\n    return [o.count('a') + o.count('e') for o in outputs]\n"
@@ -98,7 +98,7 @@ def test_a_configuration_file_trains_and_can_be_given_again(base: str, tmp_path:
     assert lines(tmp_path / "runs/one/metrics.jsonl") == lines(tmp_path / "runs/two/metrics.jsonl")
 
 
-def test_the_log_level_is_heeded(
+def test_the_log_level_of_the_configuration_decides_what_is_logged(
     base: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     train("sft_config", tmp_path, "run", {"run": {"steps": 2}})
@@ -112,7 +112,7 @@ def test_the_log_level_is_heeded(
     assert "resumed" in capsys.readouterr().err
 
 
-def test_what_came_from_python_is_described_and_cannot_be_given_again(tmp_path: Path) -> None:
+def test_recorded_inputs_from_python_are_described_and_cannot_be_reused(tmp_path: Path) -> None:
     many = [f"{letter}{other}" for letter in "abcdefghijkl" for other in "abcdefghijkl"]
     train(
         "sft_config",
@@ -144,7 +144,7 @@ def test_a_result_generates_and_saves(base: str, tmp_path: Path) -> None:
         assert_same(dict(loaded.state_dict()), dict(done.policy.model.state_dict()))
 
 
-def test_trainings_follow_each_other_in_one_process(base: str) -> None:
+def test_several_runs_in_one_process_do_not_affect_each_other(base: str) -> None:
     for precision in ("no", "bf16", "no"):
         done = rlcore.train(base, samples=["abc", "def"], loggers=[], run={"mixed_precision": precision, "steps": 1})
         assert done.run.ranks.accelerator.mixed_precision == precision
@@ -175,7 +175,7 @@ async def later(outputs: list[str]) -> list[float]:
     return [1.0] * len(outputs)
 
 
-def test_the_trainer_follows_from_what_is_given(base: str) -> None:
+def test_the_trainer_is_chosen_by_the_inputs(base: str) -> None:
     ppo = {"name": None, "rollouts": 4, "batch_size": 4, "epochs": 1}
     prompts = Dataset.from_list([{"prompt": "a", "extra": 1}, {"prompt": "bc", "extra": 2}])
     rewards = {"now": lambda outputs, extra: [float(x) for x in extra], "later": (later, 0.5)}
@@ -232,7 +232,7 @@ def test_a_config_object_names_its_trainer(base: str) -> None:
     ],
     ids=["ilql", "ppo"],
 )
-def test_where_what_was_given_calls_for_a_trainer_that_is_not_there_it_says_why(
+def test_inputs_that_imply_a_missing_trainer_are_an_error_with_the_reason(
     inputs: dict[str, Any], said: str, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-ppo,rlcore-ilql")

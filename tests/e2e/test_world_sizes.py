@@ -89,7 +89,9 @@ def test_every_rank_receives_the_rows_of_all_in_their_order(
 
 
 @pytest.mark.slow
-def test_what_is_pickled_for_all_ranks_does_not_grow_with_the_rows(warm_python: WarmPython, tmp_path: Path) -> None:
+def test_the_size_of_pickled_messages_does_not_depend_on_the_number_of_rows(
+    warm_python: WarmPython, tmp_path: Path
+) -> None:
     done = run_ranks(warm_python, 2, [str(Path(__file__).with_name("e2e_objects.py")), str(tmp_path)])
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(2):

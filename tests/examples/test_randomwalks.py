@@ -39,7 +39,7 @@ def graph() -> RandomWalks:
         (1002, "1a78d3a2a820adc1a636c6f67e37035d990439e9a9f1e80726fa21794f9433d7", 7, 0.7902),
     ],
 )
-def test_a_seed_gives_the_known_walks(seed: int, digest: str, num_draws: int, optimality: float) -> None:
+def test_a_seed_gives_the_recorded_walks(seed: int, digest: str, num_draws: int, optimality: float) -> None:
     graph = task(seed)
     assert hashlib.sha256("\n".join(graph.walks).encode()).hexdigest() == digest
     assert mean(map(graph.optimality, graph.walks)) == pytest.approx(optimality, abs=5e-5)
@@ -49,7 +49,7 @@ def test_a_seed_gives_the_known_walks(seed: int, digest: str, num_draws: int, op
     assert (graph.edges[1:] == draws[-1, 1:]).all()
 
 
-def test_seed_1000_has_the_known_graph(graph: RandomWalks) -> None:
+def test_seed_1000_gives_the_recorded_graph(graph: RandomWalks) -> None:
     assert graph.edges.sum() == 51 + 1
     assert [letter(node) for node in np.nonzero(graph.edges[:, 0])[0]] == ["a", "d", "n"]
     assert graph.edges[0].tolist() == [True] + [False] * 20
@@ -60,7 +60,7 @@ def test_seed_1000_has_the_known_graph(graph: RandomWalks) -> None:
     assert " ".join(f"{start}{graph.shortest[ord(start) - 97]}" for start in graph.starts) == known
 
 
-def test_a_uniform_policy_is_worth_what_is_known(graph: RandomWalks) -> None:
+def test_the_optimality_of_a_uniform_policy_is_the_computed_one(graph: RandomWalks) -> None:
     moves = graph.edges / graph.edges.sum(1, keepdims=True)
     values = np.zeros((MAX_NODES + 1, NUM_NODES))  # values[k, i]: expected 10 - length, in node i as the k-th node
     for k in range(MAX_NODES, 0, -1):
@@ -70,7 +70,7 @@ def test_a_uniform_policy_is_worth_what_is_known(graph: RandomWalks) -> None:
     assert (values[1, 1:] / best[1:]).mean() == pytest.approx(0.3462, abs=5e-5)
 
 
-def test_the_best_walks_of_the_data_leave_something_to_find(graph: RandomWalks) -> None:
+def test_the_best_walks_of_the_data_are_not_optimal(graph: RandomWalks) -> None:
     best = {start: max(graph.optimality(walk) for walk in graph.walks if walk[0] == start) for start in graph.starts}
     assert mean(best.values()) == pytest.approx(0.9917, abs=5e-5)
     assert [start for start, score in best.items() if score < 1] == ["m"]
@@ -94,7 +94,7 @@ def test_the_best_walks_of_the_data_leave_something_to_find(graph: RandomWalks) 
         ("jnbjnbjnbjna", 0.0),  # arrives, but after the tenth node
     ],
 )
-def test_walks_are_judged_by_hand_worked_scores(graph: RandomWalks, walk: str, optimality: float) -> None:
+def test_scores_of_walks_equal_values_worked_by_hand(graph: RandomWalks, walk: str, optimality: float) -> None:
     assert graph.optimality(walk) == pytest.approx(optimality)
 
 
@@ -117,11 +117,11 @@ def test_the_tokenizer_is_one_token_a_letter() -> None:
     assert (made.eos_token_id, made.pad_token_id, made.bos_token_id, len(made)) == (END_ID, PAD_ID, None, 23)
 
 
-def test_the_model_has_the_size_that_is_said() -> None:
+def test_the_model_of_the_example_has_the_stated_size() -> None:
     assert GPT2LMHeadModel(model_config()).num_parameters() == pytest.approx(1.66e6, rel=0.15)
 
 
-def test_configuration_files_find_what_they_name() -> None:
+def test_the_files_and_functions_of_configuration_files_exist() -> None:
     assert len(samples()) == 1000
     assert (len(prompts()), len(eval_prompts()), len(set(prompts()))) == (140, 1000, 20)
     assert reward_fn(["sda", "", "jnbjna"]) == pytest.approx([1.0, 0.0, 4 / 7])

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WORDS = {1: ("lovely", "moving", "brilliant"), 0: ("dull", "tedious", "clumsy")}
 
 
-def test_reviews_are_steered_by_beta(tmp_path: Path) -> None:
+def test_a_larger_beta_gives_more_favourable_reviews(tmp_path: Path) -> None:
     rows = [
         {"text": f"a film about {place} and its people is {WORDS[i % 2][i % 3]} {WORDS[i % 2][i % 3]}", "label": i % 2}
         for i, place in enumerate(["the sea", "a small town", "old friends", "the war"] * 50)

@@ -36,7 +36,7 @@ def run(tmp_path: Path, warm_python: WarmPython) -> Callable[..., str]:
     return start
 
 
-def test_randomwalks_says_how_it_went_and_where_it_is(run: Callable[..., str], tmp_path: Path) -> None:
+def test_randomwalks_prints_its_result_and_the_folder_of_the_run(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks.py", "--epochs", "1", "--steps", "1", "--out", "runs")
     assert "optimality over 1000 samples: 0." in said
     assert "runs/randomwalks-ppo" in said
@@ -44,7 +44,7 @@ def test_randomwalks_says_how_it_went_and_where_it_is(run: Callable[..., str], t
     assert model.config.n_embd == 144
 
 
-def test_randomwalks_ilql_says_how_it_went_at_each_beta(run: Callable[..., str], tmp_path: Path) -> None:
+def test_randomwalks_ilql_prints_the_result_of_each_beta(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks_ilql.py", "--steps", "2", "--out", "runs")
     for beta in (0, 1, 100):
         assert f"optimality at beta {beta} over 1000 samples: 0." in said
@@ -53,7 +53,7 @@ def test_randomwalks_ilql_says_how_it_went_at_each_beta(run: Callable[..., str],
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "runs/randomwalks-ilql/model").config.n_embd == 144
 
 
-def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(run: Callable[..., str], tmp_path: Path) -> None:
+def test_randomwalks_rft_prints_its_result_and_the_number_of_samples(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "randomwalks_rft.py", "--epochs", "1", "--steps", "2", "--out", "runs")
     assert re.search(r"optimality 0\.\d+ after \d+\.\d CPU seconds", said)
     rows = [json.loads(line) for line in (tmp_path / "runs/randomwalks-rft/metrics.jsonl").read_text().splitlines()]
@@ -64,7 +64,7 @@ def test_randomwalks_rft_says_what_was_reached_and_at_what_cost(run: Callable[..
     assert after["eval/cpu_s"] > before["eval/cpu_s"] > 0
 
 
-def test_the_configuration_files_do_the_same(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_configuration_files_train_like_the_scripts(run: Callable[..., str], tmp_path: Path) -> None:
     for name in ("walks.py", "randomwalks_sft.yaml", "randomwalks_ppo.yaml", "randomwalks_grpo.yaml"):
         shutil.copy(EXAMPLES / name, tmp_path)
     run("walks.py", "runs/start")
@@ -95,7 +95,7 @@ def made_up_reviews(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("source", ["made up", "real"])
-def test_reviews_go_from_a_file_to_a_trained_model(source: str, run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_reviews_example_trains_a_model_on_a_file(source: str, run: Callable[..., str], tmp_path: Path) -> None:
     if source == "real" and not REVIEWS.exists():
         pytest.skip(f"the film reviews are not at {REVIEWS}")
     file = REVIEWS if source == "real" else made_up_reviews(tmp_path)
@@ -116,7 +116,7 @@ def test_reviews_are_learned_from_preferences_by_each_configuration_file(
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "runs/reviews-reward/model").num_labels == 1
 
 
-def test_the_form_of_answers_is_learned_from_a_rule(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_gsm8k_example_learns_the_form_of_answers_from_a_rule(run: Callable[..., str], tmp_path: Path) -> None:
     rows = [
         {"question": f"What is {i} + {k}?", "answer": f"{i} + {k} = <<{i}+{k}={i + k}>>{i + k}\n#### {i + k}"}
         for i in range(10) for k in range(10)
@@ -140,19 +140,19 @@ def test_answers_of_gsm8k_have_the_form_that_the_rule_rewards() -> None:
         assert sum(formed(answers)) > 0.7 * len(answers)
 
 
-def test_translation_goes_from_nothing_to_a_trained_t5(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_translation_example_trains_a_t5_from_random_weights(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "translation_t5.py", "--epochs", ".1", "--steps", "1", "--out", "runs")
     assert "right of 500 held-out numbers: 0.000 before PPO" in said
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "runs/translation-ppo/model").config.d_model == 96
 
 
-def test_ddpo_says_how_far_the_reward_rose(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_ddpo_example_prints_the_rise_of_the_reward(run: Callable[..., str], tmp_path: Path) -> None:
     said = run(EXAMPLES / "ddpo.py", "--rounds", "1", "--reward", "compressibility")
     assert re.search(r"compressibility: -0\.\d+ -> -0\.\d+, a rise of .* standard errors", said)
 
 
 @pytest.mark.slow
-def test_ddpo_learns_and_its_control_does_not(run: Callable[..., str]) -> None:
+def test_the_ddpo_example_learns_and_its_control_does_not(run: Callable[..., str]) -> None:
     rises = {}
     for name, options in (("trained", ()), ("control", ("--control",))):
         said = run(EXAMPLES / "ddpo.py", *options)

@@ -71,6 +71,6 @@ def test_any_truncated_file_is_found(here: Path, whole: Path, data: st.DataObjec
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_state_are_a_message(here: Path, content: bytes) -> None:
+def test_bytes_that_are_no_state_give_a_clear_error(here: Path, content: bytes) -> None:
     (here / "s").write_bytes(content)
     assert isinstance(result_or_message(lambda: load_state(here / "s"), CheckpointError), CheckpointError)

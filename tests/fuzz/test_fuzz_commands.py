@@ -20,7 +20,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS | st.text(max_size=8), max_size=4))
-def test_any_words_end_with_a_code_and_a_message(
+def test_any_command_line_ends_with_an_exit_code_and_a_message(
     here: Path, capfd: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     (here / "x.yaml").write_text("trainer: {name: poo}\n")

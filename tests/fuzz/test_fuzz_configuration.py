@@ -46,7 +46,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @given(st.lists(YAML_PIECES | st.text(max_size=5), max_size=30).map("".join))
-def test_any_text_is_a_mapping_or_a_message(here: Path, text: str) -> None:
+def test_any_text_is_read_as_a_mapping_or_gives_a_clear_error(here: Path, text: str) -> None:
     file = here / "x.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     read = result_or_message(lambda: load_yaml(file), ConfigError)
@@ -54,7 +54,7 @@ def test_any_text_is_a_mapping_or_a_message(here: Path, text: str) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_mapping_or_a_message(here: Path, content: bytes) -> None:
+def test_any_bytes_are_read_as_a_mapping_or_give_a_clear_error(here: Path, content: bytes) -> None:
     (here / "x.yaml").write_bytes(content)
     assert isinstance(result_or_message(lambda: load_yaml("x.yaml"), ConfigError), dict | ConfigError)
 
@@ -71,12 +71,12 @@ def test_values_written_as_yaml_are_read_unchanged(here: Path, values: dict[str,
         st.text(max_size=20) | st.builds("{}.{}={}".format, st.sampled_from(SECTIONS), st.text(max_size=5), VALUES)
     )
 )
-def test_any_arguments_are_overrides_or_a_message(arguments: list[str]) -> None:
+def test_any_arguments_are_read_as_overrides_or_give_a_clear_error(arguments: list[str]) -> None:
     assert isinstance(result_or_message(lambda: parse_overrides(arguments), ConfigError), dict | ConfigError)
 
 
 @given(st.dictionaries(st.sampled_from(SECTIONS) | st.text(max_size=5), VALUES, max_size=3))
-def test_any_sections_are_a_configuration_or_a_message(values: dict[str, Any]) -> None:
+def test_any_sections_are_a_configuration_or_give_a_clear_error(values: dict[str, Any]) -> None:
     made = result_or_message(lambda: structure(TrainConfig, values), ConfigError)
     assert isinstance(made, TrainConfig | ConfigError)
 

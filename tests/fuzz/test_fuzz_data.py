@@ -42,7 +42,7 @@ def test_any_rows_are_read_or_refused(build: Any, tokenizer: PreTrainedTokenizer
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.csv", "x.txt"])
 @given(content=st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_any_bytes_are_rows_or_a_message(here: Path, name: str, content: bytes) -> None:
+def test_any_bytes_are_read_as_rows_or_give_a_clear_error(here: Path, name: str, content: bytes) -> None:
     (here / name).write_bytes(content)
     assert isinstance(result_or_message(lambda: load_source(name)), list | RLCoreError)
 

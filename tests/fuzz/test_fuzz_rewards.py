@@ -43,7 +43,7 @@ def _score(function: Any) -> Any:
 
 
 @given(RETURNED)
-def test_any_return_value_is_a_score_or_a_message(returned: Any) -> None:
+def test_any_return_value_is_a_score_or_gives_a_clear_error(returned: Any) -> None:
     scored = _score(lambda outputs: returned)
     if not isinstance(scored, RewardError):
         assert len(scored.totals) == 2
@@ -51,14 +51,14 @@ def test_any_return_value_is_a_score_or_a_message(returned: Any) -> None:
 
 
 @given(ERRORS)
-def test_any_exception_is_a_message_that_names_the_function(error: BaseException) -> None:
+def test_any_exception_of_a_reward_gives_an_error_that_names_the_function(error: BaseException) -> None:
     def judge(outputs: list[str]) -> list[float]:
         raise error
 
     assert "judge" in str(_score(judge))
 
 
-def test_an_exception_that_cannot_be_printed_is_a_message() -> None:
+def test_an_exception_that_cannot_be_printed_gives_a_clear_error() -> None:
     def judge(outputs: list[str]) -> list[float]:
         raise Unprintable
 
@@ -66,5 +66,5 @@ def test_an_exception_that_cannot_be_printed_is_a_message() -> None:
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [None, 0.5]])
-def test_numbers_are_kept(values: list[float | None]) -> None:
+def test_finite_scores_are_read_unchanged(values: list[float | None]) -> None:
     assert list(_score(lambda outputs: values).totals) == [value or 0.0 for value in values]

@@ -81,7 +81,7 @@ def leaves() -> dict[str, Tensor]:
     return {name: torch.randn(*shape, generator=generator).requires_grad_() for name, shape in made.items()}
 
 
-def test_each_loss_teaches_only_what_it_is_about() -> None:
+def test_each_loss_has_a_gradient_for_its_own_outputs_only() -> None:
     chosen, rewards = torch.tensor([[False, True, True, True]]), torch.zeros(1, 4)
     taught = {
         "q_values": lambda x: q_loss(x["q_values"], x["values"], rewards, chosen, gamma=0.9),
@@ -112,7 +112,7 @@ def learn(filling: float) -> list[float]:
 
 
 @pytest.mark.parametrize("anything", [0.0, 1e30, NAN, float("inf")])
-def test_what_stands_at_other_tokens_changes_nothing(anything: float) -> None:
+def test_values_at_other_tokens_do_not_change_the_loss(anything: float) -> None:
     assert learn(anything) == learn(7.0)
     assert all(map(math.isfinite, learn(anything)))
 

@@ -18,7 +18,7 @@ def read(*rewards: tuple[float, float], standardise: bool = True) -> Returns:
     return read_returns(given, [SAMPLE] * len(given), standardise=standardise)
 
 
-def test_returns_come_to_mean_0_and_unbiased_deviation_1() -> None:
+def test_standardised_returns_have_mean_0_and_unbiased_deviation_1() -> None:
     returns = read((0, 1), (0, 0), (0, 5))
     # mean 2, squared distances 1 + 4 + 9 over 2
     std = math.sqrt(7)
@@ -36,14 +36,14 @@ def test_dense_rewards_are_scaled_and_stay_where_they_are() -> None:
     assert returns.rewards == [pytest.approx(row) for row in expected]
 
 
-def test_rewards_are_left_as_they_are_when_told(capsys: Any) -> None:
+def test_rewards_are_unchanged_if_standardising_is_off(capsys: Any) -> None:
     assert read((0, 1), (0, 3), standardise=False) == Returns([(0, 0, 1, 0), (0, 0, 3, 0)], 2.0, math.sqrt(2))
     assert read((0, 3), standardise=False).rewards == [(0, 0, 3, 0)]
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("rewards", [[(0, 0.1)] * 3, [(0, 0.1)], [(1, 0.5), (0.5, 1)]], ids=["equal", "one", "dense"])
-def test_returns_that_are_all_equal_have_no_scale(rewards: list[tuple[float, float]], capsys: Any) -> None:
+def test_equal_returns_are_not_divided_by_their_deviation(rewards: list[tuple[float, float]], capsys: Any) -> None:
     returns = read(*rewards)
     assert [row[1:3] for row in returns.rewards] == rewards
     assert returns.std == 0
@@ -52,7 +52,7 @@ def test_returns_that_are_all_equal_have_no_scale(rewards: list[tuple[float, flo
     assert f"samples={len(rewards)}" in said
 
 
-def test_returns_that_differ_by_rounding_alone_are_equal() -> None:
+def test_returns_that_differ_only_by_rounding_count_as_equal() -> None:
     returns = read((0, 0.1 + 0.2), (0, 0.3), (0, 0.3))
     assert returns.std == 0
     assert [row[2] for row in returns.rewards] == [0.1 + 0.2, 0.3, 0.3]

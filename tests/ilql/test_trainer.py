@@ -28,7 +28,7 @@ def at_last(rewards: list[float]) -> list[list[float]]:
     ids=["one a sample", "dense, one Q", "dense, three Qs"],
 )
 @pytest.mark.parametrize("make_model", MODELS)
-def test_losses_and_gradients_are_those_of_the_formulas(
+def test_losses_and_gradients_equal_the_formulas(
     make_trainer: Make,
     make_model: Callable[[], PreTrainedModel],
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +102,7 @@ def test_targets_move_after_every_so_many_optimizer_steps_and_at_no_other_time(
         before = after
 
 
-def test_a_step_that_was_thrown_away_is_not_counted(
+def test_a_skipped_optimizer_step_does_not_count_for_the_sync_of_targets(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_ilql(make_trainer, tiny_gpt2, sync_every=2, target_rate=1.0, optimizer={"lr": 0.01})
@@ -151,7 +151,9 @@ def test_a_run_that_was_resumed_syncs_at_the_same_steps(tmp_path: Any) -> None:
     assert all(a.equal(b) for a, b in zip(got[1], expected[1], strict=True))
 
 
-def test_validation_says_the_terms_that_need_no_rewards(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
+def test_validation_reports_the_loss_terms_that_need_no_rewards(
+    make_trainer: Make, tiny_model: PreTrainedModel
+) -> None:
     untouched = copy.deepcopy(tiny_model)
     for module in tiny_model.modules():
         if isinstance(module, nn.Dropout):
@@ -180,7 +182,7 @@ def test_dropout_is_off_unless_asked_for(make_trainer: Make, tiny_gpt2: PreTrain
     assert losses[True][0] != pytest.approx(losses[True][1], rel=1e-3)
 
 
-def test_passes_become_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_epochs_are_converted_to_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = make_ilql(make_trainer, tiny_gpt2, batch_size=2, run={"epochs": 2.5})
     assert trainer.run.total_steps == 8  # three steps per pass
 
@@ -207,7 +209,7 @@ def test_equal_rewards_are_learned_from_with_a_warning(
 
 
 @pytest.mark.parametrize("make_model", [make_gpt2, make_t5])
-def test_the_lesson_of_rewards_shows_when_q_steers(
+def test_sampling_steered_by_q_prefers_the_rewarded_token(
     make_trainer: Make, make_model: Callable[[], PreTrainedModel]
 ) -> None:
     # After `q`, a and b are equally frequent; one has a higher reward.

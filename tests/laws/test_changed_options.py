@@ -69,7 +69,7 @@ def changes_of(dist: str, trainer: str, options: Mapping[str, Any], root: object
 
 
 @pytest.mark.parametrize(("dist", "trainer", "options", "named"), BESIDE, ids=str)
-def test_an_option_that_matters_beside_others_matters_in_a_resumed_run(
+def test_an_option_that_needs_others_has_an_effect_in_a_resumed_run_too(
     dist: str, trainer: str, options: dict[str, Any], named: str, tmp_path: object
 ) -> None:
     changes = changes_of(dist, trainer, options, tmp_path)
@@ -81,7 +81,9 @@ def test_an_option_that_matters_beside_others_matters_in_a_resumed_run(
 @pytest.mark.parametrize(("dist", "trainer", "path"), [
     (dist, trainer, path) for dist, trainer in ALONE for path in SILENT.get(trainer, {})
 ])  # fmt: skip
-def test_an_option_that_is_declared_silent_changes_no_run(dist: str, trainer: str, path: str, tmp_path: object) -> None:
+def test_an_option_declared_to_have_no_effect_changes_no_run(
+    dist: str, trainer: str, path: str, tmp_path: object
+) -> None:
     changes = changes_of(dist, trainer, ALONE[dist, trainer], tmp_path)
     changes.check(path)
     assert changes.silent == [path]

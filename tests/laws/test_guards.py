@@ -50,14 +50,14 @@ def test_sampler_learner_and_reference_agree_in_mixed_precision(
     assert "sampler and trainer disagree" not in capsys.readouterr().err
 
 
-def test_weights_of_few_bits_are_warned_of(
+def test_training_bfloat16_weights_causes_a_warning(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_trainer("sft", tiny_gpt2.to(torch.bfloat16), inputs={"samples": ["ab"]})
     assert "lose small updates" in capsys.readouterr().err
 
 
-def test_a_run_that_diverges_stops_and_saves_nothing_of_it(
+def test_a_run_that_diverges_stops_without_saving_the_weights(
     tiny_gpt2: PreTrainedModel, char_tokenizer: Any, tmp_path: Path
 ) -> None:
     trainer = {"optimizer": {"lr": 1e30}}
@@ -70,7 +70,7 @@ def test_a_run_that_diverges_stops_and_saves_nothing_of_it(
         assert all(p.isfinite().all() for p in weights.policy.module.parameters())
 
 
-def test_a_run_goes_on_with_its_own_options_only(tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path) -> None:
+def test_a_run_can_be_resumed_only_with_its_own_options(tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path) -> None:
     ppo(tiny_gpt2, char_tokenizer, tmp_path, run={"name": "r"})
     changed = {"kl_coef": 0.5, "optimizer": {"lr": 1e-3}}
     with pytest.raises(ConfigError, match=r"trainer.kl_coef was 0.001, is 0.5; trainer.optimizer.lr was 3e-05"):
@@ -79,7 +79,9 @@ def test_a_run_goes_on_with_its_own_options_only(tiny_gpt2: Any, char_tokenizer:
     assert done.run.step == 3
 
 
-def test_what_one_run_froze_the_next_may_train(tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path) -> None:
+def test_weights_that_one_run_froze_can_be_trained_by_the_next(
+    tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path
+) -> None:
     tiny_gpt2.transformer.wpe.weight.requires_grad_(False)  # explicitly requested by the user
     ppo({"path": tiny_gpt2, "unfrozen_layers": 1}, char_tokenizer, tmp_path)
     assert not tiny_gpt2.transformer.h[0].mlp.c_fc.weight.requires_grad
@@ -137,7 +139,7 @@ def test_a_metric_may_not_take_the_name_of_another(tiny_gpt2: Any, char_tokenize
         ppo(tiny_gpt2, char_tokenizer, tmp_path, metric_fn=metric_fn)
 
 
-def test_the_best_cannot_be_kept_where_nothing_is_evaluated(
+def test_keeping_the_best_checkpoint_without_evaluations_is_refused(
     tiny_gpt2: Any, char_tokenizer: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="nothing is evaluated"):
@@ -147,7 +149,7 @@ def test_the_best_cannot_be_kept_where_nothing_is_evaluated(
         )  # fmt: skip
 
 
-def test_a_component_with_options_is_made_from_them() -> None:
+def test_a_component_is_built_from_its_options() -> None:
     def make(target: Any, options: Any) -> Choice:
         return Choice(Component("samplers", "s", "d", "1", "", target, None), options, Wrapping())
 

@@ -55,7 +55,7 @@ def test_an_unknown_key_is_an_error_however_deep(
     assert not any(tmp_path.iterdir())
 
 
-def test_what_is_laid_over_a_configuration_leaves_it_and_its_neighbours_alone(tmp_path: Path, learner: str) -> None:
+def test_merging_changes_neither_the_configuration_nor_neighbouring_options(tmp_path: Path, learner: str) -> None:
     base = {
         "trainer": {"name": learner, "optimizer": {"lr": 1e-3, "betas": [0.5, 0.6]}}, "gen": {"top_k": 7},
         "model": {"path": make_gpt2().config}, "run": {"steps": 1, "root": str(tmp_path), "name": "one"}, "loggers": [],
@@ -125,7 +125,7 @@ def test_metrics_and_completions_are_on_disk_without_any_logger(tmp_path: Path, 
 
 
 # trlX's random walks divided 0 by 0 where the shortest path of a start has the maximum walk length.
-def test_a_start_without_a_short_way_has_an_optimality_and_trains(tmp_path: Path) -> None:
+def test_a_start_without_a_short_path_has_an_optimality_and_can_be_trained_on(tmp_path: Path) -> None:
     graph = next(graph for graph in map(RandomWalks, range(1000)) if any(length >= 10 for length in graph.shortest[1:]))
     lost = [letter(node) for node in range(1, NUM_NODES) if graph.shortest[node] >= 10]
     assert lost

@@ -47,7 +47,7 @@ def test_sampled_tokens_are_the_tokens_trained_on(make_trainer: Make, kind: Kind
 
 
 # trlX put the reward a slot or two past EOS for short responses, so that ending could not be learned.
-def test_a_policy_learns_to_end_where_ending_pays(tmp_path: Path, kind: Kind) -> None:
+def test_a_policy_learns_to_sample_eos_if_short_responses_are_rewarded(tmp_path: Path, kind: Kind) -> None:
     def reward_fn(outputs: list[str]) -> list[float]:
         return [float(not output) for output in outputs]
 
@@ -66,7 +66,7 @@ def test_a_policy_learns_to_end_where_ending_pays(tmp_path: Path, kind: Kind) ->
 
 # trlX, and TRL in #3750, left EOS out of the loss where the padding token is EOS.
 @pytest.mark.parametrize("learner", list(LEARNERS))
-def test_padding_with_eos_changes_nothing_learned(tmp_path: Path, kind: Kind, learner: str) -> None:
+def test_padding_with_eos_does_not_change_training(tmp_path: Path, kind: Kind, learner: str) -> None:
     def reward_fn(output_tokens: list[list[int]]) -> list[float]:
         return [sum(tokens) / 10 - len(tokens) for tokens in output_tokens]  # texts distinguish the two paddings
 
@@ -86,7 +86,7 @@ def test_padding_with_eos_changes_nothing_learned(tmp_path: Path, kind: Kind, le
 # The same for demonstrations: EOS is a trained token of every demonstration, whatever the padding token is.
 @pytest.mark.parametrize("learner", ["sft", "ilql"])
 @pytest.mark.parametrize("pad_is_eos", [False, True], ids=["pad", "pad is eos"])
-def test_a_policy_learns_to_end_as_it_is_shown(tmp_path: Path, kind: Kind, learner: str, *, pad_is_eos: bool) -> None:
+def test_a_policy_learns_eos_from_demonstrations(tmp_path: Path, kind: Kind, learner: str, *, pad_is_eos: bool) -> None:
     samples = [["a", "b"], ["c", "deef"], ["ff", "g"]]
     done = learn(
         learner, kind.section(kind.make()), tmp_path, tokenizer=make_tokenizer(pad_is_eos=pad_is_eos), samples=samples,
@@ -161,7 +161,7 @@ def test_logprobs_are_those_of_the_unpadded_sequence(make_trainer: Make, kind: K
         assert torch.allclose(said[i][chosen[i]], expected, atol=1e-5)
 
 
-def test_a_continuation_is_that_of_the_prompt_alone(tmp_path: Path, kind: Kind) -> None:
+def test_a_batched_continuation_equals_that_of_the_prompt_alone(tmp_path: Path, kind: Kind) -> None:
     done = learn("sft", kind.section(kind.make()), tmp_path, run={"steps": 0}, gen={"eos_token_ids": [EOS]})
     tokenizer, plain = make_tokenizer(), as_it_is(done.policy)
     expected = []

@@ -46,7 +46,7 @@ def batch_of(rows: list[tuple[list[int], list[int]]]) -> Trajectories:
     [{"unfrozen_layers": 0}, {"unfrozen_layers": 1}, {"unfrozen_layers": 2}, {}, {"peft": {"type": "lora", "r": 4}}],
     ids=["heads", "a layer", "all layers", "all", "an adapter"],
 )
-def test_the_reference_is_the_model_as_it_was(tmp_path: Path, kind: Kind, trained: dict[str, Any]) -> None:
+def test_the_reference_is_the_model_before_training(tmp_path: Path, kind: Kind, trained: dict[str, Any]) -> None:
     model = kind.make()
     before = copy.deepcopy(model)
     done = learn(
@@ -68,7 +68,9 @@ def test_the_reference_is_the_model_as_it_was(tmp_path: Path, kind: Kind, traine
 # After trlX #522, ILQL targets were synced only at the end of a pass over the data, so possibly never.
 @pytest.mark.parametrize("batch_size", [1, 2, 5], ids=lambda size: f"a pass is {-(-5 // size)} steps")
 @pytest.mark.parametrize("every", [1, 3, 4])
-def test_targets_are_synced_by_optimizer_steps(make_trainer: Make, kind: Kind, batch_size: int, every: int) -> None:
+def test_targets_are_synced_after_a_number_of_optimizer_steps(
+    make_trainer: Make, kind: Kind, batch_size: int, every: int
+) -> None:
     options = {"batch_size": batch_size, "sync_every": every, "target_rate": 0.25, "optimizer": {"lr": 1e-2}}
     trainer = build(make_trainer, "ilql", kind.section(kind.make()), trainer=options)
     heads = trainer.policy().module.q_heads
@@ -91,7 +93,7 @@ def test_targets_are_synced_by_optimizer_steps(make_trainer: Make, kind: Kind, b
 
 # Gradients of micro-batches were summed, or their means averaged, so that the learning rate depended on the split.
 @pytest.mark.parametrize("micro", [1, 4])
-def test_how_a_batch_is_split_changes_nothing(tmp_path: Path, kind: Kind, learner: str, micro: int) -> None:
+def test_splitting_a_batch_does_not_change_the_gradient(tmp_path: Path, kind: Kind, learner: str, micro: int) -> None:
     results = []
     for size in (0, micro):
         done = learn(
@@ -142,7 +144,7 @@ CHANGING = {
 
 
 # Resuming reset the step, the KL coefficient, running moments, the order of the data or the optimizer.
-def test_going_on_is_as_if_nothing_had_been(tmp_path: Path, learner: str) -> None:
+def test_a_resumed_run_continues_as_if_it_had_not_stopped(tmp_path: Path, learner: str) -> None:
     stop_in: list[str] = []
 
     def metric_fn(outputs: list[str]) -> dict[str, list[float]]:

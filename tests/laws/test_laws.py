@@ -230,7 +230,7 @@ def test_neither_the_order_of_a_batch_nor_its_micro_batches_change_a_gradient(
     ],
     ids=str,
 )
-def test_packing_changes_nothing(
+def test_packing_changes_neither_scores_nor_gradients(
     make_trainer: Make,
     tiny_model: PreTrainedModel,
     monkeypatch: pytest.MonkeyPatch,

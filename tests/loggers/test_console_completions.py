@@ -29,7 +29,7 @@ def test_the_first_completions_are_shown_in_a_table(tmp_path: Path) -> None:
     assert "answer 2" not in screen.text
 
 
-def test_how_many_are_shown_is_the_evaluations_setting_unless_said(tmp_path: Path) -> None:
+def test_the_number_of_shown_completions_is_that_of_the_evaluation_unless_set(tmp_path: Path) -> None:
     config = TrainConfig(eval=EvalConfig(show=1))
     for option, expected in ((None, 1), (3, 3), (0, 0)):
         file = io.StringIO()
@@ -38,7 +38,7 @@ def test_how_many_are_shown_is_the_evaluations_setting_unless_said(tmp_path: Pat
         assert file.getvalue().count("answer") == expected
 
 
-def test_text_of_a_model_cannot_drive_the_terminal(tmp_path: Path) -> None:
+def test_text_of_a_model_prints_no_control_characters(tmp_path: Path) -> None:
     for terminal in (False, True):
         screen = make_screen(tmp_path, terminal=terminal)
         screen.logger.completions(1, [{"prompt": "[bold]a[/nothing]", "output": f"b{ESCAPE}[2J\x07\r", "reward": 1.0}])
@@ -65,13 +65,13 @@ def test_long_names_of_rewards_leave_texts_their_width(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [[], [{"prompt": "a", "output": "b"}], [{"output": "b", "reward": None, "ok": True}]])
-def test_rows_without_scores_are_shown_too(tmp_path: Path, batch: list[dict[str, Any]]) -> None:
+def test_completions_without_scores_are_shown(tmp_path: Path, batch: list[dict[str, Any]]) -> None:
     screen = make_screen(tmp_path)
     screen.logger.completions(1, batch)
     assert ("output" in screen.text) is bool(batch)
 
 
-def test_the_summary_says_what_was_reached_where_it_lies_and_how_to_load_it(tmp_path: Path) -> None:
+def test_the_summary_shows_the_result_its_folder_and_how_to_load_it(tmp_path: Path) -> None:
     screen = make_screen(tmp_path, total_steps=2)
     (tmp_path / "model").mkdir()
     screen.run.step = 2
@@ -91,7 +91,7 @@ def test_a_run_that_ends_before_its_last_step_was_stopped(tmp_path: Path) -> Non
     assert "stopped: 2 steps in" in screen.text
 
 
-def test_completions_of_a_sweep_say_how_each_was_sampled(tmp_path: Path) -> None:
+def test_completions_of_a_sweep_show_how_each_was_sampled(tmp_path: Path) -> None:
     screen = make_screen(tmp_path)
     rows = [{"sampling": f"temperature={t}", "prompt": "p", "output": "o", "reward": 1.0} for t in (0, 0.5)]
     screen.logger.completions(1, rows)
@@ -101,7 +101,7 @@ def test_completions_of_a_sweep_say_how_each_was_sampled(tmp_path: Path) -> None
     assert "9.0" not in screen.text
 
 
-def test_of_a_sweep_completions_of_each_way_are_shown(tmp_path: Path) -> None:
+def test_the_shown_completions_of_a_sweep_include_every_combination(tmp_path: Path) -> None:
     screen = make_screen(tmp_path, ConsoleConfig(show=3))
     ways = ("beta=0", "beta=100")
     screen.logger.completions(
@@ -111,7 +111,7 @@ def test_of_a_sweep_completions_of_each_way_are_shown(tmp_path: Path) -> None:
     assert re.findall(r"beta=\d+ no \d", screen.text) == ["beta=0 no 0", "beta=0 no 1", "beta=100 no 0"]
 
 
-def test_the_summary_of_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -> None:
+def test_the_summary_of_a_failed_run_shows_the_reason_and_how_to_resume(tmp_path: Path) -> None:
     screen = make_screen(tmp_path, step=3)
     screen.logger.close(ValueError("reward_fn returned 3 numbers for 4 samples"))
     assert "failed after step 3: 0 steps" in screen.text

@@ -46,7 +46,7 @@ def test_a_line_is_never_wrapped_and_a_terminal_gets_the_first_numbers_that_fit(
     assert "1.32 s" in to_terminal.text
 
 
-def test_metrics_nobody_knows_are_shown_where_there_are_no_others(tmp_path: Path) -> None:
+def test_unknown_metrics_are_shown_if_there_are_no_usual_ones(tmp_path: Path) -> None:
     screen = make_screen(tmp_path)
     screen.logger.metrics(1, {"q/mean": 2.0, "q/std": 1.0, "time/step_s": 1.0})
     assert "q    2.0000" in screen.text
@@ -102,7 +102,7 @@ def test_a_terminal_has_a_bar_with_the_time_left_and_a_file_has_none(tmp_path: P
         assert (ESCAPE in screen.text) is terminal
 
 
-def test_no_bar_where_the_end_is_unknown_or_it_is_not_wanted(tmp_path: Path) -> None:
+def test_no_progress_bar_is_shown_if_the_end_is_unknown_or_it_is_disabled(tmp_path: Path) -> None:
     for screen in (
         make_screen(tmp_path, terminal=True),
         make_screen(tmp_path, ConsoleConfig(progress=False), terminal=True, total_steps=4),
@@ -138,7 +138,9 @@ def test_a_bar_that_is_switched_off_leaves_lines_and_no_control_characters(
     assert "training" not in plain
 
 
-def test_a_bar_goes_and_comes_back_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_bar_is_removed_for_other_output_and_shown_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RLCORE_PROGRESS", "")
     screen = make_screen(tmp_path, terminal=True, total_steps=9)
     shown = []
@@ -153,7 +155,7 @@ def test_a_bar_goes_and_comes_back_with_the_next_step(tmp_path: Path, monkeypatc
     assert shown == [True, False, True, False]
 
 
-def test_no_color_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_no_color_disables_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = RuntimeError("x")
     coloured = make_screen(tmp_path, terminal=True)
     coloured.logger.close(error)

@@ -19,7 +19,7 @@ def test_metrics_that_a_trainer_names_come_first_and_usual_ones_fill_the_line() 
     assert headline_metrics([*many, "lr"], ("q/",)) == many
 
 
-def test_a_new_group_is_shown_without_an_option_or_a_declaration() -> None:
+def test_metrics_of_an_unknown_group_are_shown_without_any_setting() -> None:
     usual = ["loss/policy", "reward/mean", "response/length_mean", "kl/mean", "grad/norm", "policy/entropy"]
     names = [*usual, "toxicity/max", "toxicity/rate", "toxicity/worst", "cost", "time/step_s"]
     assert headline_metrics(names, ()) == ["reward/mean", "kl/mean", "loss/policy", "toxicity/rate", "cost"]

@@ -42,7 +42,7 @@ def test_all_metrics_are_on_disk_after_each_call_unrounded(tmp_path: Path) -> No
     logger.close(None)
 
 
-def test_what_is_not_finite_becomes_null_under_its_key(tmp_path: Path) -> None:
+def test_a_metric_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     JsonlLogger(None, SimpleNamespace(dir=tmp_path)).metrics(1, {"a": math.nan, "b": math.inf, "c": -math.inf})
     assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "a": None, "b": None, "c": None}]
 

@@ -58,7 +58,7 @@ def test_in_strict_mode_a_raising_logger_ends_the_run(monkeypatch: pytest.Monkey
         Loggers([Recorder("metrics")]).metrics(1, {})
 
 
-def test_an_interrupt_is_not_a_loggers_fault() -> None:
+def test_an_interrupt_in_a_logger_ends_the_run() -> None:
     class Interrupted(Recorder):
         def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
             raise KeyboardInterrupt

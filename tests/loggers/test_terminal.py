@@ -37,7 +37,7 @@ def test_a_progress_bar_still_moves_the_cursor() -> None:
     assert r"\x1b" not in file.getvalue()
 
 
-def test_names_of_metrics_and_runs_and_errors_cannot_drive_the_terminal(tmp_path) -> None:
+def test_names_of_metrics_and_runs_and_errors_print_no_control_characters(tmp_path) -> None:
     screen = make_screen(tmp_path / EVIL, width=1000)
     screen.logger.metrics(1, {EVIL: 1.0})
     screen.logger.completions(1, [{"prompt": "a", "output": "b", "sampling": EVIL, f"[/x]{EVIL}": 1.0}])

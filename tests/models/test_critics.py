@@ -46,7 +46,7 @@ def reward_models(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("policy_name", ["gpt2", "llama", "bloom"])
 @pytest.mark.parametrize("critic_name", ["gpt2", "llama"])
-def test_a_reward_model_brings_its_score(
+def test_a_reward_model_as_critic_keeps_its_score_head(
     policy_name: str, critic_name: str, reward_models: dict[str, Path], char_tokenizer: Any
 ) -> None:
     policy = build(make(policy_name), char_tokenizer, critic=str(reward_models[critic_name]))

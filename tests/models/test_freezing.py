@@ -81,7 +81,7 @@ def logits(model: PreTrainedModel) -> Tensor:
 
 @pytest.mark.parametrize("unfrozen", [1, 3, 4])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_freezes_is_all_below_and_nothing_above(name: str, unfrozen: int) -> None:
+def test_freezing_covers_all_layers_below_and_none_above(name: str, unfrozen: int) -> None:
     model = make(name)
     freeze_below(model, unfrozen)
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
@@ -95,18 +95,18 @@ def test_what_freezes_is_all_below_and_nothing_above(name: str, unfrozen: int) -
     assert len(moved) > 0
 
 
-def test_nothing_unfrozen_freezes_the_whole_model() -> None:
+def test_zero_unfrozen_layers_freeze_the_whole_model() -> None:
     model = make("llama, untied")
     freeze_below(model, 0)
     assert not any(p.requires_grad for p in model.parameters())
 
 
-def test_more_layers_than_there_are_is_an_error() -> None:
+def test_unfreezing_more_layers_than_the_model_has_is_an_error() -> None:
     with pytest.raises(ModelError, match="unfrozen_layers = 5: GPT2LMHeadModel has 4 blocks"):
         freeze_below(make("gpt2"), 5)
 
 
-def test_finding_what_runs_before_leaves_no_trace() -> None:
+def test_finding_the_modules_below_a_block_leaves_the_model_unchanged() -> None:
     model = make("gpt2").train()
     expected = logits(model)
     list(runs_before(model, decoder_blocks(model)[2]))
@@ -116,7 +116,7 @@ def test_finding_what_runs_before_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("unfrozen", [None, 0, 1, 2, 4])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_reference_is_a_full_copy_bit_for_bit_and_stays_it(name: str, unfrozen: int | None) -> None:
+def test_the_reference_of_a_full_model_is_an_exact_copy_that_never_changes(name: str, unfrozen: int | None) -> None:
     model = make(name)
     full = copy.deepcopy(model)
     if unfrozen is not None:
@@ -130,7 +130,7 @@ def test_the_reference_is_a_full_copy_bit_for_bit_and_stays_it(name: str, unfroz
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_reference_shares_what_is_frozen_and_nothing_else(name: str) -> None:
+def test_the_reference_shares_only_frozen_weights(name: str) -> None:
     model = make(name)
     freeze_below(model, 2)
     kept = frozen_copy(model)
@@ -145,7 +145,7 @@ def test_the_reference_shares_what_is_frozen_and_nothing_else(name: str) -> None
         assert kept.get_output_embeddings().weight is kept.get_input_embeddings().weight
 
 
-def test_the_reference_costs_the_memory_of_what_trains() -> None:
+def test_the_reference_needs_memory_for_trained_weights_only() -> None:
     model = make("llama, untied")
     freeze_below(model, 1)
     held = {p.data_ptr() for p in model.parameters()}

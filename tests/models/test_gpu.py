@@ -16,7 +16,7 @@ def batch() -> Trajectories:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_what_is_sent_arrives(device: str) -> None:
+def test_a_tensor_sent_to_a_device_arrives_unchanged(device: str) -> None:
     numbers = torch.arange(1_000_000).reshape(1000, 1000)
     for array in (numbers, numbers.T, numbers[:0], numbers > 5, numbers.double()):
         arrived = to_device(array, device)
@@ -29,7 +29,7 @@ def test_what_is_sent_arrives(device: str) -> None:
     assert moved["scores"].tolist() == [1.0, 2.0]
 
 
-def test_what_is_there_is_not_copied() -> None:
+def test_a_tensor_already_on_the_device_is_not_copied() -> None:
     numbers = torch.arange(3)
     assert to_device(numbers, "cpu") is numbers
     assert to_device(numbers, torch.device("meta")).is_meta

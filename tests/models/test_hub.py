@@ -62,7 +62,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(
 
 
 @pytest.mark.usefixtures("nobody")
-def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_on_disk_or_in_memory_need_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path)
     check_reach("here", None)
@@ -85,7 +85,7 @@ def test_what_needs_no_hub_is_within_reach(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("nobody")
-def test_a_critic_out_of_reach_is_called_one() -> None:
+def test_the_error_for_an_unreachable_critic_calls_it_a_critic() -> None:
     with pytest.raises(ModelError, match=f"^critic = {NAME!r}: cannot be loaded: .* the hub cannot be reached"):
         load_critic(NAME, CausalLMConfig())
 
@@ -103,7 +103,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.usefixtures("nobody")
 @pytest.mark.parametrize("status", [200, 307, 401, 404, 429, 503])
-def test_a_hub_that_answers_is_within_reach(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_answers_counts_as_reachable(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Answering) as server:
         address = f"http://127.0.0.1:{server.server_port}/{status}"
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
@@ -115,7 +115,7 @@ def test_a_hub_that_answers_is_within_reach(status: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("nobody")
-def test_an_address_that_is_none_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_hub_address_counts_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     template = "hub.example/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     with pytest.raises(ModelError, match="the hub cannot be reached"):

@@ -87,7 +87,7 @@ def test_a_missing_folder_is_named(name: str) -> None:
     assert name in str(caught.value)
 
 
-def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_hub_id_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="model = 'no-one/no-such-model': cannot be loaded: ") as caught:
         load_model("no-one/no-such-model", CausalLMConfig())
@@ -160,12 +160,12 @@ def test_damaged_weights_are_an_error(tmp_path: Path, tiny_gpt2: PreTrainedModel
 
 
 @pytest.mark.parametrize("spec", [3, None, ["gpt2"], nn.Linear(2, 2)])
-def test_what_is_no_model_is_an_error(spec: Any) -> None:
+def test_loading_an_object_that_is_no_model_is_an_error(spec: Any) -> None:
     with pytest.raises(ModelError, match="give a hub id, a folder, a PretrainedConfig or a PreTrainedModel"):
         load_model(spec, CausalLMConfig())
 
 
-def test_an_encoder_decoder_is_told_where_to_go(tmp_path: Path) -> None:
+def test_loading_an_encoder_decoder_as_a_causal_model_is_refused_with_advice(tmp_path: Path) -> None:
     config = hf.T5Config(vocab_size=32, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
     model = hf.T5ForConditionalGeneration(config)
     model.save_pretrained(tmp_path)
@@ -196,7 +196,7 @@ def test_a_folder_without_tokenizer_says_what_to_pass(tmp_path: Path, family: st
 
 
 @pytest.mark.parametrize("given", ["no-one/nothing", "/no/such/folder"])
-def test_a_tokenizer_that_is_not_there_is_named(given: str) -> None:
+def test_a_missing_tokenizer_is_named(given: str) -> None:
     with pytest.raises(ModelError, match=f"'{given}': there is no such folder") as caught:
         load_tokenizer("gpt2", given)
     assert "\n" not in str(caught.value)
@@ -243,13 +243,13 @@ def test_several_eos_ids_are_listed_once(
     assert eos_token_ids(tiny_gpt2, char_tokenizer) == expected
 
 
-def test_the_context_is_the_configurations(tiny_gpt2: PreTrainedModel) -> None:
+def test_the_context_length_is_that_of_the_configuration(tiny_gpt2: PreTrainedModel) -> None:
     assert context_length(tiny_gpt2) == 64
     assert context_length(hf.BloomForCausalLM(hf.BloomConfig(vocab_size=8, hidden_size=8, n_layer=1, n_head=2))) == 0
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0.7}, {"top_k": 7}, {"top_p": 0.9, "top_k": 3}])
-def test_generation_options_that_could_not_be_saved_are_made_to(
+def test_generation_options_that_transformers_refuses_to_save_are_corrected(
     tmp_path: Path, options: dict[str, Any], tiny_gpt2: PreTrainedModel
 ) -> None:
     for name, value in options.items():
@@ -286,7 +286,7 @@ def test_fused_activations_are_the_same_function(slow: type[nn.Module]) -> None:
     assert float((fused(x).double() - by_hand).abs().max()) < 1e-6
 
 
-def test_fusing_changes_no_logits_and_can_be_left(tiny_gpt2: PreTrainedModel) -> None:
+def test_fused_activations_change_no_logits_and_can_be_disabled(tiny_gpt2: PreTrainedModel) -> None:
     plain = load_model(copy.deepcopy(tiny_gpt2), CausalLMConfig(speed=SpeedConfig(fused_activations=False)))
     fused = load_model(tiny_gpt2, CausalLMConfig())
     assert isinstance(plain.transformer.h[0].mlp.act, NewGELUActivation)
@@ -316,7 +316,7 @@ def test_fusing_changes_no_logits_and_can_be_left(tiny_gpt2: PreTrainedModel) ->
         ),
     ],
 )  # fmt: skip
-def test_without_dropout_training_mode_says_what_evaluation_mode_says(config: hf.PretrainedConfig) -> None:
+def test_without_dropout_training_mode_has_the_outputs_of_evaluation_mode(config: hf.PretrainedConfig) -> None:
     torch.manual_seed(0)
     model = load_model(config, CausalLMConfig())
     expected = model(TOKENS).logits
@@ -326,7 +326,7 @@ def test_without_dropout_training_mode_says_what_evaluation_mode_says(config: hf
     assert torch.equal(model(TOKENS).logits, expected)
 
 
-def test_a_model_in_memory_attends_as_it_is_told(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_the_attention_option_applies_to_a_model_in_memory(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
     policy = build_causal_lm(tiny_gpt2, CausalLMConfig(attention="eager"), tokenizer=char_tokenizer)
     assert policy.model.config._attn_implementation == "eager"
     with pytest.raises(ModelError, match=r"model\.attention = 'nonsense': GPT2LMHeadModel cannot be switched to it"):

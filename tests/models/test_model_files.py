@@ -77,7 +77,7 @@ def test_a_large_model_is_written_to_several_files_and_read_from_them(
         next(model_files.read_model(tmp_path, other, {**layout, "another": torch.empty(1)}))
 
 
-def test_a_model_whose_weights_transformers_converts_has_no_layout() -> None:
+def test_a_model_whose_weights_transformers_converts_is_not_written_by_tensor() -> None:
     config = MixtralConfig(
         num_hidden_layers=1, hidden_size=16, intermediate_size=16, num_attention_heads=2, num_key_value_heads=2,
         vocab_size=32, num_local_experts=2,

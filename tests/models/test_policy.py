@@ -74,7 +74,7 @@ def test_scores_are_those_of_plain_transformers(
     assert torch.allclose(chosen, said.logprobs[batch.action_mask], atol=1e-5)
 
 
-def test_nothing_is_computed_that_was_not_asked_for(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_outputs_that_were_not_requested_are_not_computed(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
     said = build(tiny_gpt2, char_tokenizer, value_head=False).score(trajectories("right"))
     assert (said.values, said.entropy, said.logits) == (None, None, None)
 
@@ -95,7 +95,7 @@ def test_a_sequence_without_chosen_tokens_changes_nothing(
 
 @pytest.mark.parametrize("options", [{}, {"value_layers": 1}, {"critic": "copy"}])
 @pytest.mark.parametrize("packing", [True, False])
-def test_no_chosen_token_at_all_is_a_zero_with_a_gradient(
+def test_scoring_without_any_chosen_token_gives_zero_with_a_gradient(
     tiny_model: PreTrainedModel, packing: bool, options: dict[str, Any], char_tokenizer: Any
 ) -> None:
     policy, batch = (
@@ -109,7 +109,7 @@ def test_no_chosen_token_at_all_is_a_zero_with_a_gradient(
     assert all(p.grad is None or not p.grad.any() for p in policy.module.parameters())
 
 
-def test_a_single_sequence_of_two_tokens(tiny_model: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_a_single_sequence_of_two_tokens_is_scored_correctly(tiny_model: PreTrainedModel, char_tokenizer: Any) -> None:
     plain = copy.deepcopy(tiny_model)
     policy = build(tiny_model, char_tokenizer)
     batch = Trajectories.stack([[3, 9]], [[False, True]])
@@ -143,7 +143,9 @@ def test_recomputed_activations_give_the_same_gradients(
         assert torch.allclose(gradients[1][name], expected, rtol=1e-4, atol=1e-5), name
 
 
-def test_recomputing_is_silent(tiny_gpt2: PreTrainedModel, char_tokenizer: Any, recwarn: Any, capfd: Any) -> None:
+def test_gradient_checkpointing_prints_no_warnings(
+    tiny_gpt2: PreTrainedModel, char_tokenizer: Any, recwarn: Any, capfd: Any
+) -> None:
     policy = build(tiny_gpt2, char_tokenizer, gradient_checkpointing=True)
     policy.module.train()
     policy.score(trajectories("left")).logprobs.sum().backward()
@@ -162,20 +164,22 @@ def test_bfloat16_scores_are_float32_and_near(packing: bool, tiny_llama: PreTrai
     assert policy.module.layout.longest > 0 or not packing
 
 
-def test_the_dtype_asked_for_is_the_one_built(tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_a_policy_is_built_in_the_requested_dtype(tiny_llama: PreTrainedModel, char_tokenizer: Any) -> None:
     policy = build(tiny_llama.config, char_tokenizer, dtype="bfloat16")
     assert {p.dtype for p in policy.model.parameters()} == {torch.bfloat16}
     assert {p.dtype for p in policy.module.value.parameters()} == {torch.float32}
     assert policy.score(trajectories("right")).logprobs.dtype == torch.float32
 
 
-def test_without_a_reference_asking_for_one_is_an_error(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_scoring_with_a_reference_that_was_not_built_is_an_error(
+    tiny_gpt2: PreTrainedModel, char_tokenizer: Any
+) -> None:
     policy = build_causal_lm(tiny_gpt2, CausalLMConfig(), tokenizer=char_tokenizer)
     with pytest.raises(ModelError, match="has no reference"):
         policy.reference_score(trajectories("right"))
 
 
-def test_the_reference_has_no_gradients_and_is_no_part_of_what_trains(
+def test_the_reference_has_no_gradients_and_no_trained_parameters(
     tiny_gpt2: PreTrainedModel, char_tokenizer: Any
 ) -> None:
     policy = build(tiny_gpt2, char_tokenizer)
@@ -185,7 +189,7 @@ def test_the_reference_has_no_gradients_and_is_no_part_of_what_trains(
 
 
 @pytest.mark.parametrize("options", [{}, {"value_layers": 1}])
-def test_sampling_while_training_says_what_scoring_says(
+def test_log_probs_of_sampling_in_training_mode_equal_those_of_scoring(
     tiny_model: PreTrainedModel, options: dict[str, Any], char_tokenizer: Any
 ) -> None:
     policy = build(tiny_model, char_tokenizer, **options)
@@ -199,7 +203,9 @@ def test_sampling_while_training_says_what_scoring_says(
     assert all(part.training for part in policy.module.modules())
 
 
-def test_moving_keeps_what_is_shared(tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_moving_a_policy_to_a_device_keeps_shared_weights_shared(
+    tiny_gpt2: PreTrainedModel, char_tokenizer: Any
+) -> None:
     policy = build(tiny_gpt2, char_tokenizer, value_layers=1, unfrozen_layers=1)
     batch = trajectories("right")
     expected = policy.score(batch).logprobs

@@ -56,7 +56,7 @@ def test_an_adapter_learns_on_quantised_weights_resumes_and_is_merged_into_the_w
         ({"peft": LORA}, "needs a hub id or a folder to load"),
     ],
 )
-def test_what_cannot_be_quantised_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_contradict_quantisation_are_refused(options: dict[str, Any], message: str) -> None:
     config = CausalLMConfig(quantization="4bit", **options)
     with pytest.raises(ModelError, match=rf"model.quantization = '4bit': {message}"):
         build_causal_lm(make_llama(), config, tokenizer=make_tokenizer())

@@ -101,7 +101,7 @@ def test_plain_transformers_loads_a_saved_policy(
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_saved_folder_shows_no_trace_of_us_but_the_heads(
+def test_a_saved_folder_holds_plain_transformers_files_and_the_heads(
     name: str, tmp_path: Path, tiny_model: PreTrainedModel, char_tokenizer: Any
 ) -> None:
     policy = build(copy.deepcopy(tiny_model), char_tokenizer, **HEADS[name])
@@ -120,7 +120,7 @@ def test_a_saved_folder_shows_no_trace_of_us_but_the_heads(
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_everything_comes_back_exactly(
+def test_all_saved_weights_are_restored_exactly(
     name: str, tmp_path: Path, tiny_model: PreTrainedModel, char_tokenizer: Any
 ) -> None:
     policy = build(copy.deepcopy(tiny_model), char_tokenizer, **HEADS[name])
@@ -156,7 +156,9 @@ def test_a_value_function_of_another_make_is_left_with_a_warning(
     assert "do not fit and are not loaded" in capsys.readouterr().err
 
 
-def test_a_reward_model_as_critic_comes_back(tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_a_reward_model_used_as_critic_is_restored_from_disk(
+    tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
+) -> None:
     config = copy.deepcopy(tiny_gpt2.config)
     config.num_labels = 1
     hf.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "judge")
@@ -186,7 +188,7 @@ def test_a_frozen_trunk_is_not_saved_twice(tmp_path: Path, tiny_gpt2: PreTrained
     assert any(".h.1." in name for name in names)
 
 
-def test_saved_without_heads_leaves_none_from_before(
+def test_saving_without_heads_removes_heads_saved_before(
     tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
 ) -> None:
     build(copy.deepcopy(tiny_gpt2), char_tokenizer).save_pretrained(tmp_path)
@@ -197,7 +199,7 @@ def test_saved_without_heads_leaves_none_from_before(
 
 
 @pytest.mark.parametrize(("saved", "wanted"), [("none", "trunk"), ("trunk", "none"), ("trunk", "branch")])
-def test_other_heads_are_an_error(
+def test_loading_weights_saved_with_other_heads_is_an_error(
     saved: str, wanted: str, tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
 ) -> None:
     def policy(kind: str) -> ModelPolicy:
@@ -212,7 +214,9 @@ def test_other_heads_are_an_error(
     assert all(torch.equal(weight, before[name]) for name, weight in untouched.module.state_dict().items())
 
 
-def test_another_model_is_an_error(tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any) -> None:
+def test_loading_the_weights_of_another_model_is_an_error(
+    tmp_path: Path, tiny_gpt2: PreTrainedModel, char_tokenizer: Any
+) -> None:
     config = copy.deepcopy(tiny_gpt2.config)
     config.n_embd = 32
     build(config, char_tokenizer).save_pretrained(tmp_path)

@@ -83,7 +83,7 @@ def test_where_nothing_can_pad_the_token_before_eos_is_scored_as_in_transformers
     torch.testing.assert_close(scores_of(scorer), alone, atol=1e-5, rtol=0)
 
 
-def test_the_exported_configuration_says_what_it_is(tmp_path: Path) -> None:
+def test_an_exported_scorer_is_configured_as_a_regression_with_one_label(tmp_path: Path) -> None:
     build(make_llama()).export(tmp_path)
     config = AutoModelForSequenceClassification.from_pretrained(tmp_path).config
     assert (config.num_labels, config.pad_token_id, config.problem_type) == (1, PAD, "regression")
@@ -116,7 +116,7 @@ def test_a_language_model_in_memory_shares_its_weights_and_keeps_its_configurati
 
 
 @torch.no_grad()
-def test_an_encoder_is_scored_as_it_is(tmp_path: Path) -> None:
+def test_an_encoder_classifier_scores_as_in_transformers(tmp_path: Path) -> None:
     torch.manual_seed(1)
     config = BertConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=32, num_labels=1,
@@ -155,7 +155,7 @@ def _reversed(batch: Trajectories) -> Trajectories:
     return batch.each(lambda array: array.gather(1, order) if array.dim() > 1 else array)
 
 
-def test_what_is_no_scorer_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_is_no_scorer_is_refused(tmp_path: Path) -> None:
     config = make_gpt2().config
     config.num_labels = 3
     GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "three")

@@ -38,7 +38,7 @@ def test_with_unfrozen_layers_the_decoders_top_blocks_train_and_no_other_part(na
 
 @pytest.mark.parametrize("unfrozen", [None, 0, 1, 4])
 @pytest.mark.parametrize("name", ["t5", "t5, version 1.1", "bart"])
-def test_the_reference_is_the_start_and_stays_it(name: str, unfrozen: int | None) -> None:
+def test_the_reference_keeps_the_starting_weights(name: str, unfrozen: int | None) -> None:
     policy, batch = build(make(name), unfrozen_layers=unfrozen, reference=True), dialogues("both")
     with torch.no_grad():
         before = policy.score(batch).logprobs
@@ -91,7 +91,7 @@ def test_the_value_past_a_cut_is_that_of_the_whole_sequence(name: str) -> None:
     assert float(asked[1, 2]) == pytest.approx(float(due[1, 2]), abs=1e-6)
 
 
-def test_bounds_are_those_of_each_side() -> None:
+def test_length_limits_are_those_of_encoder_and_decoder() -> None:
     policy = build(make("bart"), habitual())
     assert (policy.max_prompt_length, policy.max_length) == (63, 63 + 62)
     assert (build(make("t5")).max_prompt_length, build(make("t5")).max_length) == (0, 0)
@@ -102,7 +102,7 @@ def test_bounds_are_those_of_each_side() -> None:
     assert drawn.num_actions.tolist() == [62]
 
 
-def test_what_is_too_long_for_a_side_is_an_error_that_names_it() -> None:
+def test_text_too_long_for_encoder_or_decoder_is_an_error_that_names_it() -> None:
     policy = build(make("bart"), habitual())
     with pytest.raises(
         DataError, match=r"65 tokens \(1 of them closing it\), more than the 64 .* encoder accepts: set "
@@ -131,7 +131,7 @@ def test_training_rows_that_do_not_fit_a_side_are_refused_with_their_index_befor
 
 
 @pytest.mark.parametrize("form", ["model", "config", "folder"])
-def test_a_model_of_the_other_kind_is_told_where_to_go(form: str, tmp_path: Any) -> None:
+def test_a_model_of_the_other_architecture_is_refused_with_the_right_one(form: str, tmp_path: Any) -> None:
     for model, wrong, right in (
         (make_bart(), build_causal_lm, "seq2seq_lm"),
         (make_gpt2(), build_seq2seq_lm, "causal_lm"),
@@ -152,7 +152,7 @@ def test_causal_lm_is_chosen_for_a_model_whose_configuration_cannot_be_read(spec
     assert fitting_architecture(registries().architectures, spec).name == "causal_lm"
 
 
-def test_a_decoder_that_begins_with_nothing_is_refused() -> None:
+def test_a_decoder_without_a_start_token_is_refused() -> None:
     model = make_t5()
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
     model.config.bos_token_id = model.generation_config.bos_token_id = None
@@ -160,7 +160,7 @@ def test_a_decoder_that_begins_with_nothing_is_refused() -> None:
         build(model)
 
 
-def test_a_critic_is_of_the_policys_kind(tmp_path: Any) -> None:
+def test_a_critic_of_another_architecture_than_the_policy_is_refused(tmp_path: Any) -> None:
     make_gpt2().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"critic = .* is a decoder-only model \(gpt2\)"):
         build(make("t5"), value_head=True, critic=str(tmp_path))

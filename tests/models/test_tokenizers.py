@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "its"
 
 
-def test_a_mapping_with_a_path_is_the_folder_itself(folder: Path) -> None:
+def test_a_mapping_with_only_a_path_loads_the_tokenizer_of_that_folder(folder: Path) -> None:
     for given in (folder, str(folder), {"path": str(folder)}, {"path": folder}, TokenizerConfig(path=str(folder))):
         tokenizer = load_tokenizer("no-model", given)
         assert tokenizer.get_vocab() == make_tokenizer().get_vocab()
@@ -31,7 +31,7 @@ def test_a_mapping_with_a_path_is_the_folder_itself(folder: Path) -> None:
         assert (tokenizer.padding_side, tokenizer.truncation_side) == ("right", "right")
 
 
-def test_without_a_path_it_is_the_models_own(folder: Path) -> None:
+def test_without_a_path_the_tokenizer_is_that_of_the_model(folder: Path) -> None:
     make_gpt2().save_pretrained(folder)
     policy = build_causal_lm(folder, CausalLMConfig(), tokenizer={"padding_side": "left", "truncation_side": "left"})
     assert (policy.tokenizer.padding_side, policy.tokenizer.truncation_side) == ("left", "left")
@@ -40,7 +40,7 @@ def test_without_a_path_it_is_the_models_own(folder: Path) -> None:
         load_tokenizer(make_gpt2(), {"padding_side": "left"})
 
 
-def test_special_tokens_may_be_others(folder: Path) -> None:
+def test_special_tokens_can_be_replaced_by_options(folder: Path) -> None:
     tokenizer = load_tokenizer("x", {"path": folder, "eos_token": "!", "pad_token": "?", "bos_token": "."})
     ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id)
     assert ids == tuple(LETTERS.index(letter) for letter in "!?.")
@@ -71,7 +71,7 @@ def test_a_chat_template_is_text_or_a_file(folder: Path, tmp_path: Path) -> None
         load_tokenizer("x", {"path": folder, "chat_template": "/no/such.jinja"})
 
 
-def test_what_the_options_lack_a_kind_may_be_told(folder: Path) -> None:
+def test_further_options_are_passed_to_the_tokenizer_class(folder: Path) -> None:
     tokenizer = load_tokenizer("x", {"path": folder, "model_max_length": 9, "options": {"split_special_tokens": True}})
     assert tokenizer.model_max_length == 9
     assert tokenizer.split_special_tokens
@@ -87,12 +87,12 @@ def test_what_the_options_lack_a_kind_may_be_told(folder: Path) -> None:
         ({"model_max_length": 0}, r"model.tokenizer.model_max_length = 0: must be at least 1"),
     ],
 )
-def test_an_option_that_would_pass_unheard_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_a_tokenizer_option_without_effect_is_refused(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_tokenizer("x", {"path": str(folder), **options})
 
 
-def test_what_is_no_tokenizer_is_an_error(folder: Path) -> None:
+def test_an_object_that_is_no_tokenizer_is_an_error(folder: Path) -> None:
     with pytest.raises(ModelError, match="tokenizer = 3: give a tokenizer, a folder or hub id, or a mapping"):
         load_tokenizer("x", 3)
     with pytest.raises(ModelError, match=r"path: is a .* already; change its attributes and pass it without"):
@@ -101,14 +101,14 @@ def test_what_is_no_tokenizer_is_an_error(folder: Path) -> None:
         load_tokenizer("x", {"path": str(folder / "gone")})
 
 
-def test_a_tokenizer_that_is_slow_after_all_is_told_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_tokenizer_causes_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert load_tokenizer("x", {"path": folder, "use_fast": True}).is_fast
     assert "use_fast" not in capsys.readouterr().err
     load_tokenizer("x", {"path": folder, "use_fast": False})
     assert "use_fast: transformers has no such tokenizer of this kind" in capsys.readouterr().err
 
 
-def test_options_are_read_from_yaml(folder: Path, tmp_path: Path) -> None:
+def test_tokenizer_options_may_be_set_in_yaml(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         f"model:\n  path: base\n  tokenizer: {{path: '{os.fspath(folder)}', pad_token: a, padding_side: left}}\n"
     )

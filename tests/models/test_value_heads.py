@@ -20,7 +20,7 @@ from rlcore_transformers.models.model_options import SpeedConfig
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_head_reads_the_trunk_before_the_token(name: str, packing: bool, char_tokenizer: Any) -> None:
+def test_the_value_head_reads_the_hidden_state_before_the_token(name: str, packing: bool, char_tokenizer: Any) -> None:
     policy = build(make(name), char_tokenizer, speed=SpeedConfig(packing=packing))
     head = policy.module.value.head
     for side in ("left", "right", "both"):
@@ -32,7 +32,7 @@ def test_the_head_reads_the_trunk_before_the_token(name: str, packing: bool, cha
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_an_untrained_branch_says_what_the_trunk_says(
+def test_an_untrained_value_branch_has_the_outputs_of_the_trunk(
     name: str, packing: bool, layers: int, char_tokenizer: Any
 ) -> None:
     policy = build(make(name), char_tokenizer, value_layers=layers, speed=SpeedConfig(packing=packing))
@@ -95,7 +95,7 @@ def test_the_branch_follows_the_trunk_as_it_trains(char_tokenizer: Any) -> None:
     assert not torch.allclose(values(policy, batch), before, atol=1e-3)
 
 
-def test_sampling_in_between_leaves_nothing_behind(char_tokenizer: Any) -> None:
+def test_sampling_between_passes_does_not_change_values(char_tokenizer: Any) -> None:
     policy, batch = build(make("gpt2"), char_tokenizer, value_layers=1), trajectories()
     policy.module.train()
     expected = values(policy, batch).detach()
@@ -108,7 +108,7 @@ def test_sampling_in_between_leaves_nothing_behind(char_tokenizer: Any) -> None:
         policy.module.value.top()
 
 
-def test_a_failed_pass_is_not_remembered(char_tokenizer: Any) -> None:
+def test_a_failed_forward_pass_does_not_affect_the_next_values(char_tokenizer: Any) -> None:
     policy, batch = build(make("gpt2"), char_tokenizer, value_layers=1), trajectories()
     expected = values(policy, batch).detach()
     head = policy.model.lm_head
@@ -119,7 +119,7 @@ def test_a_failed_pass_is_not_remembered(char_tokenizer: Any) -> None:
     assert torch.equal(values(policy, batch), expected)
 
 
-def test_a_copied_policy_stands_alone(char_tokenizer: Any) -> None:
+def test_a_copied_policy_is_independent_of_the_original(char_tokenizer: Any) -> None:
     policy, batch = build(make("gpt2"), char_tokenizer, value_layers=1), trajectories()
     twin = copy.deepcopy(policy.module)
     expected = values(policy, batch).detach()
@@ -130,12 +130,12 @@ def test_a_copied_policy_stands_alone(char_tokenizer: Any) -> None:
     assert torch.equal(found, expected)
 
 
-def test_as_many_layers_as_there_are_is_an_error(char_tokenizer: Any) -> None:
+def test_as_many_value_layers_as_the_model_has_is_an_error(char_tokenizer: Any) -> None:
     with pytest.raises(ModelError, match=r"value_layers = 4: must lie in \[0, 3\] for the 4 blocks of GPT2LMHeadModel"):
         build(make("gpt2"), char_tokenizer, value_layers=4)
 
 
-def test_everything_frozen_trains_the_head_alone(char_tokenizer: Any) -> None:
+def test_with_a_frozen_model_only_the_value_head_trains(char_tokenizer: Any) -> None:
     policy = build(make("gpt2"), char_tokenizer, unfrozen_layers=0)
     assert isinstance(policy.module.value, TrunkValue)
     training = {name for name, p in policy.module.named_parameters() if p.requires_grad}
@@ -144,7 +144,7 @@ def test_everything_frozen_trains_the_head_alone(char_tokenizer: Any) -> None:
     assert all(p.grad is not None for p in policy.module.value.parameters())
 
 
-def test_the_head_by_hand() -> None:
+def test_the_value_head_equals_values_worked_by_hand() -> None:
     head = ValueHead(1)
     with torch.no_grad():
         head.rise.weight.copy_(torch.tensor([[2.0], [-1.0]]))

@@ -155,7 +155,7 @@ def test_every_sample_is_seen_once_a_pass_in_another_order_each_time(
     assert len(set(passes)) > 1
 
 
-def test_passes_become_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel, tmp_path: Any) -> None:
+def test_epochs_are_converted_to_steps(make_trainer: Make, tiny_gpt2: PreTrainedModel, tmp_path: Any) -> None:
     run = {"root": str(tmp_path / "epochs"), "epochs": 2.5}
     trainer = make_sft(make_trainer, tiny_gpt2, TEXTS, batch_size=2, run=run)
     assert trainer.run.total_steps == 8  # three steps per pass

@@ -52,7 +52,7 @@ def one(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("num_steps", range(6))
 @pytest.mark.parametrize("kept", [[0, 1, 2], [1, 2], [2]], ids=["all", "two", "the shortest"])
-def test_those_that_join_are_continued_as_by_a_decoder_of_their_own(num_steps: int, kept: list[int]) -> None:
+def test_prompts_that_join_a_batch_are_continued_as_in_a_batch_of_their_own(num_steps: int, kept: list[int]) -> None:
     model, room = make_policy(make_llama()).model, 5
     first, more = (
         [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11], [12]],
@@ -78,7 +78,7 @@ def test_those_that_join_are_continued_as_by_a_decoder_of_their_own(num_steps: i
 
 
 @pytest.mark.usefixtures("small")
-def test_a_long_prompt_finds_room_when_only_short_ones_are_left() -> None:
+def test_a_long_prompt_can_join_a_batch_of_short_sequences() -> None:
     model, long = make_policy(make_gpt2()).model, [1, 2, 3, 4, 5, 6, 7, 8]
     decoder = PackedDecoder(request(model, [long], max_new_tokens=9))
     decoder.start(), decoder.join([[12]])
@@ -91,7 +91,7 @@ def test_a_long_prompt_finds_room_when_only_short_ones_are_left() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_what_a_narrow_decoder_says_of_those_that_join_is_not_exact() -> None:
+def test_log_probs_of_prompts_that_join_a_bfloat16_decoder_are_marked_as_not_exact() -> None:
     decoder = make_policy(make_gpt2(), sampling_dtype="bfloat16").decoder([[1, 2]], max_new_tokens=9, waiting=1)
     decoder.start()
     joining = joins(decoder)

@@ -90,7 +90,7 @@ def assert_they_go_on_alike(padded: Decoder, packed: Decoder, expected: DecodeSt
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("kind", PROMPTS)
 @pytest.mark.parametrize(("least_shared", "cache"), [(99, BlockCache), (1, SharedCache)])
-def test_it_says_what_the_padded_decoder_says(
+def test_packed_decoding_has_the_outputs_of_padded_decoding(
     name: str, kind: str, least_shared: int, cache: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_decoding, "MIN_SHARED_PROMPT", least_shared)
@@ -104,7 +104,7 @@ def test_it_says_what_the_padded_decoder_says(
     assert_they_go_on_alike(padded, packed, expected, said)
 
 
-def test_a_block_holds_only_the_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_of_the_cache_holds_only_sequences_that_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlcore_cpu.block_cache.WIDTH", 4)
     model = make("gpt2")
     decoder = packed_decoder(model, [[1] * n for n in (5, 3, 10, 4, 6)], max_new_tokens=7)
@@ -141,7 +141,7 @@ def test_a_prompt_is_read_once_and_without_padding() -> None:
     assert read == [6]
 
 
-def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
+def test_decoding_leaves_no_hook_on_the_model_even_if_the_head_raises() -> None:
     model = make("gpt2")
 
     def broken(hidden: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -153,7 +153,7 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
 
 
 @pytest.mark.parametrize(("count", "expected"), [(31, False), (32, True)])
-def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None:
+def test_packed_decoding_is_used_for_large_batches_that_fit_the_context(count: int, expected: bool) -> None:
     model, prompts = make("gpt2"), [[i % 30, i // 30, 1] for i in range(count)]
     for longest in (3 + 9, 3 + 9 - 1):
         made = CausalLayout(longest=longest).decoder(
@@ -166,7 +166,7 @@ def test_a_layout_takes_it_for_large_batches(count: int, expected: bool) -> None
     ("length", "groups", "new", "expected"),
     [(1, 40, 9, BlockCache), (40, 40, 9, BlockCache), (40, 20, 9, SharedCache), (40, 21, 9, BlockCache)],
 )
-def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int, new: int, expected: type) -> None:
+def test_the_kind_of_cache_depends_on_the_lengths(length: int, groups: int, new: int, expected: type) -> None:
     prompts = [[i % groups % 30, i % groups // 30, *[1] * (length - 1)] for i in range(40)]
     decoder = packed_decoder(make("gpt2"), prompts, max_new_tokens=new)
     decoder.start()
@@ -174,7 +174,9 @@ def test_what_is_remembered_is_laid_out_for_its_length(length: int, groups: int,
 
 
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["weights", "autocast"])
-def test_in_a_narrow_type_it_stays_near_the_padded_decoder(is_mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_decoding_in_bfloat16_stays_near_padded_decoding(
+    is_mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rlcore_cpu.block_cache.WIDTH", 3)
     model, prompts = make("llama, grouped heads"), PROMPTS["groups, ragged"]
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if is_mixed else nullcontext

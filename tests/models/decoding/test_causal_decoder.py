@@ -60,7 +60,7 @@ def generated(model: PreTrainedModel, prompt: Sequence[int], num_tokens: int) ->
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_likeliest_tokens_are_those_generate_takes(name: str) -> None:
+def test_greedy_decoding_gives_the_tokens_of_generate(name: str) -> None:
     model = make(name)
     expected = [generated(model, prompt, 14) for prompt in RAGGED]
     assert len({token for row in expected for token in row}) > 2
@@ -69,7 +69,7 @@ def test_the_likeliest_tokens_are_those_generate_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_stays_goes_on_as_if_nothing_had_left(name: str) -> None:
+def test_removing_sequences_from_a_batch_does_not_affect_the_others(name: str) -> None:
     model, tokens = make(name), torch.arange(5)
     whole = CausalDecoder(model, RAGGED, max_new_tokens=12, pad_id=PAD)
     fewer = CausalDecoder(model, RAGGED, max_new_tokens=12, pad_id=PAD)
@@ -105,7 +105,7 @@ def test_logits_and_values_are_those_of_a_full_forward(name: str) -> None:
         said = decoder.step(torch.tensor([row[-1] for row in rows]))
 
 
-def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
+def test_decoding_leaves_no_hook_on_the_model_even_if_the_head_raises() -> None:
     model = make("gpt2")
 
     def broken(hidden: Tensor) -> Tensor:
@@ -118,14 +118,14 @@ def test_nothing_is_left_on_the_model_even_if_the_head_raises() -> None:
     assert not model.training
 
 
-def test_a_prompt_that_occurs_often_is_read_once() -> None:
+def test_a_repeated_prompt_is_computed_once() -> None:
     model, read = make("gpt2"), []
     model.transformer.wte.register_forward_hook(lambda module, args, out: read.append(len(args[0])))
     CausalDecoder(model, [[1, 2]] * 9 + [[3]], max_new_tokens=1, pad_id=PAD).start()
     assert read == [2]
 
 
-def test_only_layers_that_hold_everything_are_preallocated() -> None:
+def test_only_layers_with_full_attention_are_preallocated() -> None:
     kinds = {
         name: [type(layer) is PreallocatedLayer for layer in make_cache(CONFIGS[name], 20).layers] for name in CONFIGS
     }

@@ -29,7 +29,7 @@ def draw(policy: ModelPolicy, **options: object) -> Trajectories:
     return sample(policy, PROMPTS, sampling, generator=torch.Generator().manual_seed(0))
 
 
-def test_what_a_copy_said_is_never_called_the_policys(
+def test_log_probs_of_a_low_precision_copy_are_never_stored_as_those_of_the_policy(
     tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     policy = build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")
@@ -43,7 +43,7 @@ def test_what_a_copy_said_is_never_called_the_policys(
     assert set(draw(build(tiny_gpt2, char_tokenizer)).columns) == {"logprobs", "values"}
 
 
-def test_the_copy_is_of_the_weights_as_they_are_when_sampling_begins(
+def test_a_low_precision_copy_has_the_weights_at_the_start_of_sampling(
     tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     policy = build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")
@@ -59,7 +59,7 @@ def test_the_copy_is_of_the_weights_as_they_are_when_sampling_begins(
     assert batch.tokens.tolist() == draw(build(tiny_gpt2, char_tokenizer, sampling_dtype="bfloat16")).tokens.tolist()
 
 
-def test_buffers_are_copied_as_they_are_at_each_use_in_their_own_type(tiny_llama: LlamaForCausalLM) -> None:
+def test_a_low_precision_copy_has_current_buffers_in_their_own_dtype(tiny_llama: LlamaForCausalLM) -> None:
     copies, frequencies = LowPrecisionCopy(tiny_llama, torch.bfloat16), tiny_llama.model.rotary_emb.inv_freq
     copies.fresh()
     frequencies.mul_(1.01)
@@ -69,7 +69,7 @@ def test_buffers_are_copied_as_they_are_at_each_use_in_their_own_type(tiny_llama
     assert copied.data_ptr() != frequencies.data_ptr()
 
 
-def test_the_model_itself_stays_as_wide_as_it_was(tiny_gpt2: GPT2LMHeadModel) -> None:
+def test_sampling_in_low_precision_does_not_change_the_dtype_of_the_model(tiny_gpt2: GPT2LMHeadModel) -> None:
     before = {name: tensor.clone() for name, tensor in tiny_gpt2.state_dict().items()}
     tiny_gpt2.train()
     copy = LowPrecisionCopy(tiny_gpt2, torch.bfloat16).fresh()
@@ -83,7 +83,7 @@ def test_the_model_itself_stays_as_wide_as_it_was(tiny_gpt2: GPT2LMHeadModel) ->
         assert torch.equal(tensor, before[name])
 
 
-def test_ppo_computes_anew_what_a_copy_cannot_tell(make_trainer: Callable[..., Any]) -> None:
+def test_ppo_scores_responses_that_a_low_precision_copy_sampled(make_trainer: Callable[..., Any]) -> None:
     sections = {"model": {"sampling_dtype": "bfloat16"}, "gen": {"max_new_tokens": 5}}
     inputs = {"prompts": ["a", "bc"], "reward_fn": lambda outputs: [float(len(text)) for text in outputs]}
     trainer = make_trainer("ppo", make_gpt2(), sections=sections, inputs=inputs, rollouts=4, batch_size=4)

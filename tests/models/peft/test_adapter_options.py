@@ -44,7 +44,7 @@ def test_targets_that_match_nothing_are_answered_with_the_models_own(family: str
     assert said.endswith(f"its linear layers are called {names}")
 
 
-def test_a_target_that_matches_nothing_among_others_is_told() -> None:
+def test_one_target_that_matches_no_module_causes_a_warning() -> None:
     assert refused("llama", lora(target_modules=["q_proj", "v_porj"])).startswith(
         "model.peft.target_modules: the model has no module 'v_porj'; its linear layers are called down_proj,"
     )
@@ -78,12 +78,12 @@ def test_a_target_that_matches_nothing_among_others_is_told() -> None:
         ("./nowhere", "model.peft = './nowhere': is neither a folder with an adapter nor the hub id of one"),
     ],
 )
-def test_what_an_option_is_not_is_said(given: Any, said: str) -> None:
+def test_an_invalid_adapter_option_is_an_error_that_explains_it(given: Any, said: str) -> None:
     assert said in refused("llama", given)
 
 
 @pytest.mark.parametrize("kind", ["prompt_tuning", "prefix_tuning", "p_tuning", "cpt", "adaption_prompt"])
-def test_what_lies_in_no_layer_is_refused_with_what_can_be_trained(kind: str) -> None:
+def test_an_unsupported_type_of_adapter_is_refused_with_the_supported_ones(kind: str) -> None:
     needs: dict[str, Any] = {"num_virtual_tokens": 4} if kind not in ("cpt", "adaption_prompt") else {}
     if kind == "cpt":
         needs = {"cpt_token_ids": [1], "cpt_mask": [1], "cpt_tokens_type_mask": [1], "task_type": "CAUSAL_LM"}
@@ -106,7 +106,7 @@ def test_layers_cannot_be_unfrozen_beside_an_adapter() -> None:
     assert said in refused(model, None, unfrozen_layers=1)
 
 
-def test_adapters_in_memory_that_cannot_be_trained_are_told() -> None:
+def test_untrainable_adapters_of_a_model_in_memory_are_refused_with_the_reason() -> None:
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     merged = peft.get_peft_model(make_llama(), config)
     merged.merge_adapter()
@@ -157,7 +157,9 @@ def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     build("llama", None)  # only this option needs it
 
 
-def test_nothing_imports_peft_that_is_not_asked_for_it(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_a_model_without_an_adapter_does_not_import_peft(
+    python: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     program = (
         "import sys, torch\n"
         "from rlcore_transformers.models.causal import build_causal_lm\n"
@@ -184,7 +186,7 @@ def test_a_configuration_object_is_taken_recorded_and_left_alone() -> None:
     assert torch.equal(build("llama", again.peft).score(batch()).logprobs, one.score(batch()).logprobs)
 
 
-def test_the_option_goes_through_a_file(tmp_path: Path) -> None:
+def test_the_adapter_option_may_be_set_in_a_yaml_file(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(dump_yaml({"peft": lora(use_dora=True)}))
     options = structure(CausalLMConfig, load_yaml(tmp_path / "run.yaml"))
     assert options.peft == lora(use_dora=True)

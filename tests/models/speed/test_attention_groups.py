@@ -36,7 +36,7 @@ def batch_of(lengths: list[int], *, left: bool = False, alike: bool = False) -> 
     return Trajectories(tokens, mask, action_mask, torch.ones(len(lengths), dtype=torch.bool))
 
 
-def test_the_rectangles_are_the_hand_worked_ones() -> None:
+def test_attention_groups_equal_those_worked_by_hand() -> None:
     # rows of 1, 3 and 2 tokens, with indices 0 | 1 2 3 | 4 5 in a rectangle of width 3; padding is 0
     indices, positions = torch.tensor([0, 0, 0, 1, 2, 3, 4, 5, 0]), torch.tensor([0, 3, 4, 5, 6, 7])
     lengths = torch.tensor([1, 3, 2])
@@ -91,7 +91,7 @@ def test_groups_change_neither_values_nor_gradients(
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_a_model_says_the_same_whatever_a_call_costs(
+def test_the_grouping_of_attention_does_not_change_the_outputs(
     monkeypatch: pytest.MonkeyPatch, tiny_model: PreTrainedModel, char_tokenizer: Any, left: bool
 ) -> None:
     policy = build_causal_lm(tiny_model, CausalLMConfig(), tokenizer=char_tokenizer)
@@ -109,7 +109,7 @@ def test_a_model_says_the_same_whatever_a_call_costs(
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_rows_of_one_length_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_equal_length_are_not_divided_into_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     price(monkeypatch, 1)
     batch = batch_of([5, 5, 5])
     made = pack(batch.tokens, batch.mask).inputs["packing"]

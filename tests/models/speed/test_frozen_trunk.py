@@ -102,7 +102,9 @@ def counting(*modules: nn.Module) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize(("unfrozen", "packing"), [(1, True), (2, False), (3, True), (0, True)])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_said_and_learned_is_the_same(name: str, unfrozen: int, packing: bool) -> None:
+def test_caching_the_frozen_trunk_changes_neither_outputs_nor_gradients(
+    name: str, unfrozen: int, packing: bool
+) -> None:
     policy = build(make_causal(CONFIGS[name]), unfrozen, speed=SpeedConfig(packing=packing))
     assert policy.module.trunk is not None
     assert policy.module.trunk.depth == 4 - unfrozen
@@ -117,7 +119,7 @@ def test_what_is_said_and_learned_is_the_same(name: str, unfrozen: int, packing:
             assert_same(policy, batch, due, reference)
 
 
-def test_what_is_said_of_the_policy_is_not_its_reference() -> None:
+def test_the_cached_trunk_does_not_confuse_the_policy_with_its_reference() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     with policy.training_step():
         assert not torch.allclose(policy.score(batch).logprobs, policy.reference_score(batch).logprobs, atol=0.1)
@@ -125,7 +127,7 @@ def test_what_is_said_of_the_policy_is_not_its_reference() -> None:
 
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom"])
-def test_the_bottom_runs_once_for_a_sequence_and_the_top_each_time(name: str, packing: bool) -> None:
+def test_frozen_layers_run_once_per_sequence_and_the_others_in_every_pass(name: str, packing: bool) -> None:
     policy, batch = build(make_causal(CONFIGS[name]), speed=SpeedConfig(packing=packing)), trajectories("left")
     with counting(*decoder_blocks(policy.model), *decoder_blocks(policy.reference)) as counts, policy.training_step():
         policy.score(batch.rows(torch.tensor([0, 1])))
@@ -141,7 +143,7 @@ def test_the_bottom_runs_once_for_a_sequence_and_the_top_each_time(name: str, pa
     assert not any("forward" in vars(block) for block in decoder_blocks(policy.model))
 
 
-def test_nothing_is_remembered_beyond_a_step() -> None:
+def test_the_trunk_cache_is_emptied_after_a_step() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     with counting(*decoder_blocks(policy.model)) as counts:
         for _ in range(2):
@@ -153,7 +155,7 @@ def test_nothing_is_remembered_beyond_a_step() -> None:
 
 
 @pytest.mark.parametrize("room", [0.0, 9 * 16 * 4e-9, 2.0])
-def test_a_bounded_memory_holds_what_fits(room: float) -> None:
+def test_the_trunk_cache_keeps_as_many_sequences_as_its_bound_allows(room: float) -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"]), trunk_cache_gb=room), trajectories("right")
     first, other = batch.rows(torch.tensor([0])), batch.rows(torch.tensor([4]))  # 9 and 6 tokens
     due, reference = learn(policy, batch), policy.reference_score(batch).logprobs
@@ -164,7 +166,7 @@ def test_a_bounded_memory_holds_what_fits(room: float) -> None:
         assert_same(policy, batch, due, reference)
 
 
-def test_what_drops_out_is_run_every_time() -> None:
+def test_a_trunk_with_dropout_runs_in_every_pass() -> None:
     model = hf.GPT2LMHeadModel(hf.GPT2Config(**GPT | {"resid_pdrop": 0.5}))
     policy, batch = build(model), trajectories("right")
     policy.module.train()
@@ -177,7 +179,7 @@ def test_what_drops_out_is_run_every_time() -> None:
         assert not torch.allclose(policy.score(batch).logprobs, second.logprobs, atol=1e-3)
 
 
-def test_a_trunk_that_trains_after_all_is_run_every_time() -> None:
+def test_a_trunk_that_is_unfrozen_runs_in_every_pass() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     bottom = decoder_blocks(policy.model)[1]
     bottom.requires_grad_(True)
@@ -189,7 +191,9 @@ def test_a_trunk_that_trains_after_all_is_run_every_time() -> None:
 
 @pytest.mark.parametrize(("unfrozen", "layers"), [(1, 3), (2, 2), (3, 1)])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_values_of_layers_of_their_own_stay_the_same(unfrozen: int, layers: int, checkpointing: bool) -> None:
+def test_values_of_separate_layers_do_not_change_with_the_trunk_cache(
+    unfrozen: int, layers: int, checkpointing: bool
+) -> None:
     model = make_causal(CONFIGS["llama"])
     policy = build(model, unfrozen, value_layers=layers, gradient_checkpointing=checkpointing)
     assert policy.module.trunk is not None
@@ -202,7 +206,7 @@ def test_values_of_layers_of_their_own_stay_the_same(unfrozen: int, layers: int,
             assert_same(policy, batch, due, reference)
 
 
-def test_where_nothing_is_frozen_there_is_no_trunk() -> None:
+def test_a_model_without_frozen_layers_has_no_trunk_cache() -> None:
     assert build(make_causal(CONFIGS["gpt2"]), None).module.trunk is None
     assert build(make_causal(CONFIGS["gpt2"]), 4).module.trunk is None
     model = make_causal(CONFIGS["gpt2"])
@@ -210,7 +214,7 @@ def test_where_nothing_is_frozen_there_is_no_trunk() -> None:
     assert build(model, None).module.trunk is None
 
 
-def test_an_adapter_in_the_bottom_layers_leaves_no_trunk_and_one_above_does() -> None:
+def test_an_adapter_in_the_lower_layers_prevents_the_trunk_cache_and_one_above_does_not() -> None:
     pytest.importorskip("peft")
     for layers, depth in (([0, 3], None), ([2, 3], 2)):
         lora = {"type": "lora", "r": 2, "layers_to_transform": layers, "init_lora_weights": False}
@@ -246,7 +250,7 @@ class Reading(nn.Module):
         return self.block(hidden + vars(self).pop("added", 0.0), *rest, **named)
 
 
-def test_a_model_that_passes_more_than_hidden_states_upwards_is_found_out() -> None:
+def test_a_model_whose_upper_layers_read_more_than_hidden_states_has_no_trunk_cache() -> None:
     model = make_causal(CONFIGS["gptj"])
     blocks = decoder_blocks(model)
     blocks[3] = Reading(blocks[3])
@@ -257,7 +261,7 @@ def test_a_model_that_passes_more_than_hidden_states_upwards_is_found_out() -> N
         assert torch.equal(policy.score(batch).logprobs, policy.score(batch).logprobs)
 
 
-def test_encoder_decoders_and_strangers_are_left_alone() -> None:
+def test_encoder_decoders_and_unknown_models_have_no_trunk_cache() -> None:
     from rlcore_transformers.models.model_options import Seq2SeqLMConfig
     from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
@@ -267,7 +271,7 @@ def test_encoder_decoders_and_strangers_are_left_alone() -> None:
         assert torch.equal(policy.score(batch).logprobs, policy.score(batch).logprobs)
 
 
-def test_a_batch_without_choices_is_scored() -> None:
+def test_a_batch_with_rows_without_chosen_tokens_is_scored_from_the_trunk_cache() -> None:
     policy, batch = build(make_causal(CONFIGS["gpt2"])), trajectories("right")
     batch.action_mask[:2] = False
     due = policy.score(batch).logprobs

@@ -53,7 +53,9 @@ def gradients(scores: TokenScores, names: tuple[str, ...], given: tuple[Any, ...
 @pytest.mark.parametrize("logit_map", MAPS, ids=str)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
-def test_numbers_and_gradients_are_those_of_all_logits(rows: int, tile: tuple[int, int], logit_map: LogitMap) -> None:
+def test_fused_log_probs_and_gradients_equal_those_of_all_logits(
+    rows: int, tile: tuple[int, int], logit_map: LogitMap
+) -> None:
     for bias in (True, False):
         given = inputs(rows, bias=bias)
         expected = plainly(*given, logit_map)
@@ -66,7 +68,7 @@ def test_numbers_and_gradients_are_those_of_all_logits(rows: int, tile: tuple[in
 
 
 @pytest.mark.parametrize("logit_map", MAPS, ids=str)
-def test_gradients_are_the_slopes_of_the_numbers(logit_map: LogitMap) -> None:
+def test_gradients_equal_finite_differences(logit_map: LogitMap) -> None:
     hidden, weight, bias, tokens = inputs()
 
     def said(*given: Tensor) -> tuple[Tensor, ...]:
@@ -77,7 +79,7 @@ def test_gradients_are_the_slopes_of_the_numbers(logit_map: LogitMap) -> None:
     assert torch.autograd.gradcheck(said, (hidden, weight, bias))
 
 
-def test_large_logits_lose_nothing() -> None:
+def test_large_logits_give_accurate_log_probs() -> None:
     logits = torch.tensor([[3000.0, 2999.0, -3000.0, 0.0], [-3000.0, -3001.0, -3002.0, -3003.0]])
     said = score_tokens(logits, torch.eye(4), None, torch.tensor([1, 3]), entropy=True, tile=(2, 1))
     exact = logits.double().log_softmax(-1)
@@ -86,19 +88,19 @@ def test_large_logits_lose_nothing() -> None:
     torch.testing.assert_close(said.entropy, -(exact.exp() * exact).nan_to_num().sum(-1).float(), rtol=1e-5, atol=0)
 
 
-def test_a_token_that_is_none_of_the_vocabulary_has_no_log_prob() -> None:
+def test_a_token_outside_the_vocabulary_has_no_log_prob() -> None:
     hidden, weight, bias, tokens = inputs()
     tokens[2] = VOCABULARY
     said = score_tokens(hidden, weight, bias, tokens, tile=(3, 8))
     assert said.logprobs.isnan().tolist() == [i == 2 for i in range(ROWS)]
 
 
-def test_the_entropy_comes_only_when_asked_for() -> None:
+def test_the_entropy_is_computed_on_request_only() -> None:
     assert score_tokens(*inputs()).entropy is None
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
+def test_frozen_weights_get_no_gradient(frozen: tuple[int, ...]) -> None:
     given, due = inputs(), inputs()
     for k in frozen:
         given[k].requires_grad_(False)
@@ -124,7 +126,7 @@ def test_weights_tied_to_the_input_get_both_gradients() -> None:
 
 
 @pytest.mark.parametrize("how", ["weights of few bits", "autocast"])
-def test_narrow_products_are_summed_in_float32(how: str) -> None:
+def test_products_of_bfloat16_are_summed_in_float32(how: str) -> None:
     autocast = how == "autocast"
     exact = inputs(dtype=torch.bfloat16)
     given = tuple(x.detach().to(torch.float32 if autocast else torch.bfloat16) for x in exact[:3])
@@ -176,7 +178,7 @@ def test_no_tensor_of_all_logits_is_made_or_saved(entropy: bool, logit_map: Logi
     assert max(saved) <= vocabulary * width
 
 
-def test_without_gradients_nothing_is_saved() -> None:
+def test_without_gradients_no_tensor_is_saved_for_the_backward_pass() -> None:
     saved: list[int] = []
     with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(1) or x, lambda x: x):
         said = score_tokens(*inputs(), entropy=True)

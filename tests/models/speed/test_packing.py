@@ -104,7 +104,7 @@ def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: 
 
 
 @pytest.mark.parametrize("name", PACKS)
-def test_packed_is_each_sequence_alone(name: str) -> None:
+def test_packed_scores_equal_those_of_each_sequence_alone(name: str) -> None:
     model = make_causal(PACKS[name])
     sides = [batch(side) for side in ("left", "right", "both")]
     expected = [by_row(model, *side) for side in sides]
@@ -121,7 +121,7 @@ def test_packed_is_each_sequence_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOES_NOT_PACK)
-def test_what_cannot_pack_stays_as_it_was_and_is_right_with_padding(name: str) -> None:
+def test_a_model_that_cannot_pack_is_unchanged_and_correct_with_padding(name: str) -> None:
     model = make_causal(DOES_NOT_PACK[name])
     before = model.config._attn_implementation
     with pytest.raises(TechniqueRefused) as refused:
@@ -177,7 +177,7 @@ def test_only_tokens_that_predict_something_reach_the_linear_layers() -> None:
     assert widths == [(1, 4 + 3 + 1), (3, 8)]  # each row up to the token before its last chosen one
 
 
-def test_full_rows_need_no_spreading() -> None:
+def test_rows_without_padding_are_not_scattered() -> None:
     model = make_causal(PACKS["gpt2"])
     tokens = torch.randint(3, 64, (3, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(3, 9, dtype=torch.bool)
@@ -188,7 +188,7 @@ def test_full_rows_need_no_spreading() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_of_a_batch_without_a_token_nothing_is_said(name: str) -> None:
+def test_a_batch_without_real_tokens_gives_empty_logits_and_zero_gradients(name: str) -> None:
     model = make_causal(PACKS[name])
     nothing = torch.zeros(3, 5, dtype=torch.bool)
     logits, run = predict(model, CausalLayout(longest_packed(model)), nothing.long(), nothing, nothing)
@@ -197,7 +197,7 @@ def test_of_a_batch_without_a_token_nothing_is_said(name: str) -> None:
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_eager_attention_is_left_alone() -> None:
+def test_a_model_with_eager_attention_is_not_packed() -> None:
     config = CausalLMConfig(attention="eager")
     tokenizer = _tokenizer()
     policy = build_causal_lm(PACKS["llama"], config, tokenizer=tokenizer)
@@ -210,7 +210,7 @@ def test_packing_can_be_switched_off() -> None:
     assert (policy.module.layout.longest, policy.model.config._attn_implementation) == (0, "sdpa")
 
 
-def test_a_model_is_packed_again() -> None:
+def test_preparing_a_model_for_packing_twice_has_the_same_result() -> None:
     model = make_causal(PACKS["llama"])
     assert longest_packed(model) == longest_packed(model) > 0
 
@@ -249,7 +249,7 @@ def test_dropout_keeps_the_mean_of_attention() -> None:
     assert bool(((draws.mean(0) - plain).abs() < 5 * error).all())
 
 
-def test_packed_attention_by_hand() -> None:
+def test_packed_attention_equals_values_worked_by_hand() -> None:
     q, k, v = (torch.randn(1, 1, 3, 2, generator=torch.Generator().manual_seed(i)) for i in range(3))
     mask = torch.tensor([[True, True], [True, False]])
     out, _ = packed_attention(nn.Identity(), q, k, v, None, packing=_packing(mask), scaling=0.5)
@@ -266,7 +266,7 @@ def test_without_packing_the_registered_attention_is_the_plain_one() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["softcap", "s_aux", "position_bias"])
-def test_attention_that_is_more_than_plain_is_refused(unknown: str) -> None:
+def test_packing_is_refused_for_attention_with_further_terms(unknown: str) -> None:
     q = torch.randn(1, 1, 3, 2)
     packing = _packing(torch.ones(1, 3, dtype=torch.bool))
     with pytest.raises(Exception, match=f"takes {unknown}"):

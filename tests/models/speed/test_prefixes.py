@@ -50,7 +50,7 @@ def distinct(rows: NDArray[np.int64]) -> Prefixes:
     return distinct_prefixes(rows, rows != NOTHING)
 
 
-def test_prefixes_are_the_hand_worked_ones() -> None:
+def test_shared_prefixes_equal_those_worked_by_hand() -> None:
     order, owned = distinct(padded([[5, 6], [4, 4], [4, 4, 5], [5], [4, 4, 5]]))
     read = dict(zip(order.tolist(), owned.sum(1).tolist(), strict=True))
     # One of the three rows that begin with 4, 4 computes it; one of the two equal rows the 5; one of two 5s the 5.
@@ -60,7 +60,7 @@ def test_prefixes_are_the_hand_worked_ones() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
+def test_shared_prefixes_equal_those_found_with_a_set(seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 9, (40,), generator=random).tolist()
     rows = [torch.randint(0, 3, (length,), generator=random).tolist() for length in lengths]
@@ -78,7 +78,7 @@ def test_prefixes_are_those_that_a_set_finds(seed: int) -> None:
         before = rows[row]
 
 
-def test_where_next_to_nothing_is_shared_nothing_is() -> None:
+def test_rows_with_hardly_any_common_prefix_are_not_shared() -> None:
     rows = padded([[2, 2, 3, 4, 5], [1, 3, 4, 5, 6], [2, 9, 9, 9, 9]])
     order, owned = distinct(rows)
     assert order.tolist() == [0, 1, 2]
@@ -87,7 +87,7 @@ def test_where_next_to_nothing_is_shared_nothing_is() -> None:
 
 
 @pytest.mark.parametrize("name", PACKS)
-def test_shared_is_each_sequence_alone(name: str) -> None:
+def test_scores_with_shared_prefixes_equal_those_of_each_sequence_alone(name: str) -> None:
     model = make_causal(PACKS[name]).eval()
     expected = by_row(model, *batch())
     wanted = gradients(model, expected)
@@ -109,7 +109,7 @@ def test_values_of_a_critic_of_its_own_are_shared_too() -> None:
     torch.testing.assert_close(shared.values, padded.values, atol=1e-5, rtol=1e-5)
 
 
-def test_rows_that_others_hold_need_no_attention() -> None:
+def test_rows_that_are_prefixes_of_others_get_no_attention_of_their_own() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
     _, run = predict(model, CausalLayout(longest_packed(model)), *batch())
     packing = run.inputs["packing"]
@@ -142,7 +142,7 @@ def test_dropout_of_a_critic_is_drawn_for_every_token() -> None:
     assert run.inputs["input_ids"].shape[1] > READ
 
 
-def test_a_token_that_none_is_is_not_read_as_another() -> None:
+def test_a_negative_token_id_is_an_error_with_shared_prefixes() -> None:
     model = make_causal(hf.GPT2Config(**GPT)).eval()
     tokens = torch.tensor([[1, 2, -1, 4]])
     with pytest.raises(IndexError, match="out of range"):

@@ -39,7 +39,7 @@ def loss(said: tuple[Tensor, Tensor], which: tuple[int, ...]) -> Tensor:
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
-def test_numbers_and_gradients_are_those_of_log_softmax(
+def test_small_log_probs_and_gradients_equal_those_of_log_softmax(
     shape: tuple[int, int, int], dtype: torch.dtype, tolerance: float, scale: float
 ) -> None:
     for bias in (True, False):
@@ -52,12 +52,12 @@ def test_numbers_and_gradients_are_those_of_log_softmax(
             torch.testing.assert_close(got, right, rtol=tolerance, atol=tolerance)
 
 
-def test_gradients_are_the_slopes_of_the_numbers() -> None:
+def test_gradients_equal_finite_differences() -> None:
     *given, tokens = inputs()
     assert torch.autograd.gradcheck(lambda *x: whole_scores(*x, tokens, logit_map=LogitMap(0.7)), given)
 
 
-def test_large_logits_lose_nothing() -> None:
+def test_large_logits_give_accurate_log_probs() -> None:
     logits = torch.tensor([[3000.0, 2999.0, -3000.0, 0.0], [-3000.0, -3001.0, -3002.0, -3003.0]])
     for tokens in ([1, 3], [2, 0]):
         said, _ = whole_scores(logits, torch.eye(4), None, torch.tensor(tokens), logit_map=LogitMap())
@@ -65,7 +65,7 @@ def test_large_logits_lose_nothing() -> None:
         torch.testing.assert_close(said, due, rtol=1e-6, atol=0)
 
 
-def test_a_token_that_is_none_of_the_vocabulary_has_no_log_prob_and_others_keep_theirs() -> None:
+def test_a_token_outside_the_vocabulary_has_no_log_prob_and_does_not_affect_others() -> None:
     hidden, weight, bias, tokens = inputs()
     due, _ = whole_scores(hidden, weight, bias, tokens, logit_map=LogitMap())
     stray = tokens.index_fill(0, torch.tensor([2]), 23).index_fill(0, torch.tensor([4]), -100)
@@ -75,7 +75,7 @@ def test_a_token_that_is_none_of_the_vocabulary_has_no_log_prob_and_others_keep_
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
-def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
+def test_frozen_weights_get_no_gradient(frozen: tuple[int, ...]) -> None:
     given, due = inputs(), inputs()
     for k in frozen:
         given[k].requires_grad_(False)
@@ -88,7 +88,7 @@ def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
             torch.testing.assert_close(given[k].grad, due[k].grad)
 
 
-def test_one_piece_of_memory_holds_all_logits() -> None:
+def test_small_log_probs_allocate_the_logits_once() -> None:
     hidden, weight, _, tokens = inputs(40, 3, 500, torch.float32)
     with torch.profiler.profile(profile_memory=True) as profile:
         whole_scores(hidden, weight, None, tokens, logit_map=LogitMap())[0].sum().backward()
@@ -96,7 +96,7 @@ def test_one_piece_of_memory_holds_all_logits() -> None:
     assert sum(size >= 4 * 40 * 500 for size in made) == 1
 
 
-def test_narrow_products_caps_and_entropies_go_another_way() -> None:
+def test_small_log_probs_are_not_used_for_bfloat16_caps_or_entropies() -> None:
     weight = torch.zeros(2, 3)
     assert takes_small_logits(weight, LogitMap(2.0), entropy=False)
     assert not takes_small_logits(weight, LogitMap(), entropy=True)
