@@ -55,9 +55,9 @@ def run_ranks(
     given = inherited() | environment
     timeout_s = TIMEOUT_S * max(1.0, world / 2)  # on a machine of two cores
     done = warm_ranks.run_ranks(warm_python, world, arguments, environment=given, timeout_s=timeout_s, local=local)
-    code = max((each.returncode for each in done), key=abs)
-    out, err = ("".join(texts) for texts in zip(*((each.stdout, each.stderr) for each in done), strict=True))
-    return subprocess.CompletedProcess(arguments, code, out, err)
+    out = "".join(each.stdout for each in done)
+    done.sort(key=lambda each: abs(each.returncode))  # so that errors end with those of the rank that ended worst
+    return subprocess.CompletedProcess(arguments, done[-1].returncode, out, "".join(each.stderr for each in done))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ status of that process when it ends.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -48,6 +49,7 @@ def become(request: dict[str, Any]) -> None:
         opened = os.open(name, os.O_RDWR)
         os.dup2(opened, number)
         os.close(opened)
+    faulthandler.enable()  # a process that is aborted says where it was
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
