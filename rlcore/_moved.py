@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, str] = {
+    "rlcore.checkpoints.parts": "rlcore_shard.parts",
     "rlcore.checkpoints.replacement": "rlcore.checkpoints.run_lock",
     "rlcore.cli.compare_command": "rlcore_report.compare_command",
     "rlcore.cli.completion": "rlcore.cli.parser",
@@ -51,7 +52,7 @@ MOVED: dict[str, str] = {
     "rlcore.models.decoding.shared_cache": "rlcore_cpu.shared_cache",
     "rlcore.models.dropout": "rlcore.dropout",
     "rlcore.models.manifest": "rlcore.checkpoints.manifest",
-    "rlcore.models.parallel_files": "rlcore.sharding.parallel_files",
+    "rlcore.models.parallel_files": "rlcore_shard.parallel_files",
     "rlcore.models.shards": "rlcore.sharding.shards",
     "rlcore.models.tensor_file": "rlcore.sharding.tensor_file",
     "rlcore.optim.builtin_optimizers": "rlcore_transformers.optimizers.builtin_optimizers",
@@ -77,6 +78,9 @@ MOVED: dict[str, str] = {
     "rlcore.sharding.divisible": "rlcore_shard.divisible",
     "rlcore.sharding.flat_state": "rlcore_shard.flat_state",
     "rlcore.sharding.fsdp": "rlcore_shard.fsdp",
+    "rlcore.sharding.optimizer_state": "rlcore.sharding.whole",
+    "rlcore.sharding.parallel_files": "rlcore_shard.parallel_files",
+    "rlcore.sharding.weight_files": "rlcore.sharding.tensor_file",
     "rlcore.sharding.zero": "rlcore_shard.zero",
     "rlcore.testing": "rlcore_testing",
     "rlcore.training.built_models": "rlcore.training.models",

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlcore.components import Component
     from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer, RunView
+    from rlcore.ranks import Ranks
     from rlcore.settings import TrainConfig
     from rlcore.types import Trajectories
 
@@ -369,6 +372,66 @@ def find_uploader() -> Uploader | None:
 
     Returns:
         None, or an object with the methods `check` and `push` of `rlcore.hookspecs.Uploader`.
+    """
+
+
+class ParallelFiles(Protocol):
+    """Writes and reads the tensors of which each process keeps rows (`DTensor`), as folders; a module may be one."""
+
+    def check_shared(self, folder: Path, ranks: Ranks) -> None:
+        """Check before a run that every process sees the folder in which process 0 writes; collective.
+
+        Raises:
+            ConfigError: a process does not see it.
+        """
+        ...
+
+    def stage(
+        self, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    ) -> StagedParts:
+        """Write what each process keeps of weights and of other tensors to a temporary folder; collective."""
+        ...
+
+    def read(self, folder: Path) -> Mapping[str, Any]:
+        """Return the tensors in a folder by name, each read when it is indexed (`rlcore.sharding.tensor_file`).
+
+        Raises:
+            CheckpointError: the folder cannot be read.
+        """
+        ...
+
+
+class StagedParts(Protocol):
+    """Folders of tensors that are written and not yet part of a checkpoint."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether weights are among them."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether other tensors are among them."""
+
+    @property
+    def entries(self) -> Mapping[str, Mapping[str, Any]]:
+        """Path in the checkpoint → entry in its manifest, of every file in the folders."""
+
+    def move(self, checkpoint: Path) -> None:
+        """Move the folders into that of a checkpoint, or raise what kept them from being written."""
+
+    def remove(self) -> None:
+        """Delete what has not been moved."""
+
+
+@hookspec
+def find_parallel_files() -> ParallelFiles | None:
+    """Return what writes and reads checkpoints whose tensors all processes write in parallel, or None.
+
+    Called for `checkpoint.format=dcp`, and where such a checkpoint is read; the first plugin with a result in
+    registration order is used.
+
+    Returns:
+        None, or an object with the methods `check_shared`, `stage` and `read` of `rlcore.hookspecs.ParallelFiles`.
     """
 
 

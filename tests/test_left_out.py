@@ -113,6 +113,24 @@ def test_a_component_of_a_package_that_is_left_out_names_the_package(dist: str, 
         assert f"comes with {dist}, which is not installed: pip install {dist} (" in said
 
 
+def test_a_checkpoint_of_several_processes_names_the_package_that_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "model.dcp").mkdir()
+    read = """
+from pathlib import Path
+from rlcore.errors import RLCoreError
+from rlcore.sharding.tensor_file import saved_parts
+
+assert saved_parts(Path("absent.dcp")) == {}
+try:
+    saved_parts(Path("model.dcp"))
+except RLCoreError as error:
+    print(error)
+"""
+    done = run_without(["rlcore-shard"], read, tmp_path)
+    expected = "model.dcp: checkpoint.format = 'dcp': comes with rlcore-shard, which is not installed: pip install "
+    assert done.stdout.startswith(expected), done.stdout + done.stderr
+
+
 def test_the_kit_by_its_old_name_names_its_package_when_it_is_left_out(tmp_path: Path) -> None:
     done = run_without(["rlcore-testing"], "import rlcore.testing\n", tmp_path)
     assert done.returncode == 1

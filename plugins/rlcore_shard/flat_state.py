@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from rlcore.errors import CheckpointError
 from rlcore.ranks import Ranks
-from rlcore.sharding.optimizer_state import load_optimizer
+from rlcore.sharding.whole import load_optimizer
 
 TOGETHER = "of which DeepSpeed steps several together: resume with run.shard=fsdp or none"
 

@@ -27,9 +27,9 @@ from rlcore.errors import ConfigError, RanksError
 from rlcore.protocols import Learner
 from rlcore.ranks import Ranks
 from rlcore.settings import RunConfig
-from rlcore.sharding.optimizer_state import load_optimizer
 from rlcore.sharding.shards import Cut, Shards
 from rlcore.sharding.tensor_file import SavedTensor
+from rlcore.sharding.whole import load_optimizer
 from rlcore_shard.blocks import norms_of, shared_weights
 from rlcore_shard.divisible import DivisibleLearner, check_optimizer, divisible, open_process_group
 

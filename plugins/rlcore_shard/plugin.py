@@ -1,9 +1,9 @@
-"""Registration of the strategies and of the command `rlcore export`; light."""
+"""Registration of the strategies, of checkpoints that all processes write, and of `rlcore export`; light."""
 
 from __future__ import annotations
 
 from rlcore import hookimpl
-from rlcore.hookspecs import Register
+from rlcore.hookspecs import ParallelFiles, Register
 
 
 @hookimpl
@@ -33,3 +33,11 @@ def register_commands(register: Register) -> None:
         summary="copy a checkpoint of several processes with whole tensors",
         formerly="rlcore:export",
     )
+
+
+@hookimpl
+def find_parallel_files() -> ParallelFiles:
+    """Return the format `dcp` of checkpoints."""
+    from rlcore_shard import parts
+
+    return parts

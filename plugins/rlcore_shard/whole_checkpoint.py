@@ -13,13 +13,11 @@ from torch import Tensor
 from rlcore.checkpoints.checkpoint import Checkpoints
 from rlcore.checkpoints.durability import put_in_place
 from rlcore.checkpoints.manifest import OWN_FIELDS, write_manifest
-from rlcore.checkpoints.parts import MODEL, TRAINER
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import io_failure, parts_folder
 from rlcore.errors import CheckpointError, io_remedy
-from rlcore.sharding.parallel_files import SUFFIX, saved_parts
-from rlcore.sharding.tensor_file import SavedTensor, TensorFile
-from rlcore.sharding.weight_files import PARTS, write_weights
+from rlcore.sharding.tensor_file import PARTS, SUFFIX, SavedTensor, TensorFile, saved_parts, write_weights
+from rlcore_shard.parts import MODEL, TRAINER
 
 
 def export_checkpoint(checkpoint: Path, place: Path) -> None:
@@ -55,7 +53,7 @@ def export_checkpoint(checkpoint: Path, place: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _complete(source: Path, parts: dict[str, SavedTensor], target: Path) -> None:
+def _complete(source: Path, parts: Mapping[str, SavedTensor], target: Path) -> None:
     """Write a safetensors file with the tensors of another one and further ones."""
     with safe_open(str(source), framework="pt", device="cpu") as file:
         tensors = {name: SavedTensor.of(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118  not a dict

@@ -25,8 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlcore.errors import CheckpointError
-from rlcore.sharding.parallel_files import SUFFIX, saved_parts
-from rlcore.sharding.tensor_file import SavedTensor, TensorFile
+from rlcore.sharding.tensor_file import SUFFIX, SavedTensor, TensorFile, saved_parts
 
 SCHEMA = 1
 METADATA_KEY = "rlcore.checkpoints.state"

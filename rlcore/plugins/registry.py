@@ -18,7 +18,7 @@ from rlcore.plugins.discovery import Discovery, Plugin, discover
 from rlcore.plugins.switches import is_on, one_by_one, selection
 
 if TYPE_CHECKING:
-    from rlcore.hookspecs import Uploader
+    from rlcore.hookspecs import ParallelFiles, Uploader
     from rlcore.protocols import (
         Architecture,
         Command,
@@ -242,11 +242,31 @@ def find_uploader(repo: str, where: str) -> Uploader:
     Raises:
         ConfigError: no loaded plugin uploads models.
     """
-    uploader: Uploader | None = first_result("find_uploader")
-    if uploader is None:
-        require_provider("run.push_to_hub", repo, where)
-        raise errors.ConfigError(f"{where}: no plugin uploads models")
+    uploader: Uploader = _provided("find_uploader", "run.push_to_hub", repo, where)
     return uploader
+
+
+def find_parallel_files(where: str) -> ParallelFiles:
+    """Return what writes and reads tensors in parallel, from the first plugin that does.
+
+    Raises:
+        ConfigError: no loaded plugin does.
+    """
+    files: ParallelFiles = _provided("find_parallel_files", "checkpoint.format", "dcp", where)
+    return files
+
+
+def _provided(hook: str, option: str, value: Any, where: str) -> Any:
+    """Return the first result of the hook that an option of the core needs.
+
+    Raises:
+        ConfigError: no loaded plugin has one.
+    """
+    found = first_result(hook)
+    if found is None:
+        require_provider(option, value, where)
+        raise errors.ConfigError(f"{where}: {option} = {value!r}: no plugin implements the hook {hook}")
+    return found
 
 
 def first_result(hook: str, **arguments: Any) -> Any:

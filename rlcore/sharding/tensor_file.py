@@ -1,9 +1,13 @@
-"""Files of tensors that are written and read one at a time, so that they need not be in memory together."""
+"""Files of tensors that are written and read one at a time, so that they need not be in memory together.
+
+In a checkpoint whose tensors all processes write in parallel, a folder takes the place of a file (`saved_parts`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import EllipsisType
 from typing import Self
@@ -12,6 +16,15 @@ import attrs
 import torch
 from safetensors.torch import save
 from torch import Tensor
+
+from rlcore.plugins.registry import find_parallel_files
+
+SUFFIX = ".dcp"
+"""Suffix of the folder in which tensors are that a file with the suffix `.safetensors` has otherwise."""
+SINGLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", f"model{SUFFIX}"
+"""Files of a model's weights, as the libraries of Hugging Face name them, and the folder in their place."""
+LARGEST = "50GB"
+"""Size from which the weights are written to several files; the default of `transformers`."""
 
 
 @attrs.frozen(eq=False)
@@ -37,6 +50,16 @@ class SavedTensor:
     def __getitem__(self, rows: slice | EllipsisType) -> Tensor:
         """Read the tensor, or rows of it."""
         return self.read(rows)
+
+
+def saved_parts(folder: Path) -> Mapping[str, SavedTensor]:
+    """Return the tensors in a folder that all processes wrote in parallel; empty if there is no folder.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+        ConfigError: no plugin reads it.
+    """
+    return find_parallel_files(str(folder)).read(folder) if folder.is_dir() else {}
 
 
 class TensorFile:
@@ -96,6 +119,33 @@ class TensorFile:
         self._file.close()
         if self._offsets and kind is None:
             raise ValueError(f"{self._file.name}: not written: {', '.join(sorted(self._offsets)[:5])}")
+
+
+def write_weights(folder: Path, layout: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Write the weights of a model to one file, or to several with an index.
+
+    Args:
+        folder: the folder.
+        layout: name → a tensor of the shape and dtype of a weight.
+        weights: the name and value of each.
+    """
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    plan = split_torch_state_dict_into_shards(
+        dict(layout), filename_pattern="model{suffix}.safetensors", max_shard_size=LARGEST
+    )
+    with ExitStack() as stack:
+        files = {
+            file: stack.enter_context(
+                TensorFile(folder / file, {name: layout[name] for name in held}, {"format": "pt"})
+            )
+            for file, held in plan.filename_to_tensors.items()
+        }
+        for name, whole in weights:
+            files[plan.tensor_to_filename[name]].write(name, whole)
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

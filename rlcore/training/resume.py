@@ -9,13 +9,14 @@ from typing import Any
 from rlcore.checkpoints.checkpoint import Checkpoint, Checkpoints, save_beside
 from rlcore.checkpoints.identity import ACCEPTED
 from rlcore.checkpoints.manifest import FILE_NAME, read_manifest, write_manifest
-from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.checkpoints.provenance import compare_plugins
 from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged
+from rlcore.hookspecs import StagedParts
 from rlcore.logging import get_logger
+from rlcore.plugins.registry import find_parallel_files
 from rlcore.profiling import timed
 from rlcore.protocols import Trainer
 from rlcore.safe_text import shorten
@@ -56,15 +57,16 @@ class Saver:
                 f"checkpoint.keep_best = {keep.keep_best}: needs evaluations to rank checkpoints; set eval.every"
             )
         self._by_rows = any(updater.sharding.divides_rows for updater in run.updaters)
-        self._in_parts = keep.format == "dcp" and self._by_rows
-        if keep.format == "dcp" and not self._in_parts:
+        in_parts = keep.format == "dcp" and self._by_rows
+        self._parallel = find_parallel_files("checkpoint.format") if in_parts else None
+        if keep.format == "dcp" and not in_parts:
             log.warning("checkpoint.format=dcp has no effect without run.shard=fsdp", shard=run.config.run.shard)
         self.checkpoints: Checkpoints | None = None
         if run.ranks.is_main:
             self.checkpoints = Checkpoints(run.dir / "checkpoints", keep.keep_last, keep.keep_best, keep.mode)
             self.checkpoints.remove_unfinished()
-        if self._in_parts:
-            check_shared(run.dir, run.ranks)
+        if self._parallel:
+            self._parallel.check_shared(run.dir, run.ranks)
 
     def note_random_state(self) -> None:
         """Record the states of the random generators, for the trainer's next step."""
@@ -113,11 +115,13 @@ class Saver:
         manifest |= self.record
         score = self.score if self.evaluated_at == run.step else None
         staged = self._stage(trainer, state)
+        has_weights, has_state = (staged.has_weights, staged.has_state) if staged else (False, False)
 
         def fill(folder: Path) -> None:
             trainer.policy().save_pretrained(folder / "model")
-            save_state(folder / "trainer.safetensors", state, whole=None if staged.has_state else stream.take)
-            staged.move(folder)
+            save_state(folder / "trainer.safetensors", state, whole=None if has_state else stream.take)
+            if staged:
+                staged.move(folder)
             save_state(folder / "rng.safetensors", {"ranks": rng})
             RunDir(run.dir).sync_logs()
 
@@ -126,28 +130,33 @@ class Saver:
             try:
                 start = start_checksum(run.dir)
                 return self.checkpoints.write(
-                    run.step, fill, manifest={**manifest, "start": start}, score=score, entries=staged.entries
+                    run.step,
+                    fill,
+                    manifest={**manifest, "start": start},
+                    score=score,
+                    entries=staged.entries if staged else None,
                 )
             except CheckpointError as error:
                 return error
             finally:
-                staged.remove()
+                if staged:
+                    staged.remove()
 
-        divided, policy = [] if staged.has_state else divided_tensors(own), trainer.policy()
-        with streaming(policy, divided, here=run.ranks.is_main, omit_weights=staged.has_weights) as stream:
+        divided, policy = [] if has_state else divided_tensors(own), trainer.policy()
+        with streaming(policy, divided, here=run.ranks.is_main, omit_weights=has_weights) as stream:
             outcome = run.ranks.on_main(lambda: stream.finishing(write))
         if isinstance(outcome, CheckpointError):
             raise outcome
         self.saved_at = run.step
         return outcome
 
-    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedParts:
+    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedParts | None:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""
-        run = self.run
+        if not self._parallel:
+            return None
+        run, weights = self.run, divided_weights(trainer.policy())
         folder = run.dir / "checkpoints" / f".tmp-{run.step:08d}-parts"
-        if not self._in_parts:
-            return StagedParts(folder)
-        return StagedParts.write(folder, run.ranks, weights=divided_weights(trainer.policy()), state=named_parts(state))
+        return self._parallel.stage(folder, run.ranks, weights=weights, state=named_parts(state))
 
     def restore(self, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restore the trainer, the policy, the step and the random generators from `checkpoint`.

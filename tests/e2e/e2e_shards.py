@@ -27,11 +27,11 @@ from rlcore.config import merge, structure
 from rlcore.errors import RLCoreError
 from rlcore.settings import RunConfig, TrainConfig
 from rlcore.sharding.divided import streaming
-from rlcore.sharding.parallel_files import saved_parts, write_parts
-from rlcore.sharding.tensor_file import SavedTensor
+from rlcore.sharding.tensor_file import SavedTensor, saved_parts
 from rlcore.sharding.whole import build_none
 from rlcore.training.build import assemble
 from rlcore.training.inputs import Inputs
+from rlcore_shard.parallel_files import write_parts
 from rlcore_testing.small import make_llama, make_t5, make_tokenizer
 
 # With a large eps AdamW does not enlarge rounding errors of small gradients.

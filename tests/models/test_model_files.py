@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, MixtralConfig, MixtralForCausalLM, PreTrainedModel
 
 from rlcore.errors import CheckpointError
-from rlcore.sharding import weight_files
+from rlcore.sharding import tensor_file
 from rlcore.sharding.shards import TensorStream
 from rlcore.sharding.tensor_file import TensorFile
 from rlcore_testing.small import make_gpt2, make_llama, make_t5
@@ -62,7 +62,7 @@ def test_an_empty_model_whose_weights_arrive_one_at_a_time_is_written_as_transfo
 def test_a_large_model_is_written_to_several_files_and_read_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_files, "LARGEST", 4000)
+    monkeypatch.setattr(tensor_file, "LARGEST", 4000)
     model, other = make_llama(), make_llama(seed=1)
     layout, weights = emptied(model)
     assert layout is not None

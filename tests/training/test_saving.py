@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from rlcore.checkpoints.checkpoint import Checkpoints
-from rlcore.checkpoints.parts import StagedParts
 from rlcore.config import structure
 from rlcore.errors import CheckpointError, Diverged
 from rlcore.settings import TrainConfig
 from rlcore.training.build import Assembly, assemble
 from rlcore.training.inputs import Inputs
 from rlcore.training.resume import save_beside
+from rlcore_shard.parts import StagedParts
 from rlcore_testing.small import SAMPLES, make_gpt2, make_tokenizer
 
 

@@ -26,7 +26,7 @@ from rlcore.config.paths import existing_path
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore.safe_text import shorten
-from rlcore.sharding.weight_files import PARTS
+from rlcore.sharding.tensor_file import PARTS
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.hub import (
     DESCRIBED,

@@ -1,7 +1,7 @@
 """Files of a model's weights, as `transformers` writes them, written and read one whole tensor at a time.
 
 In a checkpoint whose tensors the processes of a run wrote in parallel, a folder takes the place of the file
-(`rlcore.sharding.parallel_files`).
+(`rlcore.sharding.tensor_file`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
 from rlcore.errors import CheckpointError
-from rlcore.sharding.parallel_files import saved_parts
-from rlcore.sharding.weight_files import INDEX, PARTS, SINGLE, write_weights
+from rlcore.sharding.tensor_file import INDEX, PARTS, SINGLE, saved_parts, write_weights
 from rlcore_transformers.models.hub import quiet_transformers
 from rlcore_transformers.models.weights import check_same_form
 

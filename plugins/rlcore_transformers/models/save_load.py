@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from rlcore.config.paths import existing_path
 from rlcore.errors import CheckpointError, ModelError
 from rlcore.logging import get_logger
-from rlcore.sharding.weight_files import PARTS
+from rlcore.sharding.tensor_file import PARTS
 from rlcore_transformers.models.hub import quiet_transformers
 from rlcore_transformers.models.model_files import file_layout, read_model
 from rlcore_transformers.models.peft.adapters import find_adapters

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from rlcore.checkpoints.parts import StagedParts, check_shared
 from rlcore.errors import CheckpointError, ConfigError
+from rlcore_shard import parts
+from rlcore_shard.parts import StagedParts, check_shared
 
 
 def stage(folder: Path, *others: tuple[list[str], dict[str, Any], OSError | None]) -> StagedParts:
     """Write nothing, beside another process that sees files, has computed entries of them, or has failed."""
     ranks: Any = SimpleNamespace(rank=0, world=2, translated=nullcontext, gather=lambda own: [*own, *others])
-    return StagedParts.write(folder, ranks, weights={}, state={})
+    return parts.stage(folder, ranks, weights={}, state={})
 
 
 def test_files_that_another_machine_keeps_to_itself_make_no_checkpoint(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint that all processes write in parallel.
 
 Where the usual format has a file such as `model/model.safetensors`, or a part of one, such a checkpoint has a folder
-`model/model.dcp` (`rlcore.sharding.parallel_files`). The folders are written under a temporary name, before rank 0
+`model/model.dcp` (`rlcore_shard.parallel_files`). The folders are written under a temporary name, before rank 0
 writes the other files, and moved among these before the manifest is written.
 """
 
@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Self
+from typing import Any
 
 import attrs
 from torch import Tensor
@@ -20,8 +20,10 @@ from rlcore.checkpoints.manifest import file_entry
 from rlcore.checkpoints.state import parts_folder
 from rlcore.errors import CheckpointError, ConfigError, RanksError
 from rlcore.ranks import Ranks
-from rlcore.sharding.parallel_files import SUFFIX, write_parts
-from rlcore.sharding.weight_files import PARTS
+from rlcore.sharding.tensor_file import PARTS, SUFFIX
+from rlcore_shard.parallel_files import read, write_parts
+
+__all__ = ["MODEL", "TRAINER", "StagedParts", "check_shared", "read", "stage"]
 
 MODEL, TRAINER = Path("model"), Path("trainer.safetensors")
 
@@ -44,33 +46,6 @@ class StagedParts:
     entries: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     failure: Exception | None = None
 
-    @classmethod
-    def write(cls, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> Self:
-        """Write what each process keeps of weights and of the trainer's state; collective.
-
-        Args:
-            folder: the temporary folder, the same on every process.
-            ranks: this process's place among the others.
-            weights: name → a part of a weight.
-            state: name → a part of another tensor.
-
-        Raises:
-            RanksError: another process has ended.
-        """
-        entries: dict[str, dict[str, Any]] = {}
-        failure: Exception | None = None
-        try:
-            with ranks.translated():
-                for place, parts in ((MODEL / PARTS, weights), (parts_folder(TRAINER), state)):
-                    if parts:
-                        write_parts(folder / place, parts, world=ranks.world)
-                entries = _entries(folder, ranks)
-        except RanksError:
-            raise
-        except Exception as error:  # noqa: BLE001  rank 0 raises it where it writes the checkpoint
-            failure = error
-        return cls(folder, bool(weights), bool(state), entries, failure)
-
     def move(self, checkpoint: Path) -> None:
         """Move the folders into that of a checkpoint, or raise what kept them from being written."""
         if self.failure is not None:
@@ -83,6 +58,33 @@ class StagedParts:
     def remove(self) -> None:
         """Delete the temporary folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def stage(folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> StagedParts:
+    """Write what each process keeps of weights and of the trainer's state; collective.
+
+    Args:
+        folder: the temporary folder, the same on every process.
+        ranks: this process's place among the others.
+        weights: name → a part of a weight.
+        state: name → a part of another tensor.
+
+    Raises:
+        RanksError: another process has ended.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    failure: Exception | None = None
+    try:
+        with ranks.translated():
+            for place, parts in ((MODEL / PARTS, weights), (parts_folder(TRAINER), state)):
+                if parts:
+                    write_parts(folder / place, parts, world=ranks.world)
+            entries = _entries(folder, ranks)
+    except RanksError:
+        raise
+    except Exception as error:  # noqa: BLE001  rank 0 raises it where it writes the checkpoint
+        failure = error
+    return StagedParts(folder, bool(weights), bool(state), entries, failure)
 
 
 def check_shared(folder: Path, ranks: Ranks) -> None:

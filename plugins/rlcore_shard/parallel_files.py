@@ -21,9 +21,6 @@ from torch.distributed.tensor import DTensor
 from rlcore.errors import CheckpointError
 from rlcore.sharding.tensor_file import SavedTensor
 
-SUFFIX = ".dcp"
-"""Suffix of the folder in which tensors are that a file with the suffix `.safetensors` has otherwise."""
-
 LARGEST = 2**28
 """Bytes of the files of a process, about: torch copies what belongs to a file before it writes it."""
 
@@ -60,14 +57,12 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def saved_parts(folder: Path) -> dict[str, SavedTensor]:
-    """Return the tensors in a folder that `write_parts` wrote; empty if there is no folder.
+def read(folder: Path) -> dict[str, SavedTensor]:
+    """Return the tensors in a folder that `write_parts` wrote.
 
     Raises:
         CheckpointError: the folder cannot be read.
     """
-    if not folder.is_dir():
-        return {}
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     reader = HuggingFaceStorageReader(str(folder))
