@@ -52,6 +52,7 @@ MOVED: dict[str, str] = {
     "rlcore.models.decoding.shared_cache": "rlcore_cpu.shared_cache",
     "rlcore.models.dropout": "rlcore.dropout",
     "rlcore.models.manifest": "rlcore.checkpoints.manifest",
+    "rlcore.models.q_heads": "rlcore_ilql.q_heads",
     "rlcore.models.parallel_files": "rlcore_shard.parallel_files",
     "rlcore.models.shards": "rlcore.sharding.shards",
     "rlcore.models.tensor_file": "rlcore.sharding.tensor_file",

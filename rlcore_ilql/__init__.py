@@ -10,7 +10,7 @@ tokens before and V' the value at the next chosen token, 0 after the last:
     L_CQL  = sum_k sum_t -log softmax(Q_k(s_t))[a_t] / n
     L_AWAC = sum_t -sg(exp(beta (Qbar_t - V_t))) log pi(a_t) / n
     L      = L_Q + L_V + c_cql L_CQL + c_awac L_AWAC                                      trainer.py
-    target Q <- alpha Q + (1 - alpha) target Q      every `sync_every` optimizer steps    Policy.sync_targets
+    target Q <- alpha Q + (1 - alpha) target Q      every `sync_every` optimizer steps    q_heads.py
 
 with n the number of chosen tokens in the batch, on all ranks. Sampling draws from softmax over the top-k of
 (log pi + beta_gen (min_k target Q_k - V)) / temperature: `gen.beta`, which has nothing to do with the beta above.

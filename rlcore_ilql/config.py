@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
+
+if TYPE_CHECKING:
+    from rlcore.protocols import Trunk
+    from rlcore_ilql.q_heads import QHeads
 
 SNELL = "Snell et al. 2022, arXiv:2206.11871"
 KOSTRIKOV = "Kostrikov et al. 2021, arXiv:2110.06169"
@@ -59,4 +65,22 @@ class ILQLConfig(BatchOptions):
 
 def workload(config: ILQLConfig, num_prompts: int) -> Mapping[str, Any]:  # noqa: ARG001  (as of every trainer)
     """Return the batch sizes and heads of a run with these options, for `rlcore plan`."""
-    return {"value_head": True, "q_heads": config.num_q_heads}
+    return {"value_head": True, "heads": q_heads(config.num_q_heads)}
+
+
+@attrs.frozen
+class QHeadsBuilder:
+    """Builds `num` Q-heads (`rlcore.protocols.HeadBuilder`)."""
+
+    num: int
+
+    def __call__(self, trunk: Trunk) -> QHeads:
+        """Return new heads on a trunk."""
+        from rlcore_ilql.q_heads import QHeads
+
+        return QHeads(trunk, num=self.num)
+
+
+def q_heads(num: int) -> dict[str, QHeadsBuilder]:
+    """Return what an architecture's argument `heads` takes to build `num` Q-heads; 0: none."""
+    return {"q_heads": QHeadsBuilder(num)} if num else {}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from rlcore import ops
-from rlcore.protocols import Policy, QPolicy
+from rlcore.protocols import Policy
 from rlcore.training import Meter, Order, Run, disable_dropout, stack_samples, validate
 from rlcore.types import Metrics, Trajectories
-from rlcore_ilql.config import ILQLConfig, workload
+from rlcore_ilql.config import ILQLConfig, q_heads, workload
 from rlcore_ilql.loss import awac_loss, cql_loss, lowest, q_loss, value_loss
+from rlcore_ilql.q_heads import sync_targets
 from rlcore_ilql.returns import read_returns
 
 
@@ -28,7 +29,7 @@ class ILQLTrainer:
 
     def __init__(self, config: ILQLConfig, run: Run) -> None:
         self.config, self.run = config, run
-        self._policy = cast("QPolicy", run.build(value_head=True, q_heads=config.num_q_heads))
+        self._policy: Policy = run.build(value_head=True, heads=q_heads(config.num_q_heads))
         if not config.dropout:
             disable_dropout(self._policy.module)
         self._policy.module.train()
@@ -55,7 +56,7 @@ class ILQLTrainer:
             updater.step(meter)
             num_updates = updater.num_updates  # not one more where fp16 skipped the step
             if num_updates > num_before and num_updates % config.sync_every == 0:
-                self._policy.sync_targets(config.target_rate)
+                sync_targets(self._policy, config.target_rate)
             yield meter.means() | {
                 "q/syncs": float(num_updates // config.sync_every), "data/tokens": float(count),
                 "returns/mean": self.returns.mean, "returns/std": self.returns.std,

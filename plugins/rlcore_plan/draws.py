@@ -57,8 +57,8 @@ def is_drawn_alike(one: PlannedRun, other: PlannedRun) -> bool:
     (first, work), (second, task) = ((each.settings, each.workload) for each in (one, other))
     models = [{name: value for name, value in each.model.items() if name not in UNSEEN} for each in (first, second)]
     return models[0] == models[1] and (
-        (first.gen, first.eval, first.run, work.num_sampled, work.value_head, work.q_heads)
-        == (second.gen, second.eval, second.run, task.num_sampled, task.value_head, task.q_heads)
+        (first.gen, first.eval, first.run, work.num_sampled, work.value_head, work.heads)
+        == (second.gen, second.eval, second.run, task.num_sampled, task.value_head, task.heads)
     )
 
 

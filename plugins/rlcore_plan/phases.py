@@ -190,7 +190,8 @@ def _loss(outputs: PolicyOutputs | torch.Tensor) -> torch.Tensor:
     """Return the sum of all outputs that a loss may depend on."""
     if isinstance(outputs, torch.Tensor):
         return outputs.sum()
-    arrays = (outputs.logprobs, outputs.values, outputs.entropy, outputs.q_values, outputs.q_logprobs)
+    heads = [each for each in outputs.heads.values() if each.requires_grad]
+    arrays = (outputs.logprobs, outputs.values, outputs.entropy, *heads)
     terms = [array.sum() for array in arrays if array is not None]
     return torch.stack(terms).sum()
 

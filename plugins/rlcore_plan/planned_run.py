@@ -138,9 +138,7 @@ def build_subject(
 
 def _is_policy_of(known: PlannedRun, settings: TrainConfig, workload: Workload) -> bool:
     """Return whether a configuration builds the same policy as the known run."""
-    ours, theirs = (
-        (each.value_head, each.reference, each.q_heads, each.dropout) for each in (workload, known.workload)
-    )
+    ours, theirs = ((each.value_head, each.reference, each.heads, each.dropout) for each in (workload, known.workload))
     return (ours, settings.model, settings.run) == (theirs, known.settings.model, known.settings.run)
 
 
@@ -220,9 +218,9 @@ def _build_policy(inputs: Inputs, chosen: Chosen, workload: Workload, tokenizer:
     """Return the policy, or the scorer."""
     build: Any = chosen.architecture.component.target()
     heads: dict[str, Any] = {
-        "value_head": workload.value_head or workload.q_heads > 0,
+        "value_head": workload.value_head,
         "reference": workload.reference,
-        **({"q_heads": workload.q_heads} if workload.q_heads else {}),
+        **({"heads": workload.heads} if workload.heads else {}),
     }
     if kind_built(build) != LANGUAGE_MODEL:
         heads = {}

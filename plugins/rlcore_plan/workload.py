@@ -34,7 +34,7 @@ class Workload:
         num_scored: sequences of one forward pass without gradients on a rank; 0 where there are none.
         value_head: the policy has a value head.
         reference: the policy has a frozen reference.
-        q_heads: number of Q-heads of the policy.
+        heads: what builds each further head of the policy (`rlcore.protocols.HeadBuilder`), by name.
         entropy: the loss contains the entropy of every chosen token's distribution.
         dropout: training uses the model's own dropout.
     """
@@ -48,7 +48,7 @@ class Workload:
     num_scored: int = 0
     value_head: bool = False
     reference: bool = False
-    q_heads: int = 0
+    heads: Mapping[str, Any] = attrs.field(factory=dict)
     entropy: bool = False
     dropout: bool = False
 

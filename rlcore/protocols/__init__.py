@@ -1,16 +1,21 @@
 """The interfaces of components, by kind; a component implements one by having its methods, not by inheriting."""
 
+import warnings
+
 from rlcore.protocols.algorithms import OptimizerBuilder, RolloutStore, Sampler, SchedulerBuilder, Trainer
 from rlcore.protocols.decoders import Decoder, DecoderRequest, DecodeStep
 from rlcore.protocols.learners import (
     Architecture,
+    Head,
+    HeadBuilder,
     Learner,
     MovingReference,
     Policy,
-    QPolicy,
     Restorable,
     SequenceScorer,
     SizedVocabulary,
+    SteeringHead,
+    Trunk,
 )
 from rlcore.protocols.pipeline import (
     PreviewPipeline,
@@ -30,6 +35,8 @@ __all__ = [
     "Decoder",
     "DecoderRequest",
     "Divisible",
+    "Head",
+    "HeadBuilder",
     "Learner",
     "Logger",
     "MovingReference",
@@ -37,7 +44,6 @@ __all__ = [
     "Policy",
     "PreviewPipeline",
     "PromptPipeline",
-    "QPolicy",
     "Restorable",
     "RolloutStore",
     "RowStream",
@@ -49,6 +55,15 @@ __all__ = [
     "Sharding",
     "SizedVocabulary",
     "SourcePipeline",
+    "SteeringHead",
     "Tokenizer",
     "Trainer",
+    "Trunk",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "QPolicy":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("QPolicy is deprecated: Q-heads are a Head of a Policy", DeprecationWarning, stacklevel=2)
+    return Policy

@@ -7,11 +7,64 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import attrs
 import torch
 from torch import Tensor
 
 from rlcore.protocols.decoders import Decoder
 from rlcore.types import PolicyOutputs, Trajectories
+
+
+@attrs.frozen(kw_only=True)
+class Trunk:
+    """What a head is built on: the hidden states that a policy's output embeddings receive.
+
+    Attributes:
+        width: H, their width.
+        vocabulary: V, the number of logits.
+        gain: factor by which a new head should multiply them, 1 unless the model scales them down.
+        in_tiles: whether heads should compute log-probs of a whole vocabulary in tiles (`model.speed.fused_logprobs`).
+    """
+
+    width: int
+    vocabulary: int
+    gain: float = 1.0
+    in_tiles: bool = True
+
+
+class Head(Protocol):
+    """A further head of a policy, which an algorithm brings: a `torch.nn.Module` with float32 outputs.
+
+    Its parameters are the policy's: they train, are saved beside the model under the head's name and are divided with
+    the model's. A head that also has a method `advantages` steers sampling (`SteeringHead`).
+    """
+
+    def __call__(self, hidden: Tensor, chosen: Tensor) -> Mapping[str, Tensor]:
+        """Return float[..., N] for N chosen tokens, by the names under which `PolicyOutputs.heads` holds them.
+
+        Args:
+            hidden: float[N, H], the hidden states that predict the tokens.
+            chosen: long[N].
+        """
+        ...
+
+
+@runtime_checkable
+class SteeringHead(Head, Protocol):
+    """A head whose advantages sampling adds to the log-probs, times `gen.beta`."""
+
+    def advantages(self, hidden: Tensor, values: Tensor | None) -> Tensor:
+        """Return the advantages of all next tokens, float32[B, V], without gradients.
+
+        Args:
+            hidden: float[B, H].
+            values: float[B], V of the sequences so far; None if there is no value head on the trunk.
+        """
+        ...
+
+
+HeadBuilder = Callable[[Trunk], Head]
+"""Builds a head for a trunk."""
 
 
 class Learner(Protocol):
@@ -108,8 +161,8 @@ class Policy(Learner, Protocol):
     """Longest prompt in tokens that leaves room for one more token; 0 if unbounded."""
     outputs_begin_text: bool
     """Whether outputs begin a text of their own, as in an encoder-decoder, instead of continuing the prompt's text."""
-    num_q_heads: int
-    """Number of Q-heads; if it is not 0, the policy is a `QPolicy`."""
+    steers: bool
+    """Whether a head computes advantages, so that `decoder` takes `advantages=True`."""
 
     def score(
         self, batch: Trajectories, *, entropy: bool = False, logits: bool = False, temperature: float = 1.0
@@ -140,19 +193,7 @@ class Policy(Learner, Protocol):
         Args:
             prompts: B sequences of token ids, of any lengths >= 1.
             max_new_tokens: upper bound on the calls of `step`, which sets the size of the cache.
-            advantages: also return advantages at each step; only for a policy with Q-heads.
-        """
-        ...
-
-
-class QPolicy(Policy, Protocol):
-    """A policy with Q-heads, as `run.build(value_head=True, q_heads=2)` returns; its outputs include `q_values` and the like."""
-
-    def sync_targets(self, rate: float) -> None:
-        """Move every target Q-head towards its Q-head: target <- rate * Q + (1 - rate) * target.
-
-        Args:
-            rate: in [0, 1].
+            advantages: also return advantages at each step; only for a policy that `steers`.
         """
         ...
 
@@ -267,7 +308,7 @@ class Architecture(Protocol):
         tokenizer: Any = None,
         value_head: bool = False,
         reference: bool = False,
-        q_heads: int = 0,
+        heads: Mapping[str, HeadBuilder] | None = None,
         start: Path | None = None,
     ) -> Policy:
         """Build a policy from `spec` (hub id, folder, configuration or module) and the architecture's options.
@@ -278,8 +319,8 @@ class Architecture(Protocol):
             tokenizer: a tokenizer object, folder or hub id; the model's own if omitted.
             value_head: add a value head.
             reference: keep a copy of the initial weights for `reference_score`.
-            q_heads: number of Q-heads, each with a target copy. Passed only to builders that have this parameter, and
-                always together with a value head.
+            heads: what builds each further head, by the name of the head; heads saved beside `spec` under these names
+                are loaded. Passed only to builders that have this parameter.
             start: folder with the model before training that `Restorable.save_start` wrote in an earlier process, to
                 be used in place of the weights of `spec`, which is no hub id or folder. Passed only in resumed runs, to
                 builders that have this parameter; others receive the folder as `spec`.

@@ -32,7 +32,8 @@ def check_options(policy: Policy, sampling: SamplingConfig, where: str = "gen") 
             f"{where}.min_new_tokens = {sampling.min_new_tokens}: must not exceed max_new_tokens, "
             f"{sampling.max_new_tokens}"
         )
-    if sampling.beta and not policy.num_q_heads:
+    steers = policy.steers if hasattr(policy, "steers") else getattr(policy, "num_q_heads", 0)  # as of rlcore 0.1
+    if sampling.beta and not steers:
         raise ConfigError(
             f"{where}.beta = {sampling.beta:g}: steers by the advantages of Q-heads, and this policy has none; leave "
             "beta at 0, or choose a trainer that gives its policy Q-heads"

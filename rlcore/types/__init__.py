@@ -15,7 +15,7 @@ from rlcore.types.training_rows import (
     stack_samples,
     without_none,
 )
-from rlcore.types.trajectories import Output, PolicyOutputs, Trajectories, grouped, tensor_on, to_device
+from rlcore.types.trajectories import PolicyOutputs, Trajectories, grouped, tensor_on, to_device
 
 Metrics = dict[str, float]
 
@@ -25,7 +25,6 @@ __all__ = [
     "Episodes",
     "LabelledSample",
     "Metrics",
-    "Output",
     "Pair",
     "PolicyOutputs",
     "Prompt",

@@ -15,10 +15,11 @@ ends, whatever the token ids. Shapes: B sequences, T tokens, N chosen tokens, V 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 import torch
@@ -216,10 +217,6 @@ def tensor_on(device: torch.device | str, numbers: Sequence[Any], dtype: torch.d
     return to_device(torch.tensor(numbers, dtype=dtype), device)
 
 
-Output = Literal["values", "entropy", "logits", "q_values", "q_logprobs", "target_q_values"]
-"""A field of `PolicyOutputs` that not every policy, or not every call, returns."""
-
-
 @attrs.frozen(eq=False)
 class PolicyOutputs:
     """A policy's outputs for the chosen tokens of a batch; entries of other tokens are zero.
@@ -230,36 +227,36 @@ class PolicyOutputs:
         entropy: float[B, T] or None, entropy in nats of the distribution of each chosen token; only if requested.
         logits: float[N, V] or None, of the chosen tokens in row-major order, divided by the temperature; only if
             requested.
-        q_values: float[K, B, T] or None, Q of each chosen token by K Q-heads; present if the policy has them.
-        q_logprobs: float[K, B, T] or None, log-softmax of each Q-head's values at the chosen token.
-        target_q_values: float[K, B, T] or None, Q by the target copies of the Q-heads, without gradients.
+        heads: float[..., B, T] by name, the outputs of the heads that the algorithm brought (`rlcore.protocols.Head`).
     """
 
     logprobs: Tensor
     values: Tensor | None = None
     entropy: Tensor | None = None
     logits: Tensor | None = None
-    q_values: Tensor | None = None
-    q_logprobs: Tensor | None = None
-    target_q_values: Tensor | None = None
+    heads: Mapping[str, Tensor] = attrs.field(factory=dict)
 
-    def need(self, name: Output) -> Tensor:
-        """Return the output called `name`, which must be present.
+    def need(self, name: str) -> Tensor:
+        """Return the output called `name`, one of this class's attributes or of a head; it must be present.
 
         Raises:
             ModelError: the policy did not return it.
         """
-        output: Tensor | None = getattr(self, name)
+        output: Tensor | None = getattr(self, name) if name in _REQUESTS else self.heads.get(name)
         if output is None:
-            raise ModelError(f"the policy returned no {name}: {_REQUESTS[name]}")
+            how = _REQUESTS.get(name, "build it with run.build(heads={...}), with the head that computes it")
+            raise ModelError(f"the policy returned no {name}: {how}")
         return output
 
+    def __getattr__(self, name: str) -> Tensor | None:
+        if name not in ("q_values", "q_logprobs", "target_q_values"):
+            raise AttributeError(f"'PolicyOutputs' object has no attribute '{name}'")
+        warnings.warn(f"PolicyOutputs.{name} is deprecated: use heads['{name}']", DeprecationWarning, stacklevel=2)
+        return self.heads.get(name)
 
-_REQUESTS: Mapping[Output, str] = {
+
+_REQUESTS: Mapping[str, str] = {
     "values": "build it with run.build(value_head=True)",
     "entropy": "request it with policy.score(batch, entropy=True)",
     "logits": "request them with policy.score(batch, logits=True)",
-    "q_values": "build it with run.build(value_head=True, q_heads=K)",
-    "q_logprobs": "build it with run.build(value_head=True, q_heads=K)",
-    "target_q_values": "build it with run.build(value_head=True, q_heads=K)",
 }

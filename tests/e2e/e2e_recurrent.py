@@ -72,7 +72,8 @@ class WholePolicy:
     """The policy; nothing of it names `transformers`."""
 
     export_class = "e2e_recurrent.Recurrent"
-    max_length = max_prompt_length = num_q_heads = version = 0
+    max_length = max_prompt_length = version = 0
+    steers = False
     outputs_begin_text, eos_token_ids = False, (EOS,)
 
     def __init__(self, module: Recurrent, tokenizer: Any, *, reference: bool) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_ilql.config import q_heads
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.forward import predict
 from rlcore_transformers.models.input_layout import CausalLayout
@@ -51,7 +52,7 @@ def build(model: PreTrainedModel, tokenizer: Any, **wanted: Any) -> ModelPolicy:
     wanted = {"value_head": True, **wanted}
     if model.config.is_encoder_decoder:
         return build_seq2seq(model, tokenizer, **wanted)
-    options = {name: wanted.pop(name) for name in list(wanted) if name not in ("value_head", "q_heads", "reference")}
+    options = {name: wanted.pop(name) for name in list(wanted) if name not in ("value_head", "heads", "reference")}
     return build_causal_lm(model, CausalLMConfig(**options), tokenizer=tokenizer, **wanted)
 
 
@@ -63,17 +64,18 @@ def learn(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, dict
     assert said.entropy is not None
     slopes = torch.linspace(-1, 2, said.logprobs.numel()).reshape(said.logprobs.shape)
     loss = (said.logprobs * slopes + said.entropy * slopes.flip(0) + said.values).sum()
-    if said.q_values is not None and said.q_logprobs is not None:
-        loss = loss + (said.q_values * slopes + said.q_logprobs * slopes.flip(1)).sum()
+    if said.heads:
+        loss = loss + (said.heads["q_values"] * slopes + said.heads["q_logprobs"] * slopes.flip(1)).sum()
     loss.backward()
     return said, {name: p.grad.clone() for name, p in policy.module.named_parameters() if p.grad is not None}
 
 
 def assert_same(got: tuple[PolicyOutputs, Any], due: tuple[PolicyOutputs, Any], tolerance: float = 1e-5) -> None:
-    for name in ("logprobs", "entropy", "values", "q_values", "q_logprobs"):
+    assert got[0].heads.keys() == due[0].heads.keys()
+    for name in ("logprobs", "entropy", "values", *due[0].heads):
         torch.testing.assert_close(
-            getattr(got[0], name),
-            getattr(due[0], name),
+            got[0].logprobs if name == "logprobs" else got[0].need(name),
+            due[0].logprobs if name == "logprobs" else due[0].need(name),
             rtol=tolerance,
             atol=tolerance,
             msg=lambda m, n=name: f"{n}: {m}",
@@ -98,7 +100,7 @@ def rows_given(*heads: nn.Module) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "t5", "t5, version 1.1", "bart"])
-def test_a_family_says_the_same_without_its_head(
+def test_log_probs_without_the_models_head_equal_those_with_it(
     name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
 ) -> None:
     policy, batch = build(make(name), char_tokenizer, reference=True), dialogues("both")
@@ -153,21 +155,21 @@ def test_a_temperature_divides_the_mapped_logits(
 
 
 @pytest.mark.parametrize("options", [{}, {"unfrozen_layers": 1}, {"value_layers": 1}, {"gradient_checkpointing": True}])
-@pytest.mark.parametrize("q_heads", [0, 2])
+@pytest.mark.parametrize("num", [0, 2])
 def test_heads_frozen_layers_and_recomputing_change_nothing(
-    options: dict[str, Any], q_heads: int, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+    options: dict[str, Any], num: int, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
 ) -> None:
-    policy, batch = build(make("gpt2"), char_tokenizer, q_heads=q_heads, **options), dialogues("left")
+    policy, batch = build(make("gpt2"), char_tokenizer, heads=q_heads(num) if num else {}, **options), dialogues("left")
     policy.module.train()
     due = learn(policy, batch)
     monkeypatch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
-    q = [] if policy.module.q_heads is None else [head.fall for head in policy.module.q_heads.heads]
+    q = [head.fall for heads in policy.module.heads.values() for head in heads.heads]
     rows = rows_given(policy.model.get_output_embeddings(), *q)
     assert_same(learn(policy, batch), due)
     assert rows == [0]  # Q-heads do not run either
 
 
-def test_few_logits_are_the_heads_and_not_many_are_kept_whole(
+def test_all_logits_are_computed_at_once_only_if_they_are_few(
     monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
 ) -> None:
     policy, batch = build(make("llama"), char_tokenizer), dialogues()
@@ -256,7 +258,9 @@ ELSE = {
 
 
 @pytest.mark.parametrize("name", ELSE)
-def test_what_is_not_known_keeps_its_head(name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any) -> None:
+def test_a_model_with_an_unknown_head_uses_its_own_head(
+    name: str, monkeypatch: pytest.MonkeyPatch, char_tokenizer: Any
+) -> None:
     model = ELSE[name]()
     with pytest.raises(TechniqueRefused):
         find_logit_map(model, CausalLayout())
@@ -303,12 +307,12 @@ def test_the_model_stays_in_its_mode_and_keeps_no_hook() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
-def test_weights_of_few_bits_are_proved_too(name: str) -> None:
+def test_the_map_of_logits_is_found_for_bfloat16_weights_too(name: str) -> None:
     found = find_logit_map(make(name).to(torch.bfloat16), CausalLayout())
     assert found == FAMILIES[name][1]  # computed in float32, whatever the dtype of the weights
 
 
-def test_every_encoder_decoder_is_known() -> None:
+def test_the_map_of_logits_is_known_for_every_encoder_decoder() -> None:
     for name in CONFIGS:
         policy = build_seq2seq(make_seq2seq(name))
         assert policy.module.logit_map == LogitMap(), name

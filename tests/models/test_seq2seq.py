@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import EOS, make_tokenizer
 from rlcore_transformers.models.freezing import decoder_blocks
 from rlcore_transformers.models.heads import TrunkValue
@@ -57,7 +58,7 @@ def test_a_demonstration_has_the_loss_that_transformers_gives_its_labels(name: s
 
 @pytest.mark.parametrize("forced", [None, 28])
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_either_side_begins_and_ends_as_the_tokenizer_does(name: str, forced: int | None) -> None:
+def test_encoder_and_decoder_texts_have_the_special_tokens_of_the_tokenizer(name: str, forced: int | None) -> None:
     model, plain = make(name), make(name)
     model.generation_config.forced_bos_token_id = forced
     batch, policy = dialogues("both"), build(model, habitual())
@@ -65,7 +66,7 @@ def test_either_side_begins_and_ends_as_the_tokenizer_does(name: str, forced: in
     assert torch.allclose(-policy.score(batch).logprobs[batch.action_mask], expected, atol=1e-4)
 
 
-def test_a_text_that_is_closed_already_is_not_closed_again() -> None:
+def test_a_prompt_that_ends_with_eos_gets_no_second_eos() -> None:
     policy, rows = build(make("t5"), habitual()), [[1, 2, EOS, 3], [1, 2, 3], [EOS, 4]]
     batch = Trajectories.stack(rows, [[False] * (len(row) - 1) + [True] for row in rows])
     inputs = policy.module.layout.lay_out(batch.tokens, batch.mask, batch.action_mask).inputs
@@ -76,7 +77,7 @@ def test_a_text_that_is_closed_already_is_not_closed_again() -> None:
 @pytest.mark.parametrize("options", [{}, {"value_layers": 2}, {"critic": "copy"}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_padding_changes_nothing(name: str, options: dict[str, Any]) -> None:
-    policy = build(make(name), habitual(), value_head=True, q_heads=2, **options)
+    policy = build(make(name), habitual(), value_head=True, heads=q_heads(2), **options)
     narrow = dialogues("right", 11)
     expected = policy.score(narrow)
     for side in ("left", "right", "both"):
@@ -84,13 +85,13 @@ def test_padding_changes_nothing(name: str, options: dict[str, Any]) -> None:
         said = policy.score(batch)
         for found, due in ((said.logprobs, expected.logprobs), (said.values, expected.values)):
             assert torch.allclose(found[batch.action_mask], due[narrow.action_mask], atol=1e-5)
-        found = said.q_values[:, batch.action_mask]
-        assert torch.allclose(found, expected.q_values[:, narrow.action_mask], atol=1e-5)
+        found = said.heads["q_values"][:, batch.action_mask]
+        assert torch.allclose(found, expected.heads["q_values"][:, narrow.action_mask], atol=1e-5)
 
 
 @pytest.mark.parametrize("tokenizer", [make_tokenizer, habitual])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_sampling_says_what_scoring_says(name: str, tokenizer: Any) -> None:
+def test_log_probs_of_sampling_equal_those_of_scoring(name: str, tokenizer: Any) -> None:
     policy = build(make(name), tokenizer(), value_head=True)
     prompts = [Prompt("", tuple(ids)) for ids in PROMPTS * 4]
     sampling = SamplingConfig(max_new_tokens=9, eos_token_ids=(EOS, 3, 7, 11, 19))
@@ -103,7 +104,7 @@ def test_sampling_says_what_scoring_says(name: str, tokenizer: Any) -> None:
 
 @pytest.mark.parametrize("tokenizer", [make_tokenizer, habitual])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_likeliest_continuation_is_that_of_generate(name: str, tokenizer: Any) -> None:
+def test_greedy_sampling_gives_the_continuation_of_generate(name: str, tokenizer: Any) -> None:
     policy, plain = build(make(name), tokenizer()), make(name)
     greedy = SamplingConfig(temperature=0, max_new_tokens=9)
     batch = sample(policy, [Prompt("", tuple(ids)) for ids in PROMPTS], greedy)
@@ -135,7 +136,7 @@ def by_hand(policy: ModelPolicy, plain: PreTrainedModel, batch: Trajectories) ->
 
 @pytest.mark.parametrize("options", [{}, {"value_layers": 1}, {"value_layers": 3}, {"critic": "copy"}], ids=str)
 @pytest.mark.parametrize("name", ["t5", "t5, version 1.1", "bart", "marian"])
-def test_values_are_read_off_the_decoder_before_the_token(name: str, options: dict[str, Any]) -> None:
+def test_the_value_of_a_token_is_computed_from_the_decoder_state_before_it(name: str, options: dict[str, Any]) -> None:
     policy, batch = build(make(name), value_head=True, **options), dialogues("both")
     if isinstance(policy.module.value, TrunkValue):
         # T5's own head receives scaled hidden states; the value head must not.

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlcore.types import Trajectories
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig
@@ -24,10 +25,10 @@ def lora(family: str = "llama", **options: Any) -> dict[str, Any]:
     return {"type": "lora", "r": 4, "lora_alpha": 16, "target_modules": TARGETS[family], **options}
 
 
-def build(spec: Any, peft: Any, *, q_heads: int = 0, value_head: bool = True, **options: Any) -> ModelPolicy:
+def build(spec: Any, peft: Any, *, num: int = 0, value_head: bool = True, **options: Any) -> ModelPolicy:
     """Build a policy with a reference from a model, or from the name of a tiny model family."""
     spec = MODELS[spec]() if isinstance(spec, str) and spec in MODELS else spec
-    asked = {"tokenizer": make_tokenizer(), "value_head": value_head, "reference": True, "q_heads": q_heads}
+    asked = {"tokenizer": make_tokenizer(), "value_head": value_head, "reference": True, "heads": q_heads(num)}
     if isinstance(spec, PreTrainedModel) and spec.config.is_encoder_decoder:
         return build_seq2seq_lm(spec, Seq2SeqLMConfig(peft=peft, **options), **asked)
     return build_causal_lm(spec, CausalLMConfig(peft=peft, **options), **asked)

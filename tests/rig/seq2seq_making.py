@@ -58,7 +58,7 @@ def habitual() -> PreTrainedTokenizerFast:
 
 
 def build(model: Any, tokenizer: Any = None, **options: Any) -> ModelPolicy:
-    wanted = {name: options.pop(name) for name in ("value_head", "reference", "q_heads") if name in options}
+    wanted = {name: options.pop(name) for name in ("value_head", "reference", "heads") if name in options}
     return build_seq2seq_lm(model, Seq2SeqLMConfig(**options), tokenizer=tokenizer or make_tokenizer(), **wanted)
 
 

@@ -87,7 +87,7 @@ class SmallPolicy:
     def __init__(self, make: Callable[[Sequence[Sequence[int]], int], Decoder], module: nn.Module) -> None:
         self.module, self.tokenizer, self._make = module, type("Padded", (), {"pad_token_id": 31}), make
         self.eos_token_ids: tuple[int, ...] = (30,)
-        self.max_length, self.num_q_heads = 64, 0
+        self.max_length, self.steers = 64, False
         self.device = torch.device("cpu")
 
     def decoder(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **asked: bool) -> Decoder:

@@ -19,6 +19,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_cpu import block_cache, packed_decoder
 from rlcore_cpu.packed_decoder import PackedDecoder
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import EOS, make_gpt2, make_llama, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -94,7 +95,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_policy(model: PreTrainedModel | None = None, **options: Any) -> ModelPolicy:
     model = make_gpt2() if model is None else model
     torch.manual_seed(1)
-    return build_causal_lm(model, CausalLMConfig(**options), tokenizer=make_tokenizer(), value_head=True, q_heads=2)
+    return build_causal_lm(
+        model, CausalLMConfig(**options), tokenizer=make_tokenizer(), value_head=True, heads=q_heads(2)
+    )
 
 
 def make_prompts(lengths: Sequence[int] = LENGTHS) -> list[Prompt]:

@@ -19,6 +19,8 @@ from rlcore.protocols import DecodeStep
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
+from rlcore_ilql.config import q_heads
+from rlcore_ilql.q_heads import sync_targets
 from rlcore_testing.small import EOS, LETTERS, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -40,7 +42,7 @@ class Tables:
     max_length: int = 0
     asked: list[bool] = attrs.field(factory=list)
     device: torch.device = CPU
-    num_q_heads: int = 2
+    steers: bool = True
     module: nn.Module = attrs.field(factory=lambda: nn.Linear(1, 1))
     tokenizer: Any = SPELLER
 
@@ -123,7 +125,7 @@ def test_advantages_are_asked_for_only_where_they_count() -> None:
 
 def test_a_policy_without_q_heads_cannot_be_steered() -> None:
     with pytest.raises(ConfigError, match=r"gen.beta = 4: .*this policy has none; leave beta at 0"):
-        draw(Tables(STEERED.logits, num_q_heads=0), [0], beta=4.0)
+        draw(Tables(STEERED.logits, steers=False), [0], beta=4.0)
     with pytest.raises(ModelError, match="decoder returned no advantages"):
         draw(Tables(STEERED.logits), [0], beta=4.0)
 
@@ -131,7 +133,7 @@ def test_a_policy_without_q_heads_cannot_be_steered() -> None:
 @pytest.fixture
 def q_policy() -> ModelPolicy:
     torch.manual_seed(1)
-    return build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer(), value_head=True, q_heads=2)
+    return build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer(), value_head=True, heads=q_heads(2))
 
 
 TEXTS = ["a", "hello", "the cat sat", "b", "a", "zz."]
@@ -157,7 +159,7 @@ def test_at_beta_zero_q_heads_change_nothing(q_policy: ModelPolicy) -> None:
 
 def test_a_model_is_steered_by_its_lowest_target_less_its_value(q_policy: ModelPolicy) -> None:
     model, heads = q_policy.module.model, q_policy.module.q_heads
-    q_policy.sync_targets(0.5)
+    sync_targets(q_policy, 0.5)
     with torch.no_grad():
         for number, target in enumerate(heads.targets):  # neither the heads alone nor one target alone gives this
             target.fall.bias.add_(torch.randn(32, generator=torch.Generator().manual_seed(number)))

@@ -23,7 +23,7 @@ TEMPERED = "temperature_divides_the_scored_logits"
 ASKED, VALUES = "optional_outputs_come_on_request", "values_come_with_a_value_head"
 GRADIENTS, FROZEN = "every_trainable_parameter_gets_a_gradient", "unfrozen_layers_are_the_top_ones"
 FORWARD, DECODER = "score_goes_through_forward", "decoding_equals_scoring"
-SYNCED = "targets_follow_the_q_heads_when_synced"
+HEADS, STEERS = "outputs_of_a_head_are_returned_by_name", "advantages_are_those_of_the_head_that_steers"
 LIMITS, MOVING = "context_length_and_eos_are_declared", "moving_moves_everything"
 WRONG = [
     Wrong(FOLDER, "FolderAnew", "logprobs of a policy built from a folder should be"),
@@ -37,7 +37,6 @@ WRONG = [
     Wrong(PLACE, "Thawing", "with the same requires_grad, in load_pretrained; model.transformer.wte.weight did not"),
     Wrong("loading_raises_the_version", "LoadsUnnoticed", "policy.version should rise with load_pretrained"),
     Wrong("loading_raises_the_version", "Versionless", "an attribute that an updater raises; after `+= 1` it is 1"),
-    Wrong(SYNCED, "SyncsUnnoticed", "policy.version should rise with sync_targets"),
     Wrong(PLAIN, "SavesStart", "logits of plain transformers after loading the saved folder should be"),
     Wrong(PLAIN, "HeadsInside", "unexpected weights in the saved folder: value.value.head.fall.bias"),
     Wrong(PLAIN, "TokenizerUnsaved", "the saved tokenizer should encode 'abz'"),
@@ -74,13 +73,13 @@ WRONG = [
     Wrong(LIMITS, "OtherTokenizer", "policy.tokenizer should be the passed tokenizer"),
     Wrong(MOVING, "ReferenceLeft", "the reference should move with the policy; it still computes"),
     Wrong(MOVING, "ModuleLeft", "everything should move; value.head"),
-    Wrong("q_values_come_with_q_heads", "QHeadsNever", "policy.num_q_heads should be 2; it is 0"),
-    Wrong("q_values_come_with_q_heads", "QEverywhere", "`score(...).q_values` elsewhere should be 0.0"),
-    Wrong(SYNCED, "TargetsAnew", "the initial targets should be"),
-    Wrong(SYNCED, "TargetsStale", "the targets after sync_targets(1) should be"),
-    Wrong(SYNCED, "TargetsAhead", "sync_targets(0) should not change the targets"),
-    Wrong("q_heads_and_targets_are_saved", "TargetsUnsaved", "`score(...).target_q_values` after load_pretrained"),
-    Wrong("advantages_are_min_target_q_minus_value", "HighestAdvantage", "a decoder's advantage of token 0"),
+    Wrong(HEADS, "HeadsNever", "should have the output 'ratings' of the head; it has []"),
+    Wrong(HEADS, "HeadsEverywhere", "'ratings' elsewhere should be 0.0"),
+    Wrong(HEADS, "HeadsOfOthers", "the tokens that a head receives should be"),
+    Wrong("a_head_trains_with_the_policy", "HeadsFrozen", "without a gradient ['probe.fall.weight'"),
+    Wrong("heads_are_saved", "HeadsUnsaved", "'ratings' after load_pretrained should be"),
+    Wrong(STEERS, "SteersNever", "policy.steers should be True if a head has a method `advantages`"),
+    Wrong(STEERS, "HighestAdvantage", "a decoder's advantage of token 0"),
 ]
 OPTIONS: dict[str, dict[str, Any]] = {
     "top layers": {"unfrozen_layers": 1, "value_layers": 1},

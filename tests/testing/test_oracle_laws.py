@@ -18,6 +18,7 @@ import rlcore_ppo.trainer
 import rlcore_sft.trainer
 from rlcore import ops
 from rlcore.optim import Updater, micro_batches
+from rlcore_ilql import trainer as ilql_trainer
 from rlcore_testing import LawBroken, Recorded, Subject
 from rlcore_testing.laws import trainers
 from rlcore_testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle
@@ -95,7 +96,7 @@ MUTATIONS: dict[str, tuple[str, Any, str, Callable[..., Any], str]] = {
     "no value after a truncated response": (
         "ppo", ops, "gae", lambda *x, **o: _gae(*x, **{**o, "bootstrap": None}), "of step 1",
     ),
-    "targets that stay": ("ilql", ModelPolicy, "sync_targets", lambda *_: None, "of step 2"),
+    "targets that stay": ("ilql", ilql_trainer, "sync_targets", lambda *_: None, "of step 2"),
     "a gradient through the backup": ("ilql", rlcore_ilql.trainer, "q_loss", with_gradient, "of step"),
     "the next column for the next chosen token": (
         "ilql", rlcore_ilql.loss, "next_values", next_column, "of step 1",

@@ -18,6 +18,7 @@ from rlcore.errors import ConfigError, DataError
 from rlcore.sampling import sample
 from rlcore.training.evaluate import check_evaluation, evaluate
 from rlcore.training.run import Run
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import EOS, make_gpt2, make_tokenizer
 
 Make = Callable[..., Any]
@@ -40,7 +41,7 @@ def sweep(run: Run, **gen: Any) -> None:
 
 
 def steer_to_a(run: Run) -> None:
-    policy: Any = run.build(value_head=True, q_heads=2)
+    policy: Any = run.build(value_head=True, heads=q_heads(2))
     with torch.no_grad():
         for target in policy.module.q_heads.targets:
             target.fall.bias[0] += 1.0
@@ -90,7 +91,7 @@ def test_a_policy_without_q_heads_cannot_be_swept_over_beta(make_trainer: Make) 
 
 def test_a_policy_whose_values_come_from_elsewhere_can_be_swept(make_trainer: Make) -> None:
     run = sft_run(make_trainer, model={"value_layers": 1})
-    run.build(value_head=True, q_heads=2)
+    run.build(value_head=True, heads=q_heads(2))
     sweep(run, beta=[0, 4])
     check_evaluation(run)
     metrics, _ = evaluate(run)

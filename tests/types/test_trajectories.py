@@ -189,5 +189,5 @@ def test_an_output_that_is_missing_is_named_with_how_to_request_it() -> None:
     assert torch.equal(outputs.need("values"), torch.ones(1, 2))
     with pytest.raises(ModelError, match=r"no entropy: request it with policy.score\(batch, entropy=True\)"):
         outputs.need("entropy")
-    with pytest.raises(ModelError, match=r"no q_values: build it with run.build\(value_head=True, q_heads=K\)"):
+    with pytest.raises(ModelError, match=r"no q_values: build it with run.build\(heads=\{\.\.\.\}\)"):
         outputs.need("q_values")

@@ -30,6 +30,7 @@ from rlcore.types import Prompt, Trajectories
 from rlcore_cuda_graphs.decoding import StaticDecoder
 from rlcore_cuda_graphs.plugin import with_static_decoding
 from rlcore_cuda_graphs.steps import Workspace
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -209,7 +210,9 @@ def sampled(policy: Any, seed: int, **options: Any) -> Trajectories:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_static_sampling_draws_the_same_tokens_log_probs_and_values(name: str) -> None:
-    plain, fixed = (build(FAMILIES[name], decoding, value_head=True, q_heads=2) for decoding in ("dynamic", "static"))
+    plain, fixed = (
+        build(FAMILIES[name], decoding, value_head=True, heads=q_heads(2)) for decoding in ("dynamic", "static")
+    )
     for seed, options in enumerate(({}, {"batch_size": 5}, {"beta": 0.5}, {"temperature": 1.7, "top_k": 9})):
         expected, got = (sampled(policy, seed, **options) for policy in (plain, fixed))
         assert len(set(expected.num_actions.tolist())) > 2

@@ -21,11 +21,11 @@ from torch import Tensor
 from rlcore.protocols import Policy
 from rlcore.types import Trajectories
 from rlcore_testing.law import Subject, law, require
-from rlcore_testing.laws.architecture_q_values import (  # noqa: F401  laws of architectures, found in this module
-    advantages_are_min_target_q_minus_value,
-    q_heads_and_targets_are_saved,
-    q_values_come_with_q_heads,
-    targets_follow_the_q_heads_when_synced,
+from rlcore_testing.laws.architecture_heads import (  # noqa: F401  laws of architectures, found in this module
+    a_head_trains_with_the_policy,
+    advantages_are_those_of_the_head_that_steers,
+    heads_are_saved,
+    outputs_of_a_head_are_returned_by_name,
 )
 from rlcore_testing.laws.architecture_saving import (  # noqa: F401  laws of architectures, found in this module
     a_reference_does_not_change,

@@ -176,12 +176,12 @@ def beta_adds_advantages_to_the_logits(subject: Subject) -> None:
 
     A sampler that does not support `beta` raises a ConfigError instead of ignoring it.
     """
-    policy = make_policy(q_heads=2)
+    policy = make_policy(steers=True)
 
     def steered(model: PreTrainedModel, prompt: Sequence[int]) -> Tensor:
         advantages = policy.decoder([prompt], max_new_tokens=1, advantages=True).start().advantages
         if advantages is None:
-            raise LawBroken("the policy has Q-heads, but returns no advantages after sampling; do not change it")
+            raise LawBroken("the policy steers, but returns no advantages after sampling; do not change it")
         return (next_logprobs(model, prompt)[-1] + BETA * advantages[0].double()).softmax(-1)
 
     try:

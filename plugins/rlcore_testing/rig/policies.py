@@ -81,7 +81,7 @@ def takes_gpt2(subject: Subject) -> bool:
 
 
 def build(
-    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **heads: int
+    subject: Subject, spec: Any, *, tokenizer: Any = None, changes: dict[str, Any] | None = None, **parts: Any
 ) -> Policy:
     """Build a policy with the architecture under test, always with the same seed.
 
@@ -90,13 +90,13 @@ def build(
         spec: model, configuration or folder.
         tokenizer: tokenizer to pass; the kit's by default; FOLDERS passes None.
         changes: options that override those of the subject.
-        heads: `value_head`, `reference`, `q_heads`.
+        parts: `value_head`, `reference`, `heads`.
     """
     torch.manual_seed(3)
     target: Any = subject.it.target()
     config = subject.config(**(changes or {}))
     passed = make_tokenizer() if tokenizer is None else tokenizer
-    policy: Policy = target(spec, config, tokenizer=None if passed is FOLDERS else passed, **heads)
+    policy: Policy = target(spec, config, tokenizer=None if passed is FOLDERS else passed, **parts)
     return policy
 
 

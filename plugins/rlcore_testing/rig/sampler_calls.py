@@ -14,6 +14,7 @@ from rlcore.sampling import sampler_checks
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_testing.law import Subject, require
+from rlcore_testing.rig.probe_head import PROBE
 from rlcore_testing.rig.reference_transformers import next_logprobs
 from rlcore_testing.small import LETTERS, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
@@ -65,7 +66,7 @@ def make_policy(
     make: Callable[[], PreTrainedModel] = make_gpt2,
     *,
     value_head: bool = False,
-    q_heads: int = 0,
+    steers: bool = False,
     pad_is_eos: bool = False,
 ) -> ModelPolicy:
     """Return a policy of a small model with the same weights in every call."""
@@ -73,7 +74,7 @@ def make_policy(
     torch.manual_seed(1)
     tokenizer = make_tokenizer(pad_is_eos=pad_is_eos)
     return build_causal_lm(
-        model, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head or q_heads > 0, q_heads=q_heads
+        model, CausalLMConfig(), tokenizer=tokenizer, value_head=value_head or steers, heads=PROBE if steers else None
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -9,8 +10,10 @@ from typing import cast
 from transformers import PreTrainedModel
 
 from rlcore.errors import ModelError
+from rlcore.protocols import HeadBuilder
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.decoding.static import check_static_is_installed
+from rlcore_transformers.models.former_q_heads import with_q_heads
 from rlcore_transformers.models.forward import looks_ahead
 from rlcore_transformers.models.input_layout import CausalLayout
 from rlcore_transformers.models.model_options import CausalLMConfig
@@ -31,6 +34,7 @@ def build_causal_lm(
     tokenizer: object = None,
     value_head: bool = False,
     reference: bool = False,
+    heads: Mapping[str, HeadBuilder] | None = None,
     q_heads: int = 0,
     start: Path | None = None,
 ) -> ModelPolicy:
@@ -42,7 +46,8 @@ def build_causal_lm(
         tokenizer: object, folder or hub id; the model's own if omitted.
         value_head: add a value function as `config` describes; one that was saved with the model is loaded.
         reference: keep the initial policy for comparison; frozen layers are shared, not copied.
-        q_heads: number of Q-heads on the trunk, each with a target copy; those saved with the model are loaded.
+        heads: what builds each further head on the trunk, by name; heads saved with the model are loaded.
+        q_heads: deprecated: number of Q-heads, which `rlcore_ilql.config.q_heads` builds.
         start: folder with the model before training, of a run that is resumed (`rlcore.protocols.Restorable`).
 
     Raises:
@@ -77,7 +82,7 @@ def build_causal_lm(
         make_trunk, model, above=config.value_layers, packs=longest > 0, room=room, share=config.speed.prefixes
     )
     trunk = speed.find("frozen_trunk", find_trunk, None)
-    module = add_heads(spec, model, layout, config, speed, value=value, q_heads=q_heads, trunk=trunk)
+    module = add_heads(spec, model, layout, config, speed, value=value, heads=with_q_heads(heads, q_heads), trunk=trunk)
     context = loading.context_length(model)
     return ModelPolicy(
         module,

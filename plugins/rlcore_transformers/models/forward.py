@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.head_input import head_reads
 from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore_transformers.models.input_layout import InputLayout
-from rlcore_transformers.models.q_heads import QHeads, QScores
 from rlcore_transformers.models.speed.exactness import FAILURES, probe_tokens, tolerance
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk, TrunkFollower
 from rlcore_transformers.models.speed.fused_logprobs import rows_for_the_head, score_tokens
@@ -36,14 +36,14 @@ class ModelOutputs(NamedTuple):
         entropy: float32[N] or None, the entropy of each token's distribution; only if requested.
         logits: float[N, V] or None, the logits that predict each token; only if requested.
         values: float32[N] or None, the value of the state before each token.
-        q: outputs of the Q-heads for each token; None without Q-heads.
+        heads: outputs of the further heads for each token, float[..., N] by name.
     """
 
     logprobs: Tensor
     entropy: Tensor | None
     logits: Tensor | None
     values: Tensor | None = None
-    q: QScores | None = None
+    heads: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def join_outputs(parts: Sequence[ModelOutputs], order: Tensor) -> ModelOutputs:
@@ -56,13 +56,12 @@ def join_outputs(parts: Sequence[ModelOutputs], order: Tensor) -> ModelOutputs:
         found = [tensor for tensor in each if tensor is not None]
         return joined(found) if found else None
 
-    q = [part.q for part in parts if part.q is not None]
     return ModelOutputs(
         joined([part.logprobs for part in parts]),
         joined_if_any([part.entropy for part in parts]),
         joined_if_any([part.logits for part in parts]),
         joined_if_any([part.values for part in parts]),
-        QScores(*(joined(each, 1) for each in zip(*q, strict=True))) if q else None,
+        {name: joined([part.heads[name] for part in parts], -1) for name in parts[0].heads},
     )
 
 
@@ -86,7 +85,7 @@ class ActorCritic(nn.Module):
         model: the language model.
         layout: builds the model's inputs from a batch.
         value: the value function; None without one.
-        q_heads: Q-heads on the model's trunk; None without them.
+        heads: further heads on the model's trunk, each of which becomes the submodule of its name.
         trunk: cache of the frozen bottom blocks; None without frozen blocks.
         logit_map: what the model does to its head's logits; None if log-probs need all logits
             (`rlcore_transformers.models.logit_map`).
@@ -98,13 +97,22 @@ class ActorCritic(nn.Module):
         layout: InputLayout,
         *,
         value: ValueSource | None = None,
-        q_heads: QHeads | None = None,
+        heads: Mapping[str, nn.Module] = MappingProxyType({}),
         trunk: FrozenTrunk | TrunkFollower | None = None,
         logit_map: LogitMap | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.layout, self.value, self.q_heads, self.trunk = model, layout, value, q_heads, trunk
-        self.logit_map = logit_map
+        self.model, self.layout, self.value, self.trunk = model, layout, value, trunk
+        self.logit_map, self.head_names = logit_map, tuple(heads)
+        for name, head in heads.items():
+            if not name.isidentifier() or hasattr(self, name):
+                raise ModelError(f"heads: {name!r} cannot be the name of a head: choose another identifier")
+            self.add_module(name, head)
+
+    @property
+    def heads(self) -> dict[str, Any]:
+        """Return the further heads by name."""
+        return {name: getattr(self, name) for name in self.head_names}
 
     def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> ActorCritic:
         """Return a copy that runs every block once in each forward pass, whatever the batch.
@@ -151,8 +159,10 @@ class ActorCritic(nn.Module):
             logits=logits, temperature=temperature, value=self.value, trunk=self.trunk,
         )  # fmt: skip
         values = None if self.value is None else self.value(run)
-        q = None if self.q_heads is None else self.q_heads(run.hidden[0], run.chosen)
-        return outputs._replace(values=values, q=q)
+        heads: dict[str, Tensor] = {}
+        for head in self.heads.values():
+            heads |= head(run.hidden[0], run.chosen)
+        return outputs._replace(values=values, heads=heads)
 
 
 def run_model(

@@ -14,25 +14,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore import ops
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
-from rlcore.protocols import Decoder
+from rlcore.protocols import Decoder, SteeringHead
 from rlcore.protocols.decoders import ReadHeads
 from rlcore.sharding.shards import Shards
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.decoding.low_precision import LowPrecisionCopy, LowPrecisionDecoder
 from rlcore_transformers.models.decoding.static import MakeDecoder, make_no_decoder
+from rlcore_transformers.models.former_q_heads import FormerQPolicy
 from rlcore_transformers.models.forward import ActorCritic, ModelOutputs, run_in_groups, run_model
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.heads import TrunkValue
 from rlcore_transformers.models.kind import kind_of
 from rlcore_transformers.models.learner import ModelLearner
 from rlcore_transformers.models.peft.adapters import Adapters
-from rlcore_transformers.models.q_heads import sync_targets
 from rlcore_transformers.models.weights import check_same_form
 
 
-class ModelPolicy(ModelLearner[ActorCritic]):
-    """A language model, its heads and its reference model (`rlcore.protocols.QPolicy`).
+class ModelPolicy(FormerQPolicy, ModelLearner[ActorCritic]):
+    """A language model, its heads and its reference model (`rlcore.protocols.Policy`).
 
     Args:
         module: the model with its heads.
@@ -70,7 +70,6 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         self.decoding = decoding
         self._make_decoder: MakeDecoder = make_no_decoder if decoding == "static" else module.layout.decoder
         self.eos_token_ids = loading.eos_token_ids(module.model, tokenizer)
-        self.num_q_heads = 0 if module.q_heads is None else len(module.q_heads.heads)
 
     def to(self, device: torch.device) -> None:
         """Move the model, its heads and its reference to `device`."""
@@ -189,11 +188,11 @@ class ModelPolicy(ModelLearner[ActorCritic]):
         Args:
             prompts: B sequences of token ids.
             max_new_tokens: the largest number of steps.
-            advantages: compute the advantages of the Q-heads at every step.
+            advantages: compute the advantages of the head that steers, at every step.
             waiting: number of prompts that may join (`rlcore.protocols.decoders.JoiningDecoder`) as rows become free.
 
         Raises:
-            ModelError: advantages are requested of a policy without Q-heads.
+            ModelError: advantages are requested of a policy without a head that computes them.
             ConfigError: `decoding` is static, and no plugin has called `use_decoder`.
         """
         self.gather()
@@ -211,30 +210,27 @@ class ModelPolicy(ModelLearner[ActorCritic]):
 
     def _read_heads(self, *, advantages: bool) -> ReadHeads | None:
         """Return the function that computes values and advantages from hidden states; None if there is neither."""
-        value, q_heads = self.module.value, self.module.q_heads
+        value, steering = self.module.value, self._steering
         head = value.head if isinstance(value, TrunkValue) else None
         if not advantages:
             return None if head is None else lambda hidden: (head(hidden), None)
-        if q_heads is None:
-            raise ModelError("this policy has no Q-heads, so it has no advantages: build it with q_heads=2")
+        if steering is None:
+            raise ModelError("this policy has no head with advantages, such as Q-heads: build it with heads={...}")
 
         def read(hidden: Tensor) -> tuple[Tensor | None, Tensor]:
             values = None if head is None else head(hidden)
-            return values, q_heads.advantages(hidden, values)
+            return values, steering.advantages(hidden, values)
 
         return read
 
-    def sync_targets(self, rate: float) -> None:
-        """Move the target Q-heads towards the Q-heads: target <- rate * Q + (1 - rate) * target.
+    @property
+    def _steering(self) -> SteeringHead | None:
+        return next((head for head in self.module.heads.values() if isinstance(head, SteeringHead)), None)
 
-        Raises:
-            ModelError: the policy has no Q-heads.
-        """
-        if self.module.q_heads is None:
-            raise ModelError("this policy has no Q-heads to sync: build it with q_heads=2")
-        self.drop()
-        sync_targets(dict(self.parts()), rate)
-        self.version += 1
+    @property
+    def steers(self) -> bool:
+        """Return whether a head computes advantages."""
+        return self._steering is not None
 
     @property
     def vocabulary_size(self) -> int:
@@ -255,17 +251,16 @@ def _without_values(heads: ReadHeads) -> ReadHeads:
 def _scores(outputs: ModelOutputs, batch: Trajectories) -> PolicyOutputs:
     """Place outputs of the chosen tokens, float[N], at their positions: float[B, T], 0 elsewhere."""
     chosen = batch.action_mask
-    q_values, q_logprobs, target_q_values = (None, None, None) if outputs.q is None else outputs.q
 
-    def spread_each(heads: Tensor | None) -> Tensor | None:
-        return None if heads is None else torch.stack([ops.spread(head, chosen) for head in heads])
+    def spread_each(output: Tensor) -> Tensor:
+        if output.dim() == 1:
+            return ops.spread(output, chosen)
+        return torch.stack([spread_each(each) for each in output])
 
     return PolicyOutputs(
         logprobs=ops.spread(outputs.logprobs, chosen),
         values=None if outputs.values is None else ops.spread(outputs.values, chosen),
         entropy=None if outputs.entropy is None else ops.spread(outputs.entropy, chosen),
         logits=outputs.logits,
-        q_values=spread_each(q_values),
-        q_logprobs=spread_each(q_logprobs),
-        target_q_values=spread_each(target_q_values),
+        heads={name: spread_each(output) for name, output in outputs.heads.items()},
     )

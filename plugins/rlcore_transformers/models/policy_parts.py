@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, cast
 
 import attrs
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rlcore.errors import ModelError
 from rlcore.plugins.registry import registries
+from rlcore.protocols import HeadBuilder, Trunk
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.forward import ActorCritic, check_next_token
 from rlcore_transformers.models.freezing import (
@@ -27,6 +29,7 @@ from rlcore_transformers.models.heads import (
     TrunkValue,
     ValueHead,
     ValueSource,
+    hidden_gain,
     hidden_width,
 )
 from rlcore_transformers.models.input_layout import InputLayout
@@ -35,7 +38,6 @@ from rlcore_transformers.models.logit_map import find_logit_map
 from rlcore_transformers.models.model_options import LanguageModelConfig, TransformerConfig
 from rlcore_transformers.models.peft.adapters import find_adapters
 from rlcore_transformers.models.peft.inject import attach
-from rlcore_transformers.models.q_heads import QHeads
 from rlcore_transformers.models.save_load import load_heads
 from rlcore_transformers.models.speed import SpeedReport
 from rlcore_transformers.models.speed.activations import checkpoint_activations, has_fused_activations
@@ -116,7 +118,7 @@ def add_heads(
     speed: SpeedReport,
     *,
     value: ValueSource | None,
-    q_heads: int,
+    heads: Mapping[str, HeadBuilder],
     trunk: FrozenTrunk | None = None,
 ) -> ActorCritic:
     """Return the model with its heads: heads saved beside the model or its adapter if they fit, else new ones.
@@ -128,7 +130,7 @@ def add_heads(
         config: options of the architecture.
         speed: decides which techniques of speed are used, and logs the decisions.
         value: the value function; None without one.
-        q_heads: number of Q-heads.
+        heads: what builds each further head.
         trunk: cache of the frozen bottom blocks; None without frozen blocks.
     """
     if config.gradient_checkpointing:
@@ -136,13 +138,17 @@ def add_heads(
         if isinstance(value, CriticValue):
             checkpoint_activations(value.trunk)
     check_next_token(model, layout)
-    heads = QHeads(model, q_heads, in_tiles=config.speed.fused_logprobs) if q_heads else None
+    site = Trunk(
+        width=hidden_width(model), vocabulary=model.get_output_embeddings().weight.shape[0], gain=hidden_gain(model),
+        in_tiles=config.speed.fused_logprobs,
+    )  # fmt: skip
+    built: Any = {name: build(site) for name, build in heads.items()}
     logit_map = speed.find("fused_logprobs", lambda: find_logit_map(model, layout), None)
     speed.needs("small_logprobs", "fused_logprobs")
     if logit_map is not None:
         logit_map = attrs.evolve(logit_map, in_one_piece=config.speed.small_logprobs)
     _report(speed, model, layout)
-    module = ActorCritic(model, layout, value=value, q_heads=heads, trunk=trunk, logit_map=logit_map)
+    module = ActorCritic(model, layout, value=value, heads=built, trunk=trunk, logit_map=logit_map)
     for folder in (spec, config.peft):
         load_heads(folder, module)
     return module

@@ -199,7 +199,7 @@ def _read_model(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_heads(spec: object, module: Modelled) -> None:
-    """Load the value function and the Q-heads saved in the model's folder `spec`, if they fit.
+    """Load the value function and the further heads saved in the model's folder `spec`, if they fit.
 
     Heads with other names or shapes are not loaded, with a warning; the policy then keeps its new heads.
     """
@@ -211,7 +211,7 @@ def load_heads(spec: object, module: Modelled) -> None:
     except (OSError, RuntimeError, SafetensorError) as error:
         _leave(str(error))
         return
-    for part in ("value.", "q_heads."):
+    for part in dict.fromkeys(f"{name.partition('.')[0]}." for name in head_weights(module)):
         found = {name: weight for name, weight in everything.items() if name.startswith(part)}
         heads = {name: weight for name, weight in head_weights(module).items() if name.startswith(part)}
         if not found or not heads:

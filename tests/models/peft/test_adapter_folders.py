@@ -40,8 +40,8 @@ def logits(model: PreTrainedModel) -> torch.Tensor:
 
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize("options", [{}, {"use_dora": True, "modules_to_save": ["lm_head"]}])
-def test_what_was_saved_comes_back_to_the_last_bit(family: str, options: dict[str, Any], tmp_path: Path) -> None:
-    policy, other = (build(family, lora(family, **options), q_heads=2) for _ in range(2))
+def test_a_saved_adapter_is_restored_bit_for_bit(family: str, options: dict[str, Any], tmp_path: Path) -> None:
+    policy, other = (build(family, lora(family, **options), num=2) for _ in range(2))
     step(policy)
     policy.save_pretrained(tmp_path / "saved")
     assert not torch.equal(other.score(batch()).logprobs, policy.score(batch()).logprobs)
@@ -52,7 +52,9 @@ def test_what_was_saved_comes_back_to_the_last_bit(family: str, options: dict[st
 
 
 @pytest.mark.parametrize("options", [lora(), IA3])
-def test_a_checkpoint_holds_what_trains_and_no_more(options: dict[str, Any], base: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_adapter_holds_only_trained_weights(
+    options: dict[str, Any], base: str, tmp_path: Path
+) -> None:
     policy = build(base, options)
     step(policy)
     policy.save_pretrained(tmp_path / "saved")
@@ -87,7 +89,7 @@ def test_peft_loads_a_checkpoint(base: str, tmp_path: Path) -> None:
     "options",
     [{}, {"use_dora": True}, {"modules_to_save": ["lm_head"]}, {"target_modules": "all-linear"}, {"bias": "all"}],
 )
-def test_an_export_is_a_plain_model_that_says_the_same(family: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_an_export_is_a_plain_model_with_the_same_outputs(family: str, options: dict[str, Any], tmp_path: Path) -> None:
     policy = build(family, lora(family, **options))
     step(policy)
     before, said = weights(policy.module), policy.score(batch()).logprobs
@@ -137,14 +139,14 @@ def test_an_export_is_loaded_without_peft(base: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["saved", "whole"])
 def test_heads_come_back_from_either_folder(place: str, base: str, tmp_path: Path) -> None:
-    policy = build(base, lora(), q_heads=2)
+    policy = build(base, lora(), num=2)
     step(policy)
     policy.save_pretrained(tmp_path / "saved")
     policy.export(tmp_path / "whole")
     torch.manual_seed(5)
-    policies = [build(str(tmp_path / place), None, q_heads=2)]
+    policies = [build(str(tmp_path / place), None, num=2)]
     if place == "saved":
-        policies.append(build(base, str(tmp_path / place), q_heads=2))
+        policies.append(build(base, str(tmp_path / place), num=2))
     for other in policies:
         torch.testing.assert_close(other.score(batch()).values, policy.score(batch()).values, atol=2e-5, rtol=0)
         assert_equal(weights(other.module.q_heads), weights(policy.module.q_heads))
@@ -179,7 +181,7 @@ def test_an_adapter_that_transformers_brings_with_a_model_trains(base: str) -> N
     )
 
 
-def test_the_start_of_a_model_in_memory_can_be_had_again(tmp_path: Path) -> None:
+def test_the_starting_weights_of_a_model_in_memory_are_saved_without_the_adapter(tmp_path: Path) -> None:
     model = make_llama()
     policy = build(model, lora(init_lora_weights=False))
     before = weights(model)
@@ -194,7 +196,7 @@ def test_the_start_of_a_model_in_memory_can_be_had_again(tmp_path: Path) -> None
     assert_equal(weights(model), before)
 
 
-def test_a_start_that_an_adapter_rewrote_is_refused(tmp_path: Path) -> None:
+def test_an_adapter_that_changes_the_base_weights_of_a_nameless_model_is_refused(tmp_path: Path) -> None:
     policy = build("llama", lora(init_lora_weights="pissa"))
     with pytest.raises(ModelError, match="which a resumed run could not restore because the model has no name"):
         policy.save_start(tmp_path / "start")

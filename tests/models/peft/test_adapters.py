@@ -22,7 +22,7 @@ IA3 = {"type": "ia3", "target_modules": ["q_proj", "down_proj"], "feedforward_mo
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_without_its_adapter_a_policy_is_its_base_to_the_last_bit(family: str) -> None:
+def test_a_policy_without_its_adapter_equals_its_base_bit_for_bit(family: str) -> None:
     base = build(copy.deepcopy(MODELS[family]()), None, value_head=False)
     policy = build(family, lora(family))
     assert isinstance(policy.reference, Adapters)  # no second model
@@ -36,7 +36,7 @@ def test_without_its_adapter_a_policy_is_its_base_to_the_last_bit(family: str) -
 @pytest.mark.parametrize(
     "options", [lora(use_dora=True), lora(use_rslora=True), lora(modules_to_save=["lm_head"]), IA3]
 )
-def test_every_adapter_that_begins_at_nothing_is_its_own_reference(options: dict[str, Any]) -> None:
+def test_a_policy_with_a_zero_initialised_adapter_needs_no_copy_as_reference(options: dict[str, Any]) -> None:
     base = build("llama", None)
     policy = build("llama", options)
     assert isinstance(policy.reference, Adapters)
@@ -55,7 +55,7 @@ def test_every_adapter_that_begins_at_nothing_is_its_own_reference(options: dict
         ("llama", {"type": "trainable_tokens", "token_indices": [2], "init_weights": False}),  # affects one token only
     ],
 )
-def test_where_turning_it_off_is_not_exact_a_copy_is_the_reference(family: str, options: dict[str, Any]) -> None:
+def test_a_copy_is_the_reference_if_disabling_the_adapter_is_not_exact(family: str, options: dict[str, Any]) -> None:
     policy = build(family, options)
     assert not isinstance(policy.reference, Adapters)
     before = policy.score(batch()).logprobs.detach()
@@ -76,10 +76,10 @@ def test_an_adapter_that_was_trained_before_is_kept_as_it_was() -> None:
     assert torch.equal(policy.reference_score(batch()).logprobs, before)
 
 
-@pytest.mark.parametrize("q_heads", [0, 2])
+@pytest.mark.parametrize("num", [0, 2])
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
-def test_only_adapters_and_heads_train(family: str, q_heads: int) -> None:
-    policy = build(family, lora(family, modules_to_save=["lm_head"]), q_heads=q_heads)
+def test_only_adapters_and_heads_train(family: str, num: int) -> None:
+    policy = build(family, lora(family, modules_to_save=["lm_head"]), num=num)
     names = {name for name, p in policy.module.named_parameters() if p.requires_grad}
     model = {name for name in names if name.startswith("model.")}
     assert model
@@ -87,7 +87,7 @@ def test_only_adapters_and_heads_train(family: str, q_heads: int) -> None:
     assert any(name.startswith("value.") for name in names)
     before = weights(policy.module)
     said = policy.score(batch())
-    terms = [said.logprobs, said.values, *([] if said.q_values is None else [said.q_values])]
+    terms = [said.logprobs, said.values, *(each for name, each in said.heads.items() if name == "q_values")]
     sum(term.sum() for term in terms).backward()
     assert all((p.grad is not None) == p.requires_grad for p in policy.module.parameters())
     step(policy)
@@ -108,7 +108,7 @@ def test_values_of_their_own_layers_train_an_adapter_of_their_own(option: dict[s
     assert torch.equal(policy.reference_score(batch()).logprobs, before)
 
 
-def test_a_policy_is_left_as_it_was_by_asking_its_reference() -> None:
+def test_scoring_with_the_reference_does_not_change_the_policy() -> None:
     policy = build("llama", lora(modules_to_save=["lm_head"]))
     policy.module.train()
     policy.model.model.layers[0].eval()
@@ -122,7 +122,7 @@ def test_a_policy_is_left_as_it_was_by_asking_its_reference() -> None:
     assert torch.equal(policy.score(batch()).logprobs, said)
 
 
-def test_dropout_is_off_in_the_reference_and_ended_by_a_trainer_that_ends_it() -> None:
+def test_adapter_dropout_is_off_in_the_reference_and_wherever_a_trainer_disables_dropout() -> None:
     model = MODELS["gpt2"]()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -139,7 +139,7 @@ def test_dropout_is_off_in_the_reference_and_ended_by_a_trainer_that_ends_it() -
 
 
 @pytest.mark.parametrize("options", [{"type": "loha", "rank_dropout": 0.9}, {"type": "lokr", "module_dropout": 0.9}])
-def test_dropout_of_other_adapters_is_ended_too(options: dict[str, Any]) -> None:
+def test_disabling_dropout_covers_other_adapters_too(options: dict[str, Any]) -> None:
     policy = build("llama", {"target_modules": ["q_proj", "v_proj"], **options})
     disable_dropout(policy.module)
     step(policy)
@@ -154,7 +154,7 @@ def test_a_new_adapter_is_in_the_mode_its_model_is_in() -> None:
     assert not any(part.training for part in policy.model.modules())
 
 
-def test_what_an_earlier_run_froze_stays_so_beneath_an_adapter() -> None:
+def test_weights_that_an_earlier_run_froze_stay_frozen_below_an_adapter() -> None:
     model = MODELS["llama"]()
     build(model, None, unfrozen_layers=1)
     model.add_adapter(peft.LoraConfig(target_modules=["q_proj"]))
@@ -162,7 +162,7 @@ def test_what_an_earlier_run_froze_stays_so_beneath_an_adapter() -> None:
     assert all(".lora_" in name for name, p in policy.model.named_parameters() if p.requires_grad)
 
 
-def test_packing_holds_with_adapters() -> None:
+def test_packing_does_not_change_the_outputs_of_a_model_with_an_adapter() -> None:
     policy, padded = build("llama", lora()), build("llama", lora(), speed=SpeedConfig(packing=False))
     step(policy)
     step(padded)
@@ -181,7 +181,7 @@ def test_samples_come_from_the_model_with_its_adapter() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
-def test_recomputed_activations_train_the_same(family: str) -> None:
+def test_gradient_checkpointing_does_not_change_the_training_of_an_adapter(family: str) -> None:
     plain, recomputing = build(family, lora(family)), build(family, lora(family), gradient_checkpointing=True)
     for policy in (plain, recomputing):
         policy.module.train()
@@ -201,7 +201,7 @@ def test_an_adapter_is_held_in_full_precision() -> None:
     assert torch.equal(policy.reference_score(batch()).logprobs, before)
 
 
-def test_what_an_adapter_begins_with_follows_from_the_seed_alone() -> None:
+def test_the_initial_weights_of_an_adapter_depend_on_the_seed_only() -> None:
     drawn = []
     for seed, draws in ((3, 0), (3, 7), (4, 0)):
         model = MODELS["llama"]()

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import BloomConfig, GPTJConfig, PreTrainedModel
 
 from rlcore.types import PolicyOutputs, Trajectories
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_gpt2, make_t5, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.model_options import CausalLMConfig, Seq2SeqLMConfig, SpeedConfig
@@ -28,7 +29,7 @@ def cost(lengths: list[int], cuts: tuple[int, ...], price: int) -> int:
 
 
 @pytest.mark.parametrize("price", [0, 1, 3, 10, 40, 1000])
-def test_no_other_cuts_cost_less(price: int) -> None:
+def test_length_groups_have_the_least_cost_of_all_divisions(price: int) -> None:
     generator = torch.Generator().manual_seed(price)
     for count in (1, 2, 5, 9):
         lengths = sorted(torch.randint(1, 30, (count,), generator=generator).tolist(), reverse=True)
@@ -36,7 +37,7 @@ def test_no_other_cuts_cost_less(price: int) -> None:
         assert cost(lengths, tuple(cut(lengths, price)), price) == min(cost(lengths, cuts, price) for cuts in every)
 
 
-def test_cuts_by_hand() -> None:
+def test_length_groups_equal_those_worked_by_hand() -> None:
     assert cut([20, 20, 5, 5, 5], 10) == [0, 2]  # 20 + 20 + 10, and 15 + 10: 75; whole: 110
     assert cut([20, 18, 16], 10) == [0]  # 60 + 10; a further split saves 2, 4 or 6
     assert cut([100, 50, 10], 10) == [0, 1, 2]
@@ -69,7 +70,7 @@ def seq2seq(**asked: Any) -> ModelPolicy:
 POLICIES: dict[str, Callable[[], ModelPolicy]] = {
     "gptj": lambda: causal(gptj, value_head=True, reference=True),
     "bloom": lambda: causal(bloom, value_head=True, reference=True),
-    "gpt2 padded, with Q-heads": lambda: causal(make_gpt2, value_head=True, q_heads=2, reference=True),
+    "gpt2 padded, with Q-heads": lambda: causal(make_gpt2, value_head=True, heads=q_heads(2), reference=True),
     "t5": lambda: seq2seq(value_head=True, reference=True),
 }
 
@@ -96,8 +97,8 @@ def told(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, Polic
     assert said.entropy is not None
     weight = torch.linspace(-1, 1, batch.tokens.numel()).reshape(batch.tokens.shape)
     loss = ((said.logprobs + said.values**2 + said.entropy) * weight).sum()
-    if said.q_values is not None and said.q_logprobs is not None:
-        loss = loss + ((said.q_values**2 + said.q_logprobs) * weight).sum()
+    if said.heads:
+        loss = loss + ((said.heads["q_values"] ** 2 + said.heads["q_logprobs"]) * weight).sum()
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in policy.module.named_parameters() if p.grad is not None}
     policy.module.zero_grad()
@@ -106,7 +107,7 @@ def told(policy: ModelPolicy, batch: Trajectories) -> tuple[PolicyOutputs, Polic
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("name", POLICIES)
-def test_groups_say_what_one_pass_says(name: str, left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_groups_give_the_outputs_of_one_pass(name: str, left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, batch, passes = POLICIES[name](), ragged(left=left), list[int]()
     policy.model.register_forward_pre_hook(lambda *_: passes.append(1))
     if isinstance(policy.reference, PreTrainedModel):
@@ -118,8 +119,11 @@ def test_groups_say_what_one_pass_says(name: str, left: bool, monkeypatch: pytes
     grouped = told(policy, batch)
     assert len(passes) >= 2 + 2 * 3
     for said, expected in zip(grouped[:2], whole[:2], strict=True):
-        for field in ("logprobs", "values", "entropy", "logits", "q_values", "q_logprobs", "target_q_values"):
-            one, other = getattr(said, field), getattr(expected, field)
+        assert said.heads.keys() == expected.heads.keys()
+        for field in ("logprobs", "values", "entropy", "logits", *expected.heads):
+            one, other = (
+                each.heads[field] if field in each.heads else getattr(each, field) for each in (said, expected)
+            )
             assert (one is None) == (other is None), field
             if one is not None:
                 assert torch.allclose(one, other, rtol=1e-5, atol=1e-5), field
@@ -130,7 +134,7 @@ def test_groups_say_what_one_pass_says(name: str, left: bool, monkeypatch: pytes
         assert float((grouped[2][parameter] - gradient).abs().max()) < 1e-5 * max(1.0, scale), parameter
 
 
-def test_what_runs_packed_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_batch_is_not_divided_into_length_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(length_groups, "PASS", 0)
     torch.manual_seed(1)
     policy, passes = build_causal_lm(make_gpt2(), CausalLMConfig(), tokenizer=make_tokenizer()), list[int]()
@@ -140,7 +144,7 @@ def test_what_runs_packed_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def test_a_group_may_have_nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_length_group_without_chosen_tokens_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, batch = POLICIES["gptj"](), ragged()
     batch.action_mask[4] = False
     batch.action_mask[0] = False
@@ -152,7 +156,7 @@ def test_a_group_may_have_nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_token_past_the_end_of_its_sequence_may_be_asked_about(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_groups_score_the_value_after_the_last_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, batch = POLICIES[name](), ragged().extended()
     monkeypatch.setattr(length_groups, "PASS", 10**6)
     whole = policy.score(batch).values

@@ -17,8 +17,10 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt, Trajectories
 from rlcore_cpu.packed_decoder import PackedDecoder
 from rlcore_cpu.shared_cache import SharedCache
+from rlcore_ilql import q_heads as q_head_module
+from rlcore_ilql.config import q_heads
 from rlcore_testing.small import make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.models import forward, q_heads
+from rlcore_transformers.models import forward
 from rlcore_transformers.models.causal import build_causal_lm
 from rlcore_transformers.models.decoding.cache import PreallocatedLayer
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
@@ -59,11 +61,11 @@ class Bench:
         self.patch.setattr(owner, function, counted)
         return calls
 
-    def causal(self, model: Any = None, *, q_heads: int = 0, value_head: bool = False, **options: Any) -> Any:
+    def causal(self, model: Any = None, *, heads: Any = None, value_head: bool = False, **options: Any) -> Any:
         """Build a decoder-only policy with the switch."""
         config = CausalLMConfig(speed=SpeedConfig(**{self.name: self.on}), **options)
         return build_causal_lm(
-            make_gpt2() if model is None else model, config, tokenizer=make_tokenizer(), q_heads=q_heads,
+            make_gpt2() if model is None else model, config, tokenizer=make_tokenizer(), heads=heads,
             value_head=value_head,
         )  # fmt: skip
 
@@ -171,9 +173,9 @@ def fused_logprobs_of_the_policy(bench: Bench) -> bool:
 
 
 def fused_logprobs_of_q_heads(bench: Bench) -> bool:
-    policy = bench.causal(q_heads=1)
+    policy = bench.causal(heads=q_heads(1))
     bench.patch.setattr(fused_logprobs, "WHOLE_BYTES", 0)
-    calls = bench.calls(q_heads, "score_tokens")
+    calls = bench.calls(q_head_module, "score_tokens")
     policy.score(batch_of(3, 9))
     return bool(calls)
 
@@ -304,7 +306,7 @@ USES: list[tuple[str, Callable[[Bench], bool]]] = [
 """Techniques, and functions that return whether one is used where it can be."""
 
 
-def test_every_technique_is_watched() -> None:
+def test_every_speed_technique_has_a_check_of_its_use() -> None:
     assert {name for name, _ in USES} == set(BY_NAME)
 
 

@@ -17,6 +17,7 @@ from rlcore.errors import ConfigError
 from rlcore.sampling import sample
 from rlcore.settings import SamplingConfig
 from rlcore.types import Prompt
+from rlcore_ilql.config import q_heads
 from rlcore_testing.rig.policies import make_dialogues
 from rlcore_testing.small import make_gpt2, make_t5, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
@@ -76,7 +77,7 @@ def test_an_unknown_technique_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
-def test_without_a_technique_the_same_is_computed(
+def test_disabling_a_speed_technique_does_not_change_results(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLCORE_LOG_LEVEL", "debug")
@@ -84,7 +85,9 @@ def test_without_a_technique_the_same_is_computed(
     for speed in (SpeedConfig(), SpeedConfig(**{name: False})):
         torch.manual_seed(0)
         config = CausalLMConfig(unfrozen_layers=1, speed=speed)
-        policies.append(build_causal_lm(make_gpt2(), config, tokenizer=make_tokenizer(), value_head=True, q_heads=2))
+        policies.append(
+            build_causal_lm(make_gpt2(), config, tokenizer=make_tokenizer(), value_head=True, heads=q_heads(2))
+        )
     logged = capsys.readouterr().err
     assert f"{name} off (switched off)" in logged
     assert logged.count("[debug    ] speed: packing ") == 2
@@ -99,7 +102,12 @@ def _outputs(policy: Any) -> list[torch.Tensor]:
     with policy.training_step():
         policy.score(batch)
         outputs = policy.score(batch, entropy=True)
-        (outputs.logprobs.sum() + outputs.values.sum() + outputs.q_values.sum() + outputs.q_logprobs.sum()).backward()
+        (
+            outputs.logprobs.sum()
+            + outputs.values.sum()
+            + outputs.heads["q_values"].sum()
+            + outputs.heads["q_logprobs"].sum()
+        ).backward()
     gradients = [parameter.grad for parameter in policy.module.parameters() if parameter.grad is not None]
     sampled = []
     for lengths in ((0, 19, 19, 3), (0, 2, 1, 3)):  # the first batch shares long prompts, the second is short
@@ -137,7 +145,7 @@ def test_the_log_says_which_techniques_are_off_and_why(
     ) in logged
 
 
-def test_a_refusal_is_a_reason() -> None:
+def test_a_technique_that_is_refused_is_reported_with_the_reason() -> None:
     report = SpeedReport(SpeedConfig(prefixes=False))
 
     def refuse() -> int:

@@ -15,9 +15,8 @@ NAMES = {
     "wrong_decoders": (
         "OutsideAutocast", "PaddingDecoded", "KeepsOthers", "DecodesOtherValues", "Endless", "HighestAdvantage",
     ),
-    "wrong_q_heads": (
-        "QHeadsNever", "QEverywhere", "TargetsAnew", "TargetsStale", "TargetsAhead", "TargetsUnsaved",
-        "SyncsUnnoticed",
+    "wrong_heads": (
+        "HeadsNever", "HeadsEverywhere", "HeadsOfOthers", "HeadsFrozen", "HeadsUnsaved", "SteersNever",
     ),
 }  # fmt: skip
 COMPONENTS = [

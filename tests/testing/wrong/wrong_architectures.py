@@ -17,9 +17,9 @@ from rlcore_transformers.models.seq2seq import build_seq2seq_lm
 
 class Wrong(ModelPolicy):
     @classmethod
-    def build(cls, spec, config, *, tokenizer=None, value_head=False, reference=False, q_heads=0):
+    def build(cls, spec, config, *, tokenizer=None, value_head=False, reference=False, heads=None):
         policy = build_causal_lm(
-            spec, config, tokenizer=tokenizer, value_head=value_head, reference=reference, q_heads=q_heads
+            spec, config, tokenizer=tokenizer, value_head=value_head, reference=reference, heads=heads
         )
         policy.__class__ = cls
         policy.spoil()

@@ -57,11 +57,10 @@ class HighestAdvantage(Wrong):
     def decoder(self, prompts, *, max_new_tokens, advantages=False):
         decoder = super().decoder(prompts, max_new_tokens=max_new_tokens, advantages=advantages)
         if advantages:
-            targets = self.module.q_heads.targets
+            head = self.module.heads["probe"]
 
             def highest(hidden):
-                values = self.module.value.head(hidden)
-                return values, torch.stack([head(hidden) for head in targets]).amax(0) - values[:, None]
+                return self.module.value.head(hidden), head.fall(hidden)
 
             decoder._heads = highest
         return decoder

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from rlcore import ops
-from rlcore_transformers.models.heads import full_precision, hidden_gain, hidden_width
+from rlcore.protocols import Divisible, Policy, Trunk
+from rlcore.sharding.divided import local_weights
+from rlcore_transformers.models.heads import full_precision
 from rlcore_transformers.models.speed.fused_logprobs import rows_kept_whole, score_tokens
 
-
-class QScores(NamedTuple):
-    """Outputs of K Q-heads for N chosen tokens.
-
-    Attributes:
-        values: float32[K, N], Q(s)[a].
-        logprobs: float32[K, N], log softmax(Q(s))[a].
-        targets: float32[K, N], the Q-values of the target copies; without gradient.
-    """
-
-    values: Tensor
-    logprobs: Tensor
-    targets: Tensor
+NAME = "q_heads"
+"""The head's name in a policy, and the beginning of its parameters' names in checkpoints."""
 
 
 class QHead(nn.Module):
@@ -74,25 +64,27 @@ class QHeads(nn.Module):
     Snell et al. 2022, arXiv:2206.11871, section 4; two heads against overestimation, van Hasselt et al. 2016.
 
     Args:
-        model: the policy's language model.
+        trunk: the hidden states of the policy's model.
         num: K.
-        in_tiles: whether log-probs of many tokens are computed without a tensor of all Q-values.
     """
 
-    def __init__(self, model: PreTrainedModel, num: int, *, in_tiles: bool = True) -> None:
+    def __init__(self, trunk: Trunk, *, num: int) -> None:
         super().__init__()
-        vocabulary = model.get_output_embeddings().weight.shape[0]
         self.heads = nn.ModuleList(
-            QHead(hidden_width(model), vocabulary, hidden_gain(model), in_tiles=in_tiles) for _ in range(num)
+            QHead(trunk.width, trunk.vocabulary, trunk.gain, in_tiles=trunk.in_tiles) for _ in range(num)
         )
         self.targets = copy.deepcopy(self.heads).requires_grad_(False)
 
-    def forward(self, hidden: Tensor, tokens: Tensor) -> QScores:
+    def forward(self, hidden: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Compute the outputs of every head for the chosen tokens.
 
         Args:
             hidden: float[N, H], the hidden states that predict them.
             tokens: long[N].
+
+        Returns:
+            `q_values`, Q(s)[a], `q_logprobs`, log softmax(Q(s))[a], and `target_q_values`, the Q-values of the target
+            copies, without gradient; each float32[K, N].
         """
         values, logprobs = [], []
         is_mixed = torch.is_autocast_enabled(hidden.device.type)
@@ -103,7 +95,8 @@ class QHeads(nn.Module):
             logprobs.append(logprob)
         with torch.no_grad():
             targets = [cast("QHead", head).at(hidden, tokens) for head in self.targets]
-        return QScores(torch.stack(values), torch.stack(logprobs), torch.stack(targets))
+        names = ("q_values", "q_logprobs", "target_q_values")
+        return {name: torch.stack(each) for name, each in zip(names, (values, logprobs, targets), strict=True)}
 
     def advantages(self, hidden: Tensor, values: Tensor | None) -> Tensor:
         """Return the advantages of all next tokens: the minimum over target Q-heads, less V.
@@ -121,14 +114,17 @@ class QHeads(nn.Module):
 
 
 @torch.no_grad()
-def sync_targets(weights: Mapping[str, Tensor], rate: float) -> None:
-    """Update the targets: target <- rate * Q + (1 - rate) * target.
+def sync_targets(policy: Policy, rate: float) -> None:
+    """Move the target of every Q-head towards it: target <- rate * Q + (1 - rate) * target.
 
     Args:
-        weights: those of a module whose attribute `q_heads` is a `QHeads`, or the same part of each, by name.
-        rate: see above.
+        policy: one with a head `q_heads` that is a `QHeads`.
+        rate: in [0, 1].
     """
+    if isinstance(policy, Divisible):
+        policy.drop()
+    weights: Mapping[str, Tensor] = dict(local_weights(policy))
     for name, target in weights.items():
-        if name.startswith("q_heads.targets."):
-            weight = weights[name.replace(".targets.", ".heads.", 1)]
-            target.lerp_(weight.to(target.dtype), rate)
+        if name.startswith(f"{NAME}.targets."):
+            target.lerp_(weights[name.replace(".targets.", ".heads.", 1)].to(target.dtype), rate)
+    policy.version += 1  # sampling may use the targets
