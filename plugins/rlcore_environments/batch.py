@@ -9,7 +9,10 @@ import torch
 
 from rlcore.protocols import Policy
 from rlcore.types import Episodes, Trajectories
-from rlcore_environments.episode import DONE, Episode
+from rlcore_environments.episode import DONE, ENDS, FAILED, Episode
+
+COUNTED = {f"episode/{end}" for end in ENDS}
+"""Metrics of ends; those that occur in no episode of a batch are left out, except the first and the last."""
 
 
 def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
@@ -27,7 +30,8 @@ def to_batch(policy: Policy, episodes: Sequence[Episode]) -> Episodes:
     columns = {name: _padded(values, lengths, batch.tokens.shape[1]) for name, values in rows.items()}
     batch = batch.with_columns(**columns).to(policy.device)
     metrics = [episode.numbers for episode in episodes]
-    keys = list(dict.fromkeys(key for each in metrics for key in each))
+    seen = {f"episode/{end}" for end in (DONE, FAILED, *(episode.end for episode in episodes))}
+    keys = [key for key in dict.fromkeys(key for each in metrics for key in each) if key in seen or key not in COUNTED]
     return Episodes(
         batch.tokens, batch.mask, batch.action_mask, batch.ended, batch.columns,
         outputs=[episode.output for episode in episodes],

@@ -23,6 +23,17 @@ def register_rewards(register: Register) -> None:
 
 
 @hookimpl
+def register_environments(register: Register) -> None:
+    """Register Python functions as tools."""
+    register(
+        "tools",
+        "rlcore_environments.tools:Tools",
+        config="rlcore_environments.tools:ToolOptions",
+        summary="Python functions that the policy may call; an episode ends with a turn that calls none",
+    )
+
+
+@hookimpl
 def play_environment(environment: Any, config: TrainConfig) -> EpisodePlayer:
     """Return the player of an environment."""
     from rlcore_environments.player import Player
