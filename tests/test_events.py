@@ -60,7 +60,7 @@ def test_an_event_is_one_readable_line_with_its_fields(capsys: pytest.CaptureFix
         ("critical", "1", []),
     ],
 )
-def test_level_and_rank_decide_what_is_said(
+def test_level_and_rank_decide_which_events_are_logged(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     level: str | None,
@@ -74,7 +74,7 @@ def test_level_and_rank_decide_what_is_said(
     assert said(capsys) == expected
 
 
-def test_a_misspelt_level_is_said_once_with_a_near_match(
+def test_a_misspelt_level_is_reported_once_with_a_near_match(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLCORE_LOG_LEVEL", "wraning")
@@ -94,14 +94,14 @@ def test_a_traceback_comes_with_exc_info(capsys: pytest.CaptureFixture[str]) -> 
     assert "ValueError: from inside" in capsys.readouterr().err
 
 
-def test_a_host_that_configured_structlog_gets_the_events(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_configured_structlog_receives_the_events(capsys: pytest.CaptureFixture[str]) -> None:
     with structlog.testing.capture_logs() as events:
         get_logger("rlcore.test").warning("event", step=1)
     assert events == [{"event": "event", "step": 1, "logger": "rlcore.test", "log_level": "warning"}]
     assert capsys.readouterr() == ("", "")
 
 
-def test_nothing_of_the_hosts_logging_changes() -> None:
+def test_the_logging_of_the_users_program_is_not_changed() -> None:
     handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
     get_logger("rlcore.test").warning("event")
     assert logging.getLogger().handlers == handlers
@@ -114,14 +114,14 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_an_event_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_cannot_be_written_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", FullDisk())
     with pytest.raises(OSError, match="No space"):
         print("anything", file=sys.stderr)
     get_logger("rlcore.test").warning("the disk is full")
 
 
-def test_structlog_is_imported_only_when_something_is_said() -> None:
+def test_structlog_is_imported_only_when_an_event_is_logged() -> None:
     program = (
         "import sys; from rlcore.logging import get_logger; log = get_logger('x'); log.debug('quiet')\n"
         "assert 'structlog' not in sys.modules; log.info('said'); assert 'structlog' in sys.modules"
@@ -134,7 +134,7 @@ def line_of_next() -> int:
     return sys._getframe(1).f_lineno + 1
 
 
-def test_in_the_explicit_format_an_event_says_where_when_and_on_which_rank_it_was_said(
+def test_the_explicit_format_shows_place_time_and_rank_of_an_event(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLCORE_LOG_FORMAT", "explicit")
@@ -153,7 +153,7 @@ def test_in_the_explicit_format_an_event_says_where_when_and_on_which_rank_it_wa
     assert re.match(rf"{when} tests/test_events\.py:{at + 3} rank 3 \[error *\] failed", third)
 
 
-def test_the_call_site_is_that_of_the_module_that_speaks_however_it_is_called(
+def test_the_call_site_of_an_event_is_the_module_that_logs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # rlcore.loggers starts with the same letters as rlcore.logging, whose frames are skipped.

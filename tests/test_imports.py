@@ -169,7 +169,7 @@ def test_the_core_names_no_trainer_and_no_other_dist() -> None:
         ("shift, opposite, rlcore", []),
     ],
 )  # fmt: skip
-def test_a_name_of_a_plugin_would_be_found(text: str, names: list[str]) -> None:
+def test_the_search_for_names_of_plugins_finds_them(text: str, names: list[str]) -> None:
     assert [match[0] for match in _names_of_plugins().finditer(text)] == names
 
 

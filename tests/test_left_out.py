@@ -76,7 +76,7 @@ def commands_of(dist: str) -> list[str]:
     return [name for name, one in PUBLISHED["commands"].items() if one["dist"] == dist]
 
 
-def test_the_table_has_every_default_package() -> None:
+def test_the_table_of_packages_left_out_has_every_default_package() -> None:
     known = ("transformers", "report", "shard", "tools", "preferences", "testing")
     assert set(DEFAULT) == {f"rlcore-{name}" for name in known}
 

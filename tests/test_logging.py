@@ -32,7 +32,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.reset_defaults()
 
 
-def test_the_module_of_the_same_name_is_another() -> None:
+def test_rlcore_logging_does_not_shadow_the_standard_module() -> None:
     assert stdlib is not logging
     assert Path(stdlib.__file__).parent.name == "logging"
     assert stdlib.getLogger("anything").name == "anything"
@@ -62,7 +62,7 @@ def test_each_level_has_a_function_of_its_own() -> None:
         assert logging.get_verbosity() == getattr(stdlib, name.upper())
 
 
-def test_what_is_set_decides_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verbosity_decides_which_events_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.get_logger("rlcore.test")
     for level, said in (("error", ["error"]), ("debug", ["debug", "info", "warning", "error"]), (31, ["error"])):
         logging.set_verbosity(level)
@@ -84,14 +84,14 @@ def test_what_is_set_decides_what_is_said(capsys: pytest.CaptureFixture[str]) ->
         (20.0, "must be the name or the number"),
     ],
 )
-def test_a_verbosity_there_is_not_is_refused_and_changes_nothing(given: object, said: str) -> None:
+def test_an_unknown_verbosity_is_refused_and_changes_nothing(given: object, said: str) -> None:
     logging.set_verbosity_warning()
     with pytest.raises(ConfigError, match=said):
         logging.set_verbosity(given)  # type: ignore[arg-type]
     assert logging.get_verbosity() == stdlib.WARNING
 
 
-def test_what_is_set_in_python_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verbosity_set_in_python_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, ("error", "explicit", "0"), strict=True):
         monkeypatch.setenv(name, value)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (stdlib.ERROR, False)
@@ -101,7 +101,7 @@ def test_what_is_set_in_python_wins_over_the_environment(monkeypatch: pytest.Mon
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (stdlib.DEBUG, True)
 
 
-def test_a_process_that_is_started_is_as_loud_and_a_process_of_its_own_is_not() -> None:
+def test_a_started_rank_inherits_the_verbosity_and_an_unrelated_process_does_not() -> None:
     logging.set_verbosity_error()
     logging.enable_explicit_format()
     logging.disable_progress_bar()
@@ -113,7 +113,9 @@ def test_a_process_that_is_started_is_as_loud_and_a_process_of_its_own_is_not() 
 
 
 @pytest.mark.parametrize(("word", "enabled"), [("1", True), ("on", True), ("", True), ("0", False), ("No", False)])
-def test_progress_is_switched_from_outside(monkeypatch: pytest.MonkeyPatch, word: str, *, enabled: bool) -> None:
+def test_progress_bars_can_be_disabled_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, word: str, *, enabled: bool
+) -> None:
     monkeypatch.setenv("RLCORE_PROGRESS", word)
     assert logging.is_progress_bar_enabled() is enabled
 
@@ -126,7 +128,7 @@ def test_progress_is_switched_from_outside(monkeypatch: pytest.MonkeyPatch, word
         ("RLCORE_PROGRESS", "maybe", "must be one of 1, true, yes, on, 0, false, no, off"),
     ],
 )
-def test_a_bad_variable_ends_a_run_before_it_begins_and_is_said_once_elsewhere(
+def test_a_wrong_environment_variable_is_an_error_of_a_run_and_a_warning_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, said: str
 ) -> None:
     check_environment()
@@ -144,7 +146,9 @@ def test_a_bad_variable_ends_a_run_before_it_begins_and_is_said_once_elsewhere(
     assert shown.count("event") == 2
 
 
-def test_the_command_line_sets_them_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_sets_verbosity_and_progress_for_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[tuple[object, ...]] = []
 
     def report(values: dict[str, Any], where: str) -> None:
@@ -185,7 +189,7 @@ def test_bars_of_loading_are_shown_or_not_as_our_own_are(
         assert ("\r" in capfd.readouterr().err) is enabled
 
 
-def test_no_event_drives_the_terminal_or_tells_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_event_contains_control_characters_or_secrets(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.get_logger("rlcore.test")
     try:
         raise ValueError("worse\x1b[2J at ftp://me:s3cret@host")

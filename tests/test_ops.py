@@ -18,7 +18,7 @@ def test_a_chosen_token_is_predicted_from_the_token_before_it() -> None:
     assert torch.equal(ops.predicting(action_mask), expected)
 
 
-def test_numbers_are_spread_to_the_chosen_tokens_row_by_row() -> None:
+def test_spread_places_numbers_on_the_chosen_tokens_row_by_row() -> None:
     action_mask = torch.tensor([[F, T, F, T], [F, F, T, F]])
     out = ops.spread(torch.tensor([1.0, 2.0, 3.0]), action_mask)
     assert out.tolist() == [[0, 1, 0, 2], [0, 0, 3, 0]]
@@ -49,7 +49,7 @@ def test_entropy_is_in_nats() -> None:
     assert ops.entropy(torch.stack([uniform, skewed])).tolist() == pytest.approx([math.log(4), 1.75 * math.log(2)])
 
 
-def test_masked_sum_and_mean_look_at_nothing_else() -> None:
+def test_masked_sum_and_mean_ignore_other_entries() -> None:
     values, mask = torch.tensor([[1.0, NAN], [math.inf, 4.0]]), torch.tensor([[T, F], [F, T]])
     assert ops.masked_sum(values, mask).item() == 5
     assert ops.masked_mean(values, mask).item() == 2.5
@@ -191,14 +191,14 @@ def test_a_score_without_a_chosen_token_is_placed_nowhere() -> None:
     assert ops.place_last(torch.tensor([4.0]), torch.tensor([[F, F, F]])).tolist() == [[0, 0, 0]]
 
 
-def test_only_tokens_up_to_the_last_wanted_position_are_needed() -> None:
+def test_only_tokens_up_to_the_last_predicted_position_are_needed() -> None:
     mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
     rows = torch.tensor([[0, 1, 0, 0, 0], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]]).bool()
     expected = torch.tensor([[1, 1, 0, 0, 0], [0, 1, 1, 1, 0], [1, 0, 0, 0, 0]]).bool()
     assert torch.equal(ops.needed(mask, rows) & mask, expected)
 
 
-def test_a_batch_of_no_tokens_has_nothing_to_say() -> None:
+def test_ops_accept_a_batch_without_tokens() -> None:
     """B = 2 sequences of T = 0 tokens, and N = 0 chosen tokens of a vocabulary of 3."""
     empty, mask = torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.bool)
     assert ops.predicting(mask).shape == ops.needed(mask, mask).shape == (2, 0)
@@ -211,7 +211,7 @@ def test_a_batch_of_no_tokens_has_nothing_to_say() -> None:
         assert flat.shape == (0,)
 
 
-def test_numbers_are_sound_if_those_that_count_are_finite() -> None:
+def test_soundness_depends_only_on_entries_that_count() -> None:
     mask = torch.tensor([[True, False], [True, True]])
     fine = torch.tensor([[1.0, math.nan], [-3e38, 0.0]])
     assert ops.soundness(mask, fine, -fine).item() == 1.0

@@ -119,7 +119,7 @@ def tokens() -> Iterator[StepTokens]:
         yield count
 
 
-def test_what_is_scored_without_gradients_is_not_learned_from(tokens: StepTokens) -> None:
+def test_tokens_scored_without_gradients_do_not_count_as_trained(tokens: StepTokens) -> None:
     batch = Trajectories.stack([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
     with torch.no_grad():
         note_scored(batch.action_mask)
@@ -131,7 +131,7 @@ def test_what_is_scored_without_gradients_is_not_learned_from(tokens: StepTokens
     assert tokens.counts() == (3, 6)
 
 
-def test_a_run_within_a_step_counts_for_itself(tokens: StepTokens) -> None:
+def test_the_token_counts_of_a_nested_run_are_separate(tokens: StepTokens) -> None:
     chosen = torch.ones(2, 3, dtype=torch.bool)
     note_sampled(chosen)
     with counting() as inner:

@@ -255,7 +255,7 @@ def test_the_public_api_changes_only_on_purpose() -> None:
         pytest.fail(f"the public API has changed:\n{shown}\nIf this is meant, run: {ACCEPT}", pytrace=False)
 
 
-def test_everything_public_says_what_it_does() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     operators = OPERATORS | {"__init__"}
     silent = [name for name, value in public_functions() if not value.__doc__ and name.split(".")[-1] not in operators]
     assert not silent
@@ -273,7 +273,7 @@ def test_everything_public_is_fully_annotated() -> None:
     assert not bare
 
 
-def test_what_pages_examples_and_new_plugins_import_is_public() -> None:
+def test_pages_examples_and_new_plugins_import_public_names_only() -> None:
     pages = [
         ROOT / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),

@@ -18,7 +18,7 @@ def test_control_characters_are_escaped_and_letters_are_not() -> None:
     "name", ["api_key", "apiKey", "OPENAI-API-KEY", "token", "hf_token", "accessToken", "password", "client_secret",
              "aws_secret_access_key", "credentials", "Authorization"],
 )  # fmt: skip
-def test_names_of_secrets_are_known(name: str) -> None:
+def test_names_of_secret_options_are_recognised(name: str) -> None:
     assert is_secret(name)
 
 
@@ -26,7 +26,7 @@ def test_names_of_secrets_are_known(name: str) -> None:
     "name", ["eos_token", "pad_token", "max_new_tokens", "tokens", "tokenizer", "eos_token_ids", "min_new_tokens",
              "keep_best", "author", "batch_size", 3],
 )  # fmt: skip
-def test_names_of_other_options_are_none(name: str) -> None:
+def test_names_of_other_options_do_not_count_as_secret(name: str) -> None:
     assert not is_secret(name)
 
 

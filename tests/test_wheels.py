@@ -147,7 +147,7 @@ def test_a_wheel_names_its_entry_point_licence_and_python(name: str, wheel: zipf
         assert wheel.read(path).decode() == (place / source).read_text(encoding="utf-8")
 
 
-def test_a_plugin_says_which_core_it_needs(name: str, wheel: zipfile.ZipFile) -> None:
+def test_a_plugin_declares_the_range_of_the_core(name: str, wheel: zipfile.ZipFile) -> None:
     needed = [line for line in metadata_of(wheel).get_all("Requires-Dist", []) if line.startswith("rlcore")]
     if name == "rlcore":  # the extras name plugins, and nothing else does
         assert all("; extra ==" in line for line in needed)
@@ -176,7 +176,7 @@ def test_an_sdist_holds_its_own_files_and_builds_the_same_wheel(
     assert sorted(zipfile.ZipFile(wheel_of(tmp_path / "wheel")).namelist()) == sorted(wheel.namelist())
 
 
-def test_the_index_would_take_every_wheel_and_sdist(built: dict[str, Path], tmp_path: Path) -> None:
+def test_twine_accepts_every_wheel_and_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     files = [file for folder in built.values() for file in folder.iterdir() if file.suffix in {".whl", ".gz"}]
     assert len(files) == 2 * len(DISTS)
     said = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *files, cwd=tmp_path)
@@ -254,7 +254,7 @@ def test_what_a_dist_requires_is_found_through_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", ["rlcore", *PLUGINS])
-def test_the_core_and_a_plugin_with_what_it_requires_are_whole(
+def test_the_core_and_a_plugin_install_with_only_their_requirements(
     alone: str, built: dict[str, Path], others: Path, forks: WarmPython, tmp_path: Path
 ) -> None:
     names = sorted(required_by(alone))
@@ -286,7 +286,7 @@ print(json.dumps([rlcore.__file__, result.metrics["reward/mean"], (result.run_di
 
 
 @pytest.mark.slow
-def test_all_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
+def test_all_dists_install_together_are_listed_and_train(built: dict[str, Path], others: Path, tmp_path: Path) -> None:
     programs = install(list(DISTS), built, others, tmp_path)
     assert listed([programs / "rlcore"], tmp_path) == dict.fromkeys(set(DISTS) - NO_PLUGIN, "ok")
     assert "list-plugins" in run(programs / "rlcore", "--help", cwd=tmp_path)

@@ -109,7 +109,7 @@ def test_the_gradients_of_all_ranks_average_to_that_of_one(kind: str, world: int
     torch.testing.assert_close(total, whole.weight.grad)
 
 
-def test_the_count_may_be_given() -> None:
+def test_the_number_of_tokens_in_the_mean_may_be_passed() -> None:
     weight, updater = make()
     assert updater.accumulate(ragged(), loss_of("token", weight), count=100) == 100
     plain = make()[0]
@@ -117,7 +117,7 @@ def test_the_count_may_be_given() -> None:
     torch.testing.assert_close(weight.weight.grad, plain.weight.grad)
 
 
-def test_norms_are_averaged_over_steps() -> None:
+def test_the_gradient_norm_is_averaged_over_optimizer_steps() -> None:
     weight, updater = make(max_grad_norm=1.0)
     meter, norms = Meter(Ranks("no")), list[float]()
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_a_step_without_a_bound_has_no_norm() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", ["loss", "metric"])
-def test_a_number_of_one_token_that_is_not_finite_makes_no_step(place: str, bad: float) -> None:
+def test_a_loss_that_is_not_finite_at_one_token_makes_no_optimizer_step(place: str, bad: float) -> None:
     """Only where it counts: padding may be anything. A metric shows what vanished in the loss, such as sigmoid(inf)."""
     for counts in (True, False):
         weight, updater = make()

@@ -97,13 +97,13 @@ def test_ranks_yield_equally_often_within_bounds_and_cover_the_batch(world: int,
             assert not tokens or len(part) == 1 or len(part) * int(part.mask.sum(1).max()) <= tokens
 
 
-def test_a_stand_in_of_a_long_prompt_keeps_the_bound_too() -> None:
+def test_a_repeated_row_that_fills_a_ranks_share_keeps_the_token_bound() -> None:
     batch = Trajectories.stack([[1] * 9, *[[2] * 3] * 4], [[False] * 8 + [True], *[[False, True, True]] * 4])
     shares = [list(micro_batches(batch, 0, rank(number, 2), tokens=12)) for number in (0, 1)]
     assert [[part.mask.sum(1).tolist() for part, _ in share] for share in shares] == [[[9], [3], [3]], [[3], [3], [8]]]
 
 
-def test_what_is_put_through_in_parts_comes_back_in_order() -> None:
+def test_rows_processed_in_parts_are_returned_in_their_order() -> None:
     batch, seen = ragged(3, 7, 2, 5, 7, 4), list[list[int]]()
 
     def mark(part: Trajectories) -> Trajectories:
@@ -118,12 +118,12 @@ def test_what_is_put_through_in_parts_comes_back_in_order() -> None:
     assert torch.equal(changed.mask, batch.mask)
 
 
-def test_zero_takes_all_at_once() -> None:
+def test_a_micro_batch_size_of_zero_takes_the_whole_batch() -> None:
     parts = list(micro_batches(numbered(5), 0, Ranks()))
     assert [(len(part), last) for part, last in parts] == [(5, True)]
 
 
-def test_a_prompt_alone_stands_in_where_a_ranks_share_is_short() -> None:
+def test_a_short_share_of_a_rank_is_filled_with_a_row_of_prompt_tokens_only() -> None:
     ranks = Ranks()
     ranks.rank, ranks.world = 1, 2
     chosen = [[False, False, True, True], [False, True], [False, True, True]]

@@ -55,7 +55,7 @@ def test_a_meter_is_empty_until_something_is_added_or_merged() -> None:
     assert not empty.is_empty
 
 
-def test_nothing_chosen_is_an_average_of_0() -> None:
+def test_an_average_over_no_tokens_is_0() -> None:
     assert meter(([F, F], [1.0, 2.0])).means() == {"x": 0.0, "square": 0.0}
 
 

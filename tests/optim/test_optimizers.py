@@ -171,7 +171,7 @@ def test_every_optimizer_in_the_options_is_found_with_its_path() -> None:
         Optimizers(deep, Chooser("run.yaml", Wrapping()))
 
 
-def test_one_that_a_trainer_makes_itself_is_checked_too() -> None:
+def test_an_optimizer_that_a_trainer_builds_itself_is_checked() -> None:
     found = Optimizers(Options(), Chooser("run.yaml", Wrapping()))
     assert found.get(OptimizerConfig(lr=0.5)) is found._declared[0]
     assert found.get(OptimizerConfig(name="sgd")).optimizer.component.name == "sgd"
@@ -180,7 +180,7 @@ def test_one_that_a_trainer_makes_itself_is_checked_too() -> None:
 
 
 @pytest.mark.usefixtures("strangers")
-def test_what_builds_anything_else_is_refused_with_its_package() -> None:
+def test_a_builder_that_returns_no_optimizer_is_refused_with_its_package() -> None:
     with pytest.raises(
         PluginError, match=r"'nothing' \(acme 0.3\) built a dict; it must build a torch.optim.Optimizer"
     ):
@@ -193,13 +193,13 @@ def test_what_builds_anything_else_is_refused_with_its_package() -> None:
 
 @pytest.mark.usefixtures("strangers")
 @pytest.mark.parametrize(("kind", "key"), [("name", "lr"), ("scheduler", "num_warmup_steps")])
-def test_an_option_that_would_be_given_twice_is_its_authors_mistake(kind: str, key: str) -> None:
+def test_an_optimizer_option_with_a_reserved_name_is_an_error_of_its_plugin(kind: str, key: str) -> None:
     with pytest.raises(PluginError, match=rf"'clashing' \(acme 0.3\) has an option '{key}', which cannot be set"):
         choose(**{kind: "clashing"})
 
 
 @pytest.mark.usefixtures("strangers")
-def test_a_builder_is_given_what_was_set_and_what_it_asks_for() -> None:
+def test_an_optimizer_builder_receives_the_set_options_and_those_it_declares() -> None:
     chosen = choose(name="anything", lr=0.25, betas=(0.5, 0.6))
     weights = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = chosen.build([{"params": [weights]}])
@@ -209,7 +209,7 @@ def test_a_builder_is_given_what_was_set_and_what_it_asks_for() -> None:
     assert either.schedule(optimizer, 10).get_last_lr() == [0.125]
 
 
-def test_a_trainers_optimizer_is_the_one_that_was_named(make_trainer: Make) -> None:
+def test_a_trainer_uses_the_optimizer_that_the_options_name(make_trainer: Make) -> None:
     named = {"name": "sgd", "lr": 0.1, "options": {"momentum": 0.5}, "scheduler": "polynomial", "warmup_steps": 3}
     trainer = make_trainer("sft", make_gpt2(), optimizer=named, inputs={"samples": ["ab", "cd"]})
     raw = trainer.updater.optimizer
@@ -222,7 +222,7 @@ def test_a_trainers_optimizer_is_the_one_that_was_named(make_trainer: Make) -> N
 @pytest.mark.parametrize(
     "wrong", [{"name": "adamv"}, {"scheduler": "cosin"}, {"name": "sgd", "eps": 1.0}, {"options": {"amsgrat": True}}]
 )
-def test_nothing_is_written_before_names_and_options_are_good(
+def test_wrong_names_and_options_of_optimizers_are_refused_before_anything_is_written(
     wrong: dict[str, Any], make_trainer: Make, tmp_path: Path
 ) -> None:
     with pytest.raises((UnknownOptimizer, UnknownScheduler, ConfigError)):

@@ -60,7 +60,7 @@ class Watch:
         ([1, 1, 1, 1], {"num_warmup": 3, "spread": True}, [[0], [1], [2], [12]]),
     ],
 )
-def test_warm_up_counts_what_was_made_and_the_rest_what_was_planned(
+def test_warm_up_counts_steps_made_and_the_rest_of_a_schedule_counts_planned_steps(
     made: list[int], options: dict[str, Any], expected: list[list[int]]
 ) -> None:
     spread = options.get("spread", False)
@@ -69,7 +69,7 @@ def test_warm_up_counts_what_was_made_and_the_rest_what_was_planned(
     assert watch.clock.num_made == sum(made)
 
 
-def test_a_saved_clock_goes_on_as_if_nothing_had_been() -> None:
+def test_a_restored_schedule_clock_continues_exactly() -> None:
     whole, again = Watch(num_warmup=3), Watch(num_warmup=3)
     whole.step(2)
     again.clock.load_state_dict(whole.clock.state_dict())

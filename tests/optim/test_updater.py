@@ -121,7 +121,7 @@ def update(updater: Updater, weights: Weights, first: int, last: int) -> list[fl
 
 
 @pytest.mark.parametrize("pair", OPTIMIZERS, ids=named)
-def test_updates_are_those_of_a_plain_loop_that_spares_vectors_of_decay(pair: tuple[OptimizerConfig, Loop]) -> None:
+def test_updates_equal_a_plain_loop_without_weight_decay_on_vectors(pair: tuple[OptimizerConfig, Loop]) -> None:
     config, build = pair
     ours, plain = Weights(), Weights()
     update(updater_of(ours, config), ours, 0, TOTAL)
@@ -165,7 +165,7 @@ SCHEDULES: list[tuple[str, dict[str, Any], int, dict[int, float]]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "warmup", "expected"), SCHEDULES, ids=str)
-def test_rates_are_those_worked_by_hand(
+def test_learning_rates_equal_values_worked_by_hand(
     name: str, options: dict[str, Any], warmup: int, expected: dict[int, float]
 ) -> None:
     weights = Weights()
@@ -188,9 +188,7 @@ RESUMED = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", RESUMED, ids=lambda config: f"{config.name}-{config.scheduler}")
-def test_a_saved_state_goes_on_as_if_nothing_had_been(
-    config: OptimizerConfig, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_a_restored_optimizer_continues_exactly(config: OptimizerConfig, dtype: torch.dtype, tmp_path: Path) -> None:
     whole = Weights(dtype=dtype)
     updater = updater_of(whole, config)
     update(updater, whole, 0, 5)
@@ -217,7 +215,7 @@ def test_the_counts_of_steps_made_and_skipped_are_restored() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "cosine_with_restarts", "polynomial"])
-def test_a_schedule_that_ends_needs_to_know_when(name: str) -> None:
+def test_a_schedule_with_an_end_needs_the_number_of_steps(name: str) -> None:
     config = OptimizerConfig(scheduler=name)
     with pytest.raises(ConfigError, match=rf"trainer.optimizer.scheduler = '{name}': the number of steps is unknown"):
         updater_of(Weights(), config, total=None)
@@ -230,14 +228,14 @@ def test_a_schedule_that_ends_needs_to_know_when(name: str) -> None:
         ("warmup_stable_decay", {"num_decay_steps": 2, "num_stable_steps": 2}),
     ],
 )  # fmt: skip
-def test_other_schedules_do_with_a_budget_of_time(name: str, options: dict[str, Any]) -> None:
+def test_schedules_without_an_end_work_with_a_time_budget(name: str, options: dict[str, Any]) -> None:
     weights = Weights()
     updater = updater_of(weights, OptimizerConfig(scheduler=name, scheduler_options=options), total=None)
     assert all(rate > 0 for rate in update(updater, weights, 0, 4))
 
 
 @pytest.mark.parametrize("total", [None, 3])
-def test_a_fall_that_does_not_fit_is_refused(total: int | None) -> None:
+def test_a_decay_longer_than_the_run_is_refused(total: int | None) -> None:
     config = OptimizerConfig(
         scheduler="warmup_stable_decay", scheduler_options={"num_decay_steps": 3}, warmup_steps=1
     )  # fmt: skip
@@ -341,7 +339,7 @@ def test_a_gradient_is_scaled_to_the_bound() -> None:
     torch.testing.assert_close(moved.detach(), -gradients * 0.5 / norm)
 
 
-def test_eight_bits_need_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_8_bit_optimizer_needs_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
     missing: ModuleType | None = None
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", missing)
     with pytest.raises(ConfigError, match=r"'adamw_8bit' .* needs bitsandbytes, which is not installed: pip install"):
@@ -349,7 +347,7 @@ def test_eight_bits_need_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
-def test_eight_bits_come_near_to_adamw() -> None:
+def test_the_8_bit_optimizer_is_close_to_adamw() -> None:
     large = torch.linspace(-1, 1, 80 * 64).view(80, 64)
     ours, plain = Weights(large, torch.ones(64)), Weights(large, torch.ones(64))
     updater = updater_of(ours, OptimizerConfig(name="adamw_8bit", lr=0.01))
@@ -359,7 +357,7 @@ def test_eight_bits_come_near_to_adamw() -> None:
     assert float((ours.matrix - plain.matrix).abs().mean()) < 0.1 * float((plain.matrix - large).abs().mean())
 
 
-def test_a_parameter_that_ranks_cannot_exchange_is_explained(
+def test_a_parameter_that_ranks_cannot_exchange_is_an_error_with_the_reason(
     make_trainer: Callable[..., Any], tiny_gpt2: nn.Module
 ) -> None:
     updater = make_trainer("sft", tiny_gpt2, inputs={"samples": ["ab"]}).updater

@@ -55,7 +55,7 @@ def find(site: Site, **options: Any) -> Discovery:
     return discover({}, [str(site.folder)], specs(**options))
 
 
-def test_the_warning_is_always_of_one_form() -> None:
+def test_every_deprecation_has_the_same_form() -> None:
     assert str(deprecated("on_x", "y", since="0.3", goes="0.5", use="z")) == (
         "hook on_x: argument 'y' is deprecated since rlcore 0.3 and will be removed in 0.5: use 'z'"
     )
@@ -64,7 +64,9 @@ def test_the_warning_is_always_of_one_form() -> None:
     )
 
 
-def test_what_goes_is_remarked_on_and_works_until_it_is_gone(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deprecated_hook_argument_causes_a_warning_and_works_until_it_is_removed(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.install("acme-y", SOURCE.format(arguments="y"))
     site.install("acme-z", GOOD.format(name="z") + "@hookimpl\ndef on_x(z): ...\n")
     with warnings.catch_warnings():
@@ -85,13 +87,13 @@ def test_what_goes_is_remarked_on_and_works_until_it_is_gone(site: Site, capsys:
     assert [set(plugin["remarks"]) for plugin in listed[1:]] == [set(remarks), set()]
 
 
-def test_an_argument_that_is_gone_breaks_the_plugin_and_says_what_the_hook_takes(site: Site) -> None:
+def test_a_removed_hook_argument_breaks_the_plugin_and_the_error_lists_the_arguments(site: Site) -> None:
     site.install("acme-gone", SOURCE.format(arguments="y, z"))
     gone = find(site, takes_y=False).plugins[1]
     assert (gone.state, gone.reason) == ("broken", "hook on_x has no argument 'y'; it takes z")
 
 
-def test_a_warning_of_the_plugins_own_is_no_remark(site: Site) -> None:
+def test_a_warning_of_a_plugin_does_not_count_as_a_remark_of_rlcore(site: Site) -> None:
     site.install(
         "acme-warns", GOOD.format(name="w") + "    import warnings; warnings.warn('mine', DeprecationWarning)\n"
     )

@@ -14,7 +14,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_a_plugin_enters_by_its_metadata_and_the_core_by_the_same_door(site: Site) -> None:
+def test_plugins_and_the_core_are_found_by_their_entry_points(site: Site) -> None:
     site.install("acme-nca", GOOD.format(name="nca"))
     plugins = site.plugins()
     assert state_of(plugins["acme-nca"]) == ("ok", "")
@@ -67,7 +67,7 @@ FAILURES = {
 }
 
 
-def test_no_plugin_breaks_another_and_each_says_why_in_one_line(site: Site) -> None:
+def test_a_broken_plugin_breaks_no_other_and_is_listed_with_a_reason_of_one_line(site: Site) -> None:
     for dist, (source, _) in FAILURES.items():
         site.install(dist, source)
     site.install("zzz-good", GOOD.format(name="good"))
@@ -168,7 +168,7 @@ def test_two_entry_points_of_one_dist_cannot_take_one_name(site: Site) -> None:
     }
 
 
-def test_a_dist_seen_twice_counts_once_as_the_first(site: Site, tmp_path: Path) -> None:
+def test_a_dist_found_twice_counts_once_as_the_first(site: Site, tmp_path: Path) -> None:
     second = tmp_path / "second"
     site.install("acme", GOOD.format(name="x"), version="2.0")
     site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
@@ -202,7 +202,7 @@ def test_the_metadata_beside_the_code_of_an_editable_install_is_no_second_one(si
     assert site.plugins()["acme"]["state"] == "ok"
 
 
-def test_a_dist_hidden_by_a_newer_one_without_plugins_is_hidden(site: Site, tmp_path: Path) -> None:
+def test_an_old_dist_hidden_by_a_newer_one_without_plugins_is_not_listed(site: Site, tmp_path: Path) -> None:
     second = tmp_path / "second"
     site.install("acme", version="2.0", entry_points="[console_scripts]\na = b:c\n")
     site.install("acme", GOOD.format(name="y"), version="1.0", folder=second)
@@ -216,7 +216,7 @@ def test_nothing_loads_from_the_working_folder(site: Site) -> None:
     assert "local" in site.plugins(cwd=site.elsewhere, path=(site.elsewhere,))
 
 
-def test_the_disable_list_is_obeyed_before_import(site: Site) -> None:
+def test_disabled_plugins_are_not_imported(site: Site) -> None:
     site.install("Acme.DPO", "raise SystemExit\n", entry_points="[rlcore]\ndpo = acme_dpo_plugin\n")
     for name in ("acme-dpo", "Acme_DPO", "dpo", " x , dpo "):
         plugins = site.plugins(RLCORE_DISABLE_PLUGINS=name)
@@ -241,7 +241,7 @@ def test_a_switch_that_names_nothing_installed_is_remarked_on(site: Site) -> Non
     assert "note: RLCORE_DISABLE_PLUGINS names 'acme-dop', which is not installed; 'acme-dpo' is" in done.stdout
 
 
-def test_strict_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Site) -> None:
+def test_strict_mode_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Site) -> None:
     site.install("acme", "raise ValueError('no')\n")
     code = "from rlcore.plugins.registry import registries; registries()"
     assert site.python("-c", code).returncode == 0
@@ -253,7 +253,7 @@ def test_strict_raises_for_a_broken_plugin_but_the_list_is_still_shown(site: Sit
     assert site.plugins(RLCORE_STRICT_PLUGINS="1")["acme"]["state"] == "broken"
 
 
-def test_strict_lists_all_that_is_neither_ok_nor_disabled(site: Site) -> None:
+def test_strict_mode_lists_all_plugins_that_are_neither_ok_nor_disabled(site: Site) -> None:
     site.install("acme", "raise ValueError('no')\n")
     site.install("beta", GOOD.format(name="x"))
     code = "from rlcore.plugins.registry import registries; registries()"
@@ -266,13 +266,13 @@ def test_strict_lists_all_that_is_neither_ok_nor_disabled(site: Site) -> None:
     )
 
 
-def test_an_interrupt_while_loading_is_an_interrupt(site: Site) -> None:
+def test_an_interrupt_while_plugins_load_ends_the_command(site: Site) -> None:
     site.install("acme", "raise KeyboardInterrupt\n")
     done = site.python("-m", "rlcore", "list-plugins")
     assert (done.returncode, done.stderr) == (130, "rlcore: interrupted\n")
 
 
-def test_tracing_tells_what_was_loaded_and_every_call(site: Site) -> None:
+def test_tracing_logs_every_loaded_plugin_and_every_hook_call(site: Site) -> None:
     site.install("acme", GOOD.format(name="x"))
     done = site.python("-m", "rlcore", "list-plugins", RLCORE_TRACE_PLUGINS="1")
     assert "rlcore: register_trainers: acme:main\n" in done.stderr
@@ -292,7 +292,7 @@ def test_each_process_loads_once_and_a_forked_one_for_itself(site: Site) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_the_core_enters_even_where_it_has_no_metadata() -> None:
+def test_the_core_is_registered_even_without_metadata() -> None:
     from rlcore.plugins.metadata import find_plugins
 
     assert [(found.dist, found.module) for found in find_plugins([]).plugins] == [("rlcore", "rlcore.plugins.builtin")]

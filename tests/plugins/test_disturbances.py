@@ -18,7 +18,7 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_what_a_plugin_prints_is_no_part_of_json(site: Site, command: list[str]) -> None:
+def test_text_printed_by_a_plugin_is_not_part_of_json_output(site: Site, command: list[str]) -> None:
     wrap = "\n@hookimpl\ndef wrap_component(component):\n    print('loud hook')\n"
     options = "from rlcore.config import config\nprint('loud options')\n@config\nclass Options:\n    pass\n"
     (site.folder / "acme_options.py").write_text(options)
@@ -32,12 +32,12 @@ def test_what_a_plugin_prints_is_no_part_of_json(site: Site, command: list[str])
     assert ("loud options" in done.stderr) == ("acme:bad" in command)
 
 
-def test_a_plugin_that_takes_the_output_away_does_not_get_it(site: Site) -> None:
+def test_a_plugin_that_replaces_standard_output_does_not_affect_the_command(site: Site) -> None:
     site.install("acme", f"import sys\nsys.stdout = None\n{BAD}")
     assert site.plugins()["acme"]["state"] == "ok"
 
 
-def test_what_a_plugin_takes_from_the_path_and_where_it_goes_is_put_back(site: Site) -> None:
+def test_the_module_path_and_the_working_folder_are_restored_after_a_plugin_loads(site: Site) -> None:
     site.install("acme", f"import os, sys\nsys.path.clear()\nsys.path.append('own')\nos.chdir('/')\n{BAD}")
     site.install("best", GOOD.format(name="best"))
     assert site.plugins()["best"]["state"] == "ok"
@@ -50,14 +50,14 @@ def test_what_a_plugin_takes_from_the_path_and_where_it_goes_is_put_back(site: S
 
 
 @pytest.mark.parametrize("command", [["list-plugins"], ["doctor"], ["list-plugins", "--json"]], ids=" ".join)
-def test_a_reason_in_letters_that_the_output_cannot_write_is_shown(site: Site, command: list[str]) -> None:
+def test_a_reason_with_characters_that_the_output_cannot_encode_is_shown(site: Site, command: list[str]) -> None:
     site.install("acme", "raise ValueError('caf\\xe9 \\udcff')\n")
     done = site.python("-m", "rlcore", *command, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "ValueError: caf\\" in done.stdout
 
 
-def test_a_reason_without_end_is_cut(site: Site) -> None:
+def test_a_very_long_reason_is_truncated(site: Site) -> None:
     site.install("acme", "raise ValueError('x' * 100_000)\n")
     state, reason = state_of(site.plugins()["acme"])
     assert (state, len(reason), reason[-5:]) == ("broken", 504, "x ...")
@@ -81,12 +81,14 @@ def test_extras_behind_an_entry_point_are_ignored(site: Site) -> None:
     ],
     ids=["nothing", "a class"],
 )
-def test_an_entry_point_to_what_is_no_plugin_is_broken(site: Site, source: str, entry_point: str, reason: str) -> None:
+def test_an_entry_point_to_something_that_is_no_plugin_is_broken(
+    site: Site, source: str, entry_point: str, reason: str
+) -> None:
     site.install("acme", source, entry_points=f"[rlcore]\nmain = {entry_point}\n")
     assert state_of(site.plugins()["acme"]) == ("broken", reason)
 
 
-def test_an_object_may_be_a_plugin_and_one_with_hooks_of_later_versions_only_too(site: Site) -> None:
+def test_objects_and_plugins_with_only_hooks_of_later_versions_are_accepted(site: Site) -> None:
     door = "from rlcore import hookimpl\nclass Door:\n    @hookimpl\n    def on_step(self, run): ...\ndoor = Door()\n"
     site.install("acme", door, entry_points="[rlcore]\nmain = acme_plugin:door\n")
     later = "import pluggy\n@pluggy.HookimplMarker('rlcore')(optionalhook=True)\ndef on_later(run): ...\n"
@@ -94,7 +96,7 @@ def test_an_object_may_be_a_plugin_and_one_with_hooks_of_later_versions_only_too
     assert [state_of(site.plugins()[dist]) for dist in ("acme", "beta")] == [("ok", ""), ("ok", "")]
 
 
-def test_metadata_that_says_no_version_or_nothing_at_all_disturbs_no_command(site: Site) -> None:
+def test_metadata_without_a_version_or_any_content_disturbs_no_command(site: Site) -> None:
     site.install("acme", BAD)
     (site.folder / "acme-0.3.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\n")
     second = site.folder.parent / "second"

@@ -178,7 +178,7 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case: Case, site: Site) -> None:
+def test_a_failing_plugin_disturbs_nothing_and_is_reported_in_one_line(case: Case, site: Site) -> None:
     case.build(site)
     seen = {"path": (beside(site),), **case.switches}
     reason = case.reason.format(site=site.folder, second=beside(site))
@@ -218,7 +218,7 @@ def test_a_plugin_that_goes_wrong_disturbs_nothing_and_is_told_in_one_line(case:
     assert case.imported or "IMPORTED" not in listing.stderr + used.stderr
 
 
-def test_where_nothing_is_wrong_check_and_strict_are_content(site: Site) -> None:
+def test_check_and_strict_mode_accept_working_plugins(site: Site) -> None:
     site.install("neighbour", NEIGHBOUR)
     (site.elsewhere / "run.yaml").touch()
     done = site.python("-m", "rlcore", "list-plugins", "--check", "--config", "run.yaml", RLCORE_PLUGINS="neighbour")
@@ -273,7 +273,7 @@ def test_a_plugin_that_imports_torch_itself_is_heavy_and_still_works(site: Site)
     assert plugins["beta"]["components"] == {"trainers": ["worse"]}
 
 
-def test_a_heavy_plugin_is_seen_in_a_process_that_has_what_it_imports(site: Site) -> None:
+def test_a_heavy_plugin_is_detected_also_if_its_imports_are_already_loaded(site: Site) -> None:
     stand_in_for_torch(site)
     package = site.folder / "acme_plugin"
     package.mkdir()
@@ -286,7 +286,7 @@ def test_a_heavy_plugin_is_seen_in_a_process_that_has_what_it_imports(site: Site
     assert site.python("-c", code).stdout == "heavy\n"
 
 
-def test_looking_for_what_is_heavy_wakes_no_lazy_module(site: Site) -> None:
+def test_the_check_for_heavy_imports_loads_no_lazy_module(site: Site) -> None:
     lazy = """
 import types
 class Lazy(types.ModuleType):
@@ -301,7 +301,7 @@ sleeping = Lazy("torch")
     assert site.python("-c", code).stdout == "[]\n"
 
 
-def test_a_heavy_plugin_in_conflict_says_both(site: Site) -> None:
+def test_a_heavy_plugin_with_a_name_conflict_is_listed_with_both_reasons(site: Site) -> None:
     stand_in_for_torch(site)
     site.install("acme", "import torch\n" + GOOD.format(name="bad"))
     rival(site)

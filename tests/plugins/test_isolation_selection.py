@@ -28,7 +28,7 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
-def test_a_plugin_takes_part_only_where_switches_and_section_both_let_it_in() -> None:
+def test_a_plugin_takes_part_only_if_environment_and_configuration_both_allow_it() -> None:
     names = {"acme-dpo", "dpo"}
     section = {"RLCORE_CONFIG_PLUGINS": "Acme_DPO"}
     assert disabled_reason(names, section) == ""
@@ -42,7 +42,7 @@ def test_a_plugin_takes_part_only_where_switches_and_section_both_let_it_in() ->
     )
 
 
-def test_the_section_holds_for_its_block_and_not_a_moment_longer() -> None:
+def test_the_section_plugins_applies_only_within_its_block() -> None:
     before = selection(os.environ)
     with configured(["a"], ["b", "c"]):
         outer = selection(os.environ)
@@ -54,7 +54,7 @@ def test_the_section_holds_for_its_block_and_not_a_moment_longer() -> None:
     assert selection(os.environ) == before
 
 
-def test_two_runs_in_one_process_see_each_its_own_and_load_once_each(site: Site) -> None:
+def test_two_runs_in_one_process_see_their_own_plugins_and_load_each_once(site: Site) -> None:
     code = BEGIN + (
         "with configured(['acme-one'], None):\n    print(seen()); first = registries()\n"
         "try:\n    with configured([], ['ACME.one']):\n        print(seen()); raise KeyError\n"
@@ -64,7 +64,7 @@ def test_two_runs_in_one_process_see_each_its_own_and_load_once_each(site: Site)
     assert site.python("-c", code).stdout.splitlines() == ["['two']", "['one']", "['one', 'two']", "True"]
 
 
-def test_forked_and_spawned_workers_of_a_run_see_what_it_sees(site: Site) -> None:
+def test_forked_and_spawned_workers_see_the_plugins_of_their_run(site: Site) -> None:
     (site.elsewhere / "work.py").write_text(
         BEGIN
         + "import multiprocessing as mp\ndef tell(queue): queue.put(seen())\n"
@@ -80,7 +80,7 @@ def test_forked_and_spawned_workers_of_a_run_see_what_it_sees(site: Site) -> Non
     assert done.stdout.splitlines() == [f"True {count}" for count in (2, 2, 1, 1, 0, 0)], done.stderr
 
 
-def test_the_list_shows_what_a_run_of_a_file_would_see_and_nothing_else_of_it_matters(site: Site) -> None:
+def test_list_plugins_shows_the_plugins_of_a_configuration_and_ignores_its_other_sections(site: Site) -> None:
     (site.elsewhere / "run.yaml").write_text("trainer: 3\nplugins: {disable: [one-acme], only: [acme-one]}\n")
     done = site.python("-m", "rlcore", "list-plugins", "--config", "run.yaml")
     assert "plugins.only in the configuration does not name it" in done.stdout
@@ -102,7 +102,7 @@ def test_a_section_that_cannot_be_read_is_an_error_with_its_place(site: Site, te
     assert (done.returncode, done.stderr) == (1, f"ConfigError: run.yaml: {said}\n")
 
 
-def test_the_section_alone_is_read_as_in_the_whole() -> None:
+def test_the_section_plugins_is_read_alone_as_in_a_whole_configuration() -> None:
     values = {"plugins": {"disable": ["a"]}}
     assert plugins_section(values, "x") == structure(TrainConfig, values).plugins == PluginsConfig(disable=("a",))
     assert plugins_section({"plugins": None}, "x") == plugins_section({}, "x") == PluginsConfig()

@@ -57,7 +57,7 @@ def test_an_observer_that_raises_ends_a_strict_run(site: Site) -> None:
     assert done.stderr.splitlines()[-1].endswith("PluginError: bad:main: on_step raised ValueError: no")
 
 
-def test_an_interrupt_in_an_observer_is_an_interrupt(site: Site) -> None:
+def test_an_interrupt_in_an_observer_ends_the_run(site: Site) -> None:
     site.install("bad", OBSERVER.format(name="bad", then="raise KeyboardInterrupt"))
     done = site.python("-c", WATCH, RLCORE_PLUGINS="bad")
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -61,7 +61,7 @@ def test_a_component_answers_to_its_short_and_its_full_name(three: Registries, n
     assert name in three.trainers
 
 
-def test_an_unknown_name_says_what_is_near_what_is_installed_and_what_is_not_loaded(three: Registries) -> None:
+def test_the_error_for_an_unknown_name_lists_near_installed_and_unloaded_ones(three: Registries) -> None:
     with pytest.raises(errors.UnknownTrainer) as caught:
         three.trainers.get("poo")
     assert str(caught.value) == (
@@ -83,14 +83,14 @@ def test_many_installed_names_are_listed_in_lines_that_break_between_them() -> N
     ]
 
 
-def test_nothing_near_and_nothing_installed_is_said_plainly() -> None:
+def test_the_error_for_an_unknown_name_states_if_nothing_is_near_or_installed() -> None:
     with pytest.raises(errors.UnknownReward) as caught:
         registries_of().rewards.get("xyz")
     assert str(caught.value) == "no reward is called 'xyz'.\n  installed:  none\n  see:        rlcore list-plugins"
 
 
 @pytest.mark.parametrize("name", ["reinforce", "rlcore-reinforce:reinforce", "RLcore.reinforce:reinforce"])
-def test_a_name_the_project_knows_is_answered_with_the_package_to_install(three: Registries, name: str) -> None:
+def test_the_error_for_a_published_name_names_the_package_to_install(three: Registries, name: str) -> None:
     with pytest.raises(errors.UnknownTrainer) as caught:
         three.trainers.get(name)
     first = str(caught.value).splitlines()[0]
@@ -99,7 +99,7 @@ def test_a_name_the_project_knows_is_answered_with_the_package_to_install(three:
     assert first.endswith(f" '{name}' {source}")
 
 
-def test_a_near_match_may_be_a_name_the_project_knows() -> None:
+def test_a_suggested_name_may_be_a_published_one() -> None:
     with pytest.raises(errors.UnknownLogger) as caught:
         registries_of().loggers.get("tensorbord")
     assert str(caught.value).splitlines()[0] == (
@@ -108,7 +108,7 @@ def test_a_near_match_may_be_a_name_the_project_knows() -> None:
     )
 
 
-def test_both_are_said_what_is_near_and_what_is_known() -> None:
+def test_the_error_shows_both_an_installed_and_a_published_near_name() -> None:
     near = registries_of(plugin("acme", component("reinforced")))
     with pytest.raises(errors.UnknownTrainer) as caught:
         near.trainers.get("reinforce")
@@ -118,7 +118,7 @@ def test_both_are_said_what_is_near_and_what_is_known() -> None:
     )
 
 
-def test_nobody_is_told_to_install_what_is_installed() -> None:
+def test_an_installed_package_is_not_suggested_for_installation() -> None:
     off = registries_of(plugin("rlcore-ppo", state=State.DISABLED, reason="a switch"), plugin("rlcore-sft"))
     for name, said in {
         "ppo": "'ppo' comes with rlcore-ppo, which is installed, but disabled",
@@ -129,7 +129,7 @@ def test_nobody_is_told_to_install_what_is_installed() -> None:
         assert str(caught.value).splitlines()[0] == f"no trainer is called '{name}'. {said}"
 
 
-def test_what_is_published_is_what_the_packages_of_this_repository_register() -> None:
+def test_the_list_of_published_names_is_what_the_packages_register() -> None:
     here = {plugin.dist for plugin in registries().discovery.plugins} - {"rlcore"}
     for registry in registries():
         brought = {component.name: component.dist for component in registry if component.dist in here}
@@ -149,20 +149,20 @@ def test_the_folders_to_install_are_those_of_the_package_and_of_what_it_requires
         assert required == [each for each in needed if each.startswith("rlcore-")]
 
 
-def test_what_a_published_trainer_is_the_default_for_is_what_its_class_says() -> None:
+def test_the_published_default_inputs_of_a_trainer_are_those_of_its_class() -> None:
     for name, one in published("trainers").items():
         found = registries().trainers.get(f"{one.dist}:{name}").target()
         assert getattr(found, "default_for", ()) == one.default_for
 
 
 @pytest.mark.parametrize("name", ["", ":", "ppo:ppo", "rlcore-sft:ppo", "rlcore-ppo:", None, 3])
-def test_no_other_spelling_finds_anything(three: Registries, name: Any) -> None:
+def test_a_component_is_not_found_by_any_other_spelling(three: Registries, name: Any) -> None:
     assert name not in three.trainers
     with pytest.raises(errors.UnknownTrainer):
         three.trainers.get(name)
 
 
-def test_each_kind_has_an_error_of_its_own_and_all_share_a_base() -> None:
+def test_each_kind_of_component_has_its_own_error_with_a_common_base() -> None:
     raised = set()
     for registry in registries_of():
         with pytest.raises(errors.UnknownComponent) as caught:
@@ -187,9 +187,7 @@ def test_one_name_may_stand_in_several_registries() -> None:
     assert len(both.samplers) == 0
 
 
-def test_a_target_is_imported_when_it_is_asked_for_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registered_target_is_imported_only_on_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazy_target.py").write_text("class Box:\n    inner = print\n")
     monkeypatch.syspath_prepend(tmp_path)
     lazy = component("x", target="lazy_target:Box.inner")
@@ -198,7 +196,7 @@ def test_a_target_is_imported_when_it_is_asked_for_and_not_before(
     monkeypatch.delitem(sys.modules, "lazy_target")
 
 
-def test_a_target_may_be_the_thing_itself() -> None:
+def test_a_registered_target_may_be_an_object() -> None:
     assert component("x", target=collections.Counter).target() is collections.Counter
     assert component("x", config=Options).config_class() is Options
     assert component("x").config_class() is None

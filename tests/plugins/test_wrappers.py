@@ -69,14 +69,14 @@ def make(**plugins: Any) -> tuple[Wrapping, Fence]:
     return Wrapping(hooks, fence), fence
 
 
-def test_where_nobody_wraps_the_very_thing_is_used() -> None:
+def test_a_component_that_no_plugin_wraps_is_used_itself() -> None:
     wrapping, fence = make(listener=object())
     built = object()
     assert wrapping.wrap(SAMPLER, built) is built
     assert (wrapping.plugins, fence.dropped) == (set(), [])
 
 
-def test_the_first_that_registered_is_innermost() -> None:
+def test_the_wrapper_that_registered_first_is_innermost() -> None:
     wrapping, _ = make(a=Wrapper(around("a")), b=Wrapper(None), c=Wrapper(around("c")))
     assert wrapping.wrap(SAMPLER, "it") == "c(a(it))"
     assert wrapping.plugins == {"a:main", "c:main"}
@@ -121,7 +121,7 @@ def fails(built: Any) -> Any:
     ],
     ids=["hook raises", "no function", "function raises", "forgets to return"],
 )
-def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
+def test_a_wrapper_that_raises_is_logged_once_and_left_out_of_the_run(
     bad: Any, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrapping, fence = make(a=Wrapper(around("a")), bad=bad, c=Wrapper(around("c")))
@@ -134,7 +134,7 @@ def test_a_wrapper_that_raises_is_said_once_and_left_out_of_the_run(
     assert wrapping.plugins == {"a:main", "c:main"}
 
 
-def test_what_stands_in_for_a_function_can_be_called() -> None:
+def test_a_wrapper_of_a_function_must_be_callable() -> None:
     wrapping, fence = make(bad=Wrapper(lambda built: 3), good=Wrapper(lambda built: lambda: built() + 1))
     assert wrapping.wrap(SAMPLER, lambda: 41)() == 42
     said = "TypeError: its function returned 3, which has no __call__; it must return a replacement of its argument"
@@ -149,7 +149,7 @@ def test_a_wrapper_that_raises_ends_a_strict_run(bad: Any, monkeypatch: pytest.M
         wrapping.wrap(SAMPLER, "it")
 
 
-def test_an_interrupt_in_a_wrapper_is_an_interrupt() -> None:
+def test_an_interrupt_in_a_wrapper_ends_the_run() -> None:
     def interrupted(built: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -204,7 +204,7 @@ def test_the_chain_around_every_component_is_shown_innermost_first(show: Python)
     assert show("--wrapped", "rlcore-ppo:ppo").stdout.splitlines() == [ppo]
 
 
-def test_the_chain_is_shown_to_machines_too(show: Python) -> None:
+def test_the_chain_of_wrappers_is_also_shown_as_json(show: Python) -> None:
     document = json.loads(show("--wrapped", "default", "--json").stdout)
     assert document["schema"] == 1
     assert document["wrapped"] == [
@@ -216,7 +216,7 @@ def test_the_chain_is_shown_to_machines_too(show: Python) -> None:
     ]
 
 
-def test_where_nothing_is_wrapped_it_says_so(show: Python) -> None:
+def test_showing_wrappers_states_if_nothing_is_wrapped(show: Python) -> None:
     without = {"RLCORE_PLUGINS": "rlcore-ppo"}
     assert show("--wrapped", **without).stdout == "no plugin wraps a component\n"
     assert show("--wrapped", "ppo", **without).stdout == "trainer 'ppo' (rlcore-ppo 0.1.0)  not wrapped\n"
@@ -229,7 +229,7 @@ def test_a_name_is_needed_unless_all_chains_are_shown(python: Python) -> None:
     assert unknown.stderr.startswith("UnknownComponent: no section or component is called 'poo'. Did you mean 'ppo'?")
 
 
-def test_what_stands_in_for_an_object_has_its_methods() -> None:
+def test_a_wrapper_of_an_object_must_have_its_methods() -> None:
     store = Component("rollout_stores", "shelf", "acme", "1", "", MemoryStore, None)
     wrapping, fence = make(bad=Wrapper(lambda built: []), good=Wrapper(lambda built: built))
     built = MemoryStore()
@@ -242,6 +242,6 @@ def test_what_stands_in_for_an_object_has_its_methods() -> None:
     ("kind", "protocol"),
     [("trainers", Trainer), ("architectures", Policy), ("rollout_stores", RolloutStore), ("loggers", Logger)],
 )
-def test_the_methods_are_those_of_the_protocol(kind: str, protocol: type) -> None:
+def test_the_methods_that_a_wrapper_must_have_are_those_of_the_protocol(kind: str, protocol: type) -> None:
     functions = [name for name, _ in inspect.getmembers(protocol, inspect.isfunction)]
     assert set(METHODS[kind]) == {name for name in functions if not name.startswith("_") or name == "__len__"}

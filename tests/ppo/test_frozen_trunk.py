@@ -52,7 +52,9 @@ def assert_scored(batch: Trajectories, model: PreTrainedModel, head: Any, refere
 
 
 @pytest.mark.parametrize(("room", "kl_coef"), [(2.0, 0.3), (2.0, 0.0), (0.0, 0.3)])
-def test_a_round_is_that_of_plain_models(make_trainer: Make, room: float, kl_coef: float) -> None:
+def test_a_round_with_a_cached_trunk_equals_one_with_plain_models(
+    make_trainer: Make, room: float, kl_coef: float
+) -> None:
     model = make_llama(layers=4)
     plain, reference = copy.deepcopy(model), copy.deepcopy(model)
     trainer = make_ppo(

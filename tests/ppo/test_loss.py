@@ -68,7 +68,7 @@ def test_a_value_that_has_moved_far_enough_has_zero_gradient(value: float, targe
     assert not value_clipped(values, row(1.0), row(target), clip=0).item()
 
 
-def test_values_are_free_where_the_clip_is_zero() -> None:
+def test_a_value_clip_of_zero_does_not_clip_values() -> None:
     values = row(9.0).requires_grad_()
     loss = value_loss(values, row(0.0), row(10.0), clip=0)
     loss.sum().backward()

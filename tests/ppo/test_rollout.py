@@ -129,7 +129,9 @@ def test_log_probs_of_an_exact_sampler_are_reused_if_sampling_is_plain_and_compu
     assert torch.allclose(batch["values"], said.values + 2 * by * batch.action_mask, atol=1e-4)
 
 
-def test_a_sampler_may_give_tokens_alone(make_trainer: Make, tiny_model: PreTrainedModel) -> None:
+def test_ppo_scores_the_responses_of_a_sampler_that_returns_tokens_only(
+    make_trainer: Make, tiny_model: PreTrainedModel
+) -> None:
     trainer = make_ppo(make_trainer, tiny_model)
     sampler = trainer.run.sampling.sampler
 
@@ -210,7 +212,7 @@ def test_a_response_that_fills_the_context_can_be_bootstrapped(
 
 
 @pytest.mark.parametrize("gen", [{}, {"temperature": 0.7}], ids=str)
-def test_micro_batches_change_nothing_in_what_a_round_is_told(
+def test_micro_batches_do_not_change_the_numbers_of_a_round(
     make_trainer: Make, tiny_model: PreTrainedModel, gen: dict[str, Any]
 ) -> None:
     options: dict[str, Any] = {"kl_estimator": "full", "kl_coef": 0.3, "bootstrap_truncated": True, "gen": gen}

@@ -10,7 +10,7 @@ from rlcore_ppo.shaping import KLCoefficient, ScoreScale, bound, token_scores
 T, F = True, False
 
 
-def test_the_kl_coefficient_moves_as_by_hand() -> None:
+def test_the_adaptive_kl_coefficient_equals_values_worked_by_hand() -> None:
     kl = KLCoefficient(0.2, target=6.0, horizon=10_000)
     kl.update(6.6, 256)  # error .1
     assert kl.value == pytest.approx(0.2 * (1 + 0.1 * 0.0256))
@@ -20,7 +20,7 @@ def test_the_kl_coefficient_moves_as_by_hand() -> None:
     assert kl.value == pytest.approx(0.2 * 1.00256 * 1.02 * 0.98)
 
 
-def test_the_kl_coefficient_rests_on_its_target() -> None:
+def test_the_adaptive_kl_coefficient_does_not_change_at_its_target() -> None:
     kl = KLCoefficient(0.3, target=2.0, horizon=100)
     kl.update(2.0, 100)
     assert kl.value == 0.3
@@ -71,7 +71,7 @@ def test_scores_are_not_scaled_unless_asked() -> None:
 
 
 @pytest.mark.parametrize("mode", ["running", "first"])
-def test_moments_come_back(mode: str) -> None:
+def test_the_running_moments_of_scores_are_restored(mode: str) -> None:
     first, second = ScoreScale(mode), ScoreScale(mode)  # type: ignore[arg-type]
     for scores in ROUNDS[:2]:
         first.divisor(torch.tensor(scores))
@@ -107,7 +107,7 @@ def test_scores_are_bounded_on_either_side() -> None:
     assert shape(low=-0.5, high=1.0) == [[0, 0, 1, 0], [0, -0.5, 0, 0], [0, 0, 0, 1]]
 
 
-def test_only_responses_that_were_cut_pay_for_it() -> None:
+def test_only_truncated_responses_get_the_penalty() -> None:
     assert shape(penalty=1.5) == [[0, 0, 2, 0], [0, -1, 0, 0], [0, 0, 0, 2.5]]
     assert shape(penalty=1.5, high=3.0) == [[0, 0, 2, 0], [0, -1, 0, 0], [0, 0, 0, 2.5]]
 

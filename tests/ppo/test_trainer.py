@@ -50,7 +50,7 @@ def test_no_reference_is_kept_where_its_weight_is_zero(make_trainer: Make, tiny_
         trainer.policy().reference_score(batch)
 
 
-def test_a_weight_of_zero_cannot_adapt(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_adapting_a_kl_coefficient_of_zero_is_refused(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     with pytest.raises(ConfigError, match="kl_coef = 0"):
         make_ppo(make_trainer, tiny_gpt2, kl_coef=0.0, kl_target=6.0)
     with pytest.raises(ConfigError, match="kl_horizon = 2: with 10 rollouts"):  # a factor of 1 - .2 * 10 / 2 = 0
@@ -66,12 +66,12 @@ def test_values_are_measured_by_the_variance_of_returns_that_they_explain(
     assert metrics["value/explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var(), rel=1e-4)
 
 
-def test_passes_over_the_prompts_become_rounds(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_epochs_over_the_prompts_are_converted_to_rounds(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     trainer = make_ppo(make_trainer, tiny_gpt2, rollouts=3, run={"epochs": 2.0})
     assert trainer.run.total_steps == 3  # of three of the four prompts each
 
 
-def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_adaptive_quantities_are_restored_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     options = {"kl_coef": 0.2, "kl_target": 2.0, "kl_horizon": 100, "score_scaling": "running", "rollouts": 6}
     first = make_ppo(make_trainer, copy.deepcopy(tiny_gpt2), **options)
     steps = first.steps()
@@ -108,7 +108,9 @@ def test_what_adapts_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: Pr
     ],
     ids=str,
 )
-def test_options_at_their_edges_train(make_trainer: Make, tiny_gpt2: PreTrainedModel, options: dict[str, Any]) -> None:
+def test_ppo_trains_with_options_at_the_ends_of_their_ranges(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, options: dict[str, Any]
+) -> None:
     trainer = make_ppo(make_trainer, tiny_gpt2, **options)
     before = copy.deepcopy(trainer.policy().module.state_dict())
     steps = trainer.steps()

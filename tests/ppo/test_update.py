@@ -100,7 +100,7 @@ def test_a_rounds_epochs_end_when_the_last_of_them_is_beyond_one_and_a_half_time
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_nothing_is_learned_from_a_minibatch_whose_kl_is_not_finite(
+def test_a_minibatch_whose_kl_is_not_finite_changes_no_weights(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, bad: float
 ) -> None:
     """The second of four minibatches has such a KL; the round's epochs end after the pass with it."""
@@ -193,7 +193,7 @@ def test_a_response_without_a_score_is_no_part_of_the_loss(make_trainer: Make, t
     assert sum(counts) == len(batch)
 
 
-def test_a_schedule_falls_by_as_much_in_each_round_whatever_ends_it(
+def test_a_schedule_falls_equally_in_each_round_even_if_epochs_end_early(
     make_trainer: Make, tiny_gpt2: PreTrainedModel
 ) -> None:
     """4 epochs of 4 minibatches are planned for each of 100 rounds; each round ends after its first epoch."""

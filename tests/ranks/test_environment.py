@@ -54,7 +54,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(("variables", "reason"), LAUNCHES.values(), ids=LAUNCHES)
-def test_launches_that_would_train_otherwise_than_they_say_are_refused(
+def test_launches_whose_settings_would_have_no_effect_are_refused(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], reason: str
 ) -> None:
     launched(monkeypatch, variables)
@@ -95,7 +95,7 @@ def test_a_launch_that_shards_nothing_passes(monkeypatch: pytest.MonkeyPatch) ->
     assert environment_world() == 3
 
 
-def test_a_program_is_refused_processes_that_nothing_started() -> None:
+def test_a_number_of_processes_that_were_not_started_is_refused() -> None:
     check_processes(1, 4)
     check_processes(4, 4)
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node 2"):

@@ -64,7 +64,7 @@ def test_a_process_whose_launcher_is_killed_ends_whatever_its_main_thread_does(t
     assert outlived(0.2, then)[0] == ["saved"]
 
 
-def test_a_process_that_no_launcher_started_follows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_launcher_watches_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parent is a shell, which may end first, as after nohup."""
     monkeypatch.setattr(launcher, "_followers", set())
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)

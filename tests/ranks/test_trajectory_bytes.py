@@ -29,7 +29,7 @@ def make_batch() -> Trajectories:
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [2], []], ids=str)
-def test_a_batch_is_read_back_as_it_was(rows: list[int]) -> None:
+def test_an_unpacked_batch_equals_the_packed_one(rows: list[int]) -> None:
     own = make_batch()
     sent = own.each(lambda array: array[rows])
     packed = pack(sent)
@@ -50,7 +50,7 @@ def test_a_real_token_takes_eight_bytes_with_one_float32_column_and_padding_one(
     assert len(pack(batch)) == sum(LENGTHS) * (4 + 4) + 3 * WIDTH * 1 + 3 * 1
 
 
-def test_other_columns_have_another_checksum() -> None:
+def test_batches_with_different_columns_have_different_checksums() -> None:
     batch = make_batch()
     others = (
         batch.rename(values="value"),

@@ -58,7 +58,7 @@ time.sleep(0.1)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [EXITS_WHILE_IT_REPORTS, EXITS_WHILE_IT_COLLECTS_GARBAGE])
-def test_a_process_that_exits_while_the_thread_works_ends_as_usual(script: str) -> None:
+def test_a_process_can_exit_while_the_watchdog_thread_works(script: str) -> None:
     """Without a wait for the thread, three in four of the first processes are aborted, and all of the second."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
@@ -106,7 +106,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Watc
 LOST = RuntimeError("[/gloo/transport/tcp/pair.cc:534] Connection closed by peer. More")
 
 
-def test_clocks_that_differ_by_hours_make_no_rank_silent(
+def test_differing_clocks_do_not_make_a_rank_count_as_silent(
     ranks: Callable[[int], list[Watchdog]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = itertools.count(0, 3601)

@@ -62,12 +62,12 @@ async def raises_later(samples):
         (lambda a, b, c, d, /: [], r"has an unknown parameter 'd'"),
     ],
 )
-def test_what_cannot_be_used_is_blamed_on_its_function(reward_fn, message):
+def test_an_unusable_reward_is_an_error_that_names_its_function(reward_fn, message):
     with pytest.raises(RewardError, match=message):
         ask(reward_fn)
 
 
-def test_the_functions_own_error_is_the_cause():
+def test_an_error_of_a_reward_function_is_the_cause_of_the_reward_error():
     for reward_fn, kind in ((raises, KeyError), (raises_later, ValueError)):
         with pytest.raises(RewardError) as caught:
             ask([by_label, reward_fn])
@@ -211,7 +211,7 @@ def half_done(samples):
         ),
     ],
 )
-def test_numbers_that_cannot_be_read_or_printed_are_blamed_on_their_function(reward_fn, message):
+def test_unreadable_or_unprintable_scores_are_an_error_that_names_the_function(reward_fn, message):
     with pytest.raises(RewardError, match=message):
         ask(reward_fn)
 
@@ -230,7 +230,7 @@ def on_meta(samples):
     raise KeyError("lost")
 
 
-def test_the_defaults_of_torch_stay_the_policys():
+def test_a_reward_that_changes_the_defaults_of_torch_is_an_error():
     for reward_fn in (in_doubles, in_doubles_later):
         with pytest.raises(
             RewardError, match=rf"'{reward_fn.__name__}' .* changed the defaults of torch to torch.float64"

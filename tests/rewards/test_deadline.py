@@ -59,7 +59,7 @@ def test_threads_can_wait_for_the_longest_limit_that_is_allowed():
         structure(RunConfig, {"reward_timeout_s": 10 * limit})
 
 
-def test_functions_that_return_in_time_are_read_as_without_a_limit():
+def test_functions_that_return_in_time_give_the_same_scores_as_without_a_limit():
     reward_fn = [by_output, (by_label, 0.5)]
     assert (
         ask(reward_fn, timeout_s=600).by_name
@@ -68,7 +68,7 @@ def test_functions_that_return_in_time_are_read_as_without_a_limit():
     )
 
 
-def test_a_timeout_of_the_functions_own_is_its_error():
+def test_a_timeout_error_of_the_function_itself_is_reported_as_its_error():
     async def refused(samples):
         raise TimeoutError("the judge is away")
 

@@ -39,7 +39,7 @@ def test_metrics_may_come_from_a_coroutine_or_a_reference(tmp_path, monkeypatch)
         (lambda samples: 1 / 0, r"raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_metrics_that_cannot_be_used_are_blamed_on_their_function(metric_fn, message):
+def test_unusable_metrics_are_an_error_that_names_the_function(metric_fn, message):
     with pytest.raises(RewardError, match=message):
         call_metric(metric_fn, PROMPTS, OUTPUTS, None, where="step 2")
 

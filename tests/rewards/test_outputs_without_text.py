@@ -35,7 +35,7 @@ def test_functions_receive_outputs_by_name_by_position_or_as_their_first_argumen
     assert score([by_position, (by_name, 2.0)]).totals == [3.0, 15.0]
 
 
-def test_a_column_of_scores_is_one_score_each() -> None:
+def test_a_tensor_with_one_column_is_read_as_one_score_per_output() -> None:
     assert score(lambda images: images.sum(1, keepdim=True)).totals == [1.0, 3.0]
 
 
@@ -57,7 +57,7 @@ def test_a_function_cannot_change_the_outputs_of_another() -> None:
         (lambda images, outputs: [0, 0], "unknown parameter 'outputs'; known parameters: images, prompts, label"),
     ],
 )
-def test_bad_rewards_are_refused(reward_fn: Any, says: str) -> None:
+def test_unusable_rewards_of_outputs_without_text_are_refused(reward_fn: Any, says: str) -> None:
     with pytest.raises(RewardError, match=says):
         score(reward_fn)
 

@@ -54,7 +54,7 @@ class AsyncScorer:
         (lambda outputs: by_label([3, 4, 5], **dict.fromkeys(ARGUMENTS, 0)), [3, 4, 5]),
     ],
 )
-def test_functions_get_what_their_signature_takes(reward_fn, expected):
+def test_reward_functions_receive_the_arguments_of_their_signature(reward_fn, expected):
     batch = ask(reward_fn)
     assert batch.totals == expected
     assert batch.dense is None
@@ -68,7 +68,7 @@ def test_functions_get_what_their_signature_takes(reward_fn, expected):
         {1: 1, 2: 2.5, 3: 0}.values(), [1, 2.5, None],
     ],
 )  # fmt: skip
-def test_numbers_of_every_make_are_read(answer):
+def test_scores_of_every_numeric_type_are_read(answer):
     batch = ask(lambda samples: answer)
     assert batch.totals == [1.0, 2.5, 0.0]
     assert all(type(total) is float for total in batch.totals)
@@ -93,7 +93,7 @@ def test_reward_and_metric_functions_run_without_gradients(timeout_s):
     assert modes == [False] * 3
 
 
-def test_none_says_nothing_of_a_sample():
+def test_a_score_of_none_does_not_count_for_a_sample():
     batch = ask([lambda samples: [1, None, None], lambda samples: [None, 2, None]])
     assert batch.totals == [1, 2, 0]
     assert batch.by_name == {"reward": [1, None, None], "reward_2": [None, 2, None]}
@@ -132,7 +132,7 @@ def test_one_number_a_sample_goes_to_the_last_chosen_token_beside_dense_rewards(
         ([Scorer(0), functools.partial(by_output)], ("Scorer", "by_output"), [2, 4, 0]),
     ],
 )
-def test_several_functions_are_weighed_and_added(reward_fn, names, totals):
+def test_scores_of_several_functions_are_weighted_and_added(reward_fn, names, totals):
     rewards = Rewards.build(reward_fn)
     assert rewards.names == names
     batch = ask(reward_fn)
@@ -140,7 +140,7 @@ def test_several_functions_are_weighed_and_added(reward_fn, names, totals):
     assert tuple(batch.by_name) == names
 
 
-def test_functions_are_found_by_reference(tmp_path, monkeypatch):
+def test_a_reward_function_may_be_named_by_module_and_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_rewards.py").write_text(
         "def lengths(outputs):\n    return [len(o) for o in outputs]\n"
@@ -216,7 +216,7 @@ def test_dense_rewards_can_be_written_from_the_ids_behind_the_output():
     assert batch.totals == [1.0, 3.0, 0.0]
 
 
-def test_scores_beside_rewards_of_tokens_are_at_the_last_token() -> None:
+def test_scores_beside_dense_rewards_are_placed_on_the_last_token() -> None:
     scores = RewardBatch([2.0, -1.0], None, {"a": [2.0, -1.0]})
     dense = RewardBatch([1.5], [[0.5, 1.0]], {"b": [1.5]})
     found = RewardBatch.together([([2, 0], scores), ([1], dense)], [3, 2, 1])

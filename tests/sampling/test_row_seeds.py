@@ -11,7 +11,7 @@ from rlcore_testing.rig.sampler_calls import chi_square_probability
 CELLS = 16
 
 
-def test_numbers_are_those_of_splitmix64() -> None:
+def test_row_seeds_equal_numbers_of_splitmix64() -> None:
     outputs = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     expected = [(output >> 11) / 2**53 for output in outputs]  # of Vigna's splitmix64.c with the seed 1234567
     assert row_uniforms([0, 1234567], 4)[1].tolist() == expected

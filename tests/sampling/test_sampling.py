@@ -109,7 +109,7 @@ def test_logprobs_are_the_tempered_policys_and_values_its_heads(tiny_model: PreT
         assert (batch[name][~batch.action_mask] == 0).all()
 
 
-def test_what_is_drawn_plainly_has_one_kind_of_logprobs(policy: TinyPolicy) -> None:
+def test_plain_sampling_stores_one_kind_of_log_probs(policy: TinyPolicy) -> None:
     for options in ({}, {"temperature": 0.7}):
         assert set(draw_many(policy, MIXED, **options).columns) == {"logprobs"}
 
@@ -137,7 +137,7 @@ def test_first_tokens_come_as_often_as_the_model_says(policy: TinyPolicy) -> Non
         assert stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue > 1e-3
 
 
-def test_a_seed_repeats_and_another_differs(policy: TinyPolicy) -> None:
+def test_the_same_seed_repeats_the_samples_and_another_does_not(policy: TinyPolicy) -> None:
     assert chosen(draw_many(policy, MIXED)) == chosen(draw_many(policy, MIXED))
     assert chosen(draw_many(policy, MIXED)) != chosen(draw_many(policy, MIXED, seed=1))
     torch.manual_seed(5)
@@ -147,7 +147,9 @@ def test_a_seed_repeats_and_another_differs(policy: TinyPolicy) -> None:
 
 
 @pytest.mark.parametrize("share", [0, 1_000_000])
-def test_leaving_the_batch_changes_nothing(policy: TinyPolicy, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
+def test_removing_finished_sequences_does_not_change_samples(
+    policy: TinyPolicy, monkeypatch: pytest.MonkeyPatch, share: int
+) -> None:
     texts, options = MIXED * 4, {"max_new_tokens": 40, "eos_token_ids": (1, 5, EOS)}
     usual = draw_many(policy, texts, **options)
     monkeypatch.setattr("rlcore_transformers.sampling.sampler.LEAVE_SHARE", share)
@@ -158,7 +160,7 @@ def test_leaving_the_batch_changes_nothing(policy: TinyPolicy, monkeypatch: pyte
     assert usual.ended.tolist() == other.ended.tolist()
 
 
-def test_splitting_into_batches_changes_nothing(policy: TinyPolicy) -> None:
+def test_splitting_into_batches_does_not_change_samples(policy: TinyPolicy) -> None:
     whole, split = draw_many(policy, MIXED * 2), draw_many(policy, MIXED * 2, batch_size=5)
     assert policy.batches == [12, 5, 5, 2]
     assert chosen(whole) == chosen(split)
@@ -170,7 +172,7 @@ def test_the_order_of_prompts_changes_no_greedy_output(policy: TinyPolicy) -> No
     assert forward == chosen(draw_many(policy, MIXED[::-1], temperature=0.0))[::-1]
 
 
-def test_every_eos_id_ends_and_stays_a_choice(gpt2: TinyPolicy) -> None:
+def test_every_eos_id_ends_a_response_and_is_part_of_it(gpt2: TinyPolicy) -> None:
     always(gpt2, {0: 1, 1: 2, 2: 3, 5: 7, 7: EOS, 9: 9})
     batch = draw_many(gpt2, ["a", "f", "j"], temperature=0.0, eos_token_ids=(3, EOS), max_new_tokens=5)
     assert chosen(batch) == [[1, 2, 3], [7, EOS], [9] * 5]
@@ -178,7 +180,9 @@ def test_every_eos_id_ends_and_stays_a_choice(gpt2: TinyPolicy) -> None:
     assert draw_many(gpt2, ["a", "f"], temperature=0.0, max_new_tokens=2).ended.tolist() == [False, True]
 
 
-def test_pad_may_be_eos(tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_works_with_eos_as_padding(
+    tiny_gpt2: GPT2LMHeadModel, char_tokenizer: PreTrainedTokenizerFast
+) -> None:
     char_tokenizer.pad_token = char_tokenizer.eos_token
     policy = TinyPolicy(tiny_gpt2, char_tokenizer)
     always(policy, {0: 1, 1: EOS, 2: 3, 3: 4, 4: EOS})
@@ -197,7 +201,7 @@ def test_eos_waits_for_the_least_number_of_tokens(policy: TinyPolicy) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5])
-def test_each_sub_batch_is_told_of_once_it_is_finished(policy: TinyPolicy, size: int) -> None:
+def test_each_finished_sub_batch_is_passed_to_the_callback_once(policy: TinyPolicy, size: int) -> None:
     told: list[tuple[list[int], Trajectories]] = []
     sampling = SamplingConfig(max_new_tokens=30, batch_size=size, eos_token_ids=(1, 5, EOS), temperature=0.8)
     whole = sample(

@@ -23,7 +23,7 @@ def settle_every(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("settle_every")
-def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> None:
+def test_sampled_tokens_follow_their_prompts_in_the_order_of_the_prompts() -> None:
     """The second prompt runs in row 0; it ends at its second token, and its later samples are discarded."""
     written = Record(2, 3, torch.device("cpu"), ())
     rows, said = long(1, 0), torch.empty(2)
@@ -46,7 +46,7 @@ def test_choices_stand_behind_their_prompts_in_the_order_of_the_prompts() -> Non
 
 
 @pytest.mark.usefixtures("settle_every")
-def test_what_only_some_steps_say_is_zero_in_the_others() -> None:
+def test_a_column_that_only_some_steps_have_is_zero_elsewhere() -> None:
     written = Record(1, 3, torch.device("cpu"), ("logprobs",))
     live, row = torch.tensor([True]), long(0)
     for at, columns in enumerate([{"values": 4.0}, {"logprobs": -1.0, "values": 5.0}, {"logprobs": -2.0}]):

@@ -149,7 +149,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_joining_changes_nothing(family: str, options: dict[str, Any]) -> None:
+def test_prompts_that_join_a_batch_do_not_change_samples(family: str, options: dict[str, Any]) -> None:
     policy = make_policy({"gpt2": make_gpt2, "llama": make_llama}[family]())
     watched = Watched(policy)
     got, expected = draw(watched, **options), padded(policy, **options)
@@ -162,7 +162,9 @@ def test_joining_changes_nothing(family: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("share", [2, 4, 100])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-def test_it_matters_to_no_batch_size(size: int, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refilled_sampling_gives_the_same_samples_for_every_batch_size(
+    size: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampler, "JOIN_SHARE", share)
     policy = make_policy()
     watched = Watched(policy)
@@ -173,7 +175,9 @@ def test_it_matters_to_no_batch_size(size: int, share: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("width", [1, 2, 5, 32])
 @pytest.mark.parametrize("leave_share", [3, 8])
-def test_it_matters_to_no_width_of_blocks(width: int, leave_share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refilled_sampling_gives_the_same_samples_for_every_block_width(
+    width: int, leave_share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(block_cache, "WIDTH", width)
     monkeypatch.setattr(sampler, "LEAVE_SHARE", leave_share)
     policy = make_policy(make_llama())
@@ -198,7 +202,7 @@ def test_a_batch_waits_until_enough_may_join(monkeypatch: pytest.MonkeyPatch) ->
     assert all(joined >= 4 for joined in watched.joined[:-1])
 
 
-def test_what_is_no_longer_attended_to_is_forgotten() -> None:
+def test_cache_columns_of_finished_sequences_are_freed() -> None:
     policy, columns = make_policy(), []
     real = PackedDecoder.step
 
@@ -215,14 +219,14 @@ def test_what_is_no_longer_attended_to_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("count", [1, SIZE - 1, SIZE])
-def test_a_batch_that_takes_all_prompts_is_as_it_was(count: int) -> None:
+def test_a_batch_that_takes_all_prompts_is_not_refilled(count: int) -> None:
     policy, prompts = make_policy(), make_prompts()[:count]
     watched = Watched(policy)
     assert_same(draw(watched, prompts), padded(policy, prompts))
     assert (watched.begun, watched.joined) == ([count], [])
 
 
-def test_prompts_do_not_join_a_stranger() -> None:
+def test_a_decoder_without_joining_is_not_refilled() -> None:
     policy = make_policy()
     stranger = Watched(policy, lends=False)
     assert_same(draw(stranger), padded(policy))
@@ -234,7 +238,7 @@ def test_prompts_do_not_join_a_stranger() -> None:
     [{"MIN_ROWS": 10**6, "MIN_JOINED_ROWS": 5}, {"MIN_SHARED_PROMPT": 1}],
     ids=["padded", "shared prompts"],
 )
-def test_prompts_do_not_join_what_is_laid_out_otherwise(
+def test_only_a_packed_decoder_with_blocks_is_refilled(
     changed: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in changed.items():
@@ -254,7 +258,7 @@ def test_prompts_join_a_decoder_of_narrow_weights() -> None:
 
 
 @pytest.mark.parametrize("lends", [True, False])
-def test_every_place_is_told_of_once(lends: bool) -> None:
+def test_every_row_of_a_refilled_batch_is_passed_to_the_callback_once(lends: bool) -> None:
     told: list[tuple[list[int], Trajectories]] = []
     watched = Watched(make_policy(), lends=lends)
     whole = draw(watched, on_batch=lambda places, batch: told.append((places, batch)))
@@ -268,7 +272,7 @@ def test_every_place_is_told_of_once(lends: bool) -> None:
         torch.testing.assert_close(batch["logprobs"][batch.mask], expected["logprobs"][expected.mask])
 
 
-def test_who_is_finished_is_told_of_while_others_run() -> None:
+def test_finished_responses_are_passed_to_the_callback_while_others_are_sampled() -> None:
     watched, steps = Watched(make_policy()), []
     draw(watched, make_prompts([4] * 40), on_batch=lambda places, batch: steps.append(len(watched.rows)))
     assert watched.begun == [SIZE]
@@ -276,7 +280,7 @@ def test_who_is_finished_is_told_of_while_others_run() -> None:
     assert steps[0] < len(watched.rows) / 2
 
 
-def test_a_dead_end_of_one_that_joined_is_refused() -> None:
+def test_a_mask_without_allowed_tokens_is_refused_for_a_prompt_that_joined() -> None:
     mask = torch.ones(32, 32, dtype=torch.bool)
     mask[7] = False
     prompts = [*make_prompts([4] * 9), Prompt("", (7,))]

@@ -97,7 +97,7 @@ BETA = 2 * LN2
         ({"top_p": 0.5}, {2: 1.0}),
     ],
 )
-def test_what_is_drawn_is_the_policy_times_the_exponential_of_the_advantages(
+def test_steered_sampling_draws_from_the_policy_times_the_exponential_of_advantages(
     options: dict[str, Any], drawn: dict[int, float]
 ) -> None:
     batch = draw(STEERED, [0] * 4000, **{"beta": BETA, **options})
@@ -111,12 +111,12 @@ def test_what_is_drawn_is_the_policy_times_the_exponential_of_the_advantages(
     assert len(drawn) == 1 or stats.chisquare(counts[list(drawn)], expected).pvalue > 1e-3
 
 
-def test_greedy_sampling_takes_what_the_advantages_make_likeliest() -> None:
+def test_steered_greedy_sampling_takes_the_likeliest_token() -> None:
     assert draw(STEERED, [0], temperature=0.0).tokens[0, 1] == 0
     assert draw(STEERED, [0], temperature=0.0, beta=BETA).tokens[0, 1] == 2
 
 
-def test_advantages_are_asked_for_only_where_they_count() -> None:
+def test_advantages_are_computed_only_if_beta_is_not_zero() -> None:
     STEERED.asked.clear()
     for beta in (0.0, 1.0):
         draw(STEERED, [0], beta=beta)
@@ -157,7 +157,7 @@ def test_at_beta_zero_q_heads_change_nothing(q_policy: ModelPolicy) -> None:
         assert set(other.columns) == {*one.columns, "values"}
 
 
-def test_a_model_is_steered_by_its_lowest_target_less_its_value(q_policy: ModelPolicy) -> None:
+def test_steering_uses_the_lowest_target_minus_the_value(q_policy: ModelPolicy) -> None:
     model, heads = q_policy.module.model, q_policy.module.q_heads
     sync_targets(q_policy, 0.5)
     with torch.no_grad():
@@ -186,13 +186,13 @@ def test_a_model_is_steered_by_its_lowest_target_less_its_value(q_policy: ModelP
 
 
 @pytest.mark.parametrize("option", [{"beta": 1.0}, {"beta": -1.0}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}])
-def test_sampling_is_plain_only_where_it_is_the_policys(option: dict[str, Any]) -> None:
+def test_sampling_options_count_as_plain_only_if_they_keep_the_policys_distribution(option: dict[str, Any]) -> None:
     assert SamplingConfig().is_plain
     assert SamplingConfig(temperature=0.5).is_plain
     assert not SamplingConfig(**option).is_plain
 
 
-def test_where_a_mask_forbids_the_rest_is_renormalised_by_the_last_token() -> None:
+def test_a_mask_renormalises_the_tokens_allowed_after_the_last_one() -> None:
     policy = Tables(STEERED.logits)  # (1/2, 1/4, 1/4) after every token
     mask = [[YES, NO, YES], [NO, YES, YES], [YES, YES, YES]]
     for last, wanted in enumerate(({0: 2 / 3, 2: 1 / 3}, {1: 1 / 2, 2: 1 / 2}, {0: 1 / 2, 1: 1 / 4, 2: 1 / 4})):
@@ -204,7 +204,7 @@ def test_where_a_mask_forbids_the_rest_is_renormalised_by_the_last_token() -> No
         assert stats.chisquare(counts, [share * 2000 for share in wanted.values()]).pvalue > 1e-3
 
 
-def test_a_mask_goes_by_the_token_before_at_every_step() -> None:
+def test_at_every_step_a_mask_depends_on_the_previous_token() -> None:
     cycle = [[NO, YES, NO], [NO, NO, YES], [YES, NO, NO]]
     for temperature in (0.0, 1.0):
         batch = draw(Tables(torch.zeros(3, 3)), [0, 2], cycle, max_new_tokens=4, temperature=temperature)
@@ -212,7 +212,7 @@ def test_a_mask_goes_by_the_token_before_at_every_step() -> None:
         assert batch["sampling_logprobs"][batch.action_mask].abs().max() == 0
 
 
-def test_a_mask_bounds_what_advantages_temperature_and_top_k_leave() -> None:
+def test_a_mask_applies_together_with_advantages_temperature_and_top_k() -> None:
     mask = [[YES, YES, NO]] * 3
     batch = draw(STEERED, [0] * 2000, mask, beta=BETA, temperature=0.5)
     assert probabilities(batch, "sampling_logprobs") == {0: pytest.approx(0.5), 1: pytest.approx(0.5)}
@@ -220,7 +220,7 @@ def test_a_mask_bounds_what_advantages_temperature_and_top_k_leave() -> None:
     assert probabilities(batch, "sampling_logprobs") == {1: 1.0}
 
 
-def test_a_mask_that_allows_everything_changes_nothing(q_policy: ModelPolicy) -> None:
+def test_a_mask_that_allows_everything_does_not_change_samples(q_policy: ModelPolicy) -> None:
     for options in ({}, {"temperature": 0.7, "top_k": 9, "beta": 2.0}, {"temperature": 0.0}):
         free, masked = continued(q_policy, **options), continued(q_policy, torch.ones(32, 32).bool(), **options)
         assert torch.equal(free.tokens, masked.tokens)
@@ -242,7 +242,7 @@ def test_a_mask_follows_sequences_that_change_places(
     assert mask[before[usual.action_mask], usual.tokens[usual.action_mask]].all()
 
 
-def test_nothing_may_follow_is_an_error_where_a_sequence_comes_to_it() -> None:
+def test_a_token_after_which_the_mask_allows_nothing_is_an_error_when_it_is_sampled() -> None:
     policy = Tables(torch.zeros(3, 3))
     trap = [[NO, YES, NO], [NO, NO, NO], [YES, NO, NO]]
     assert draw(policy, [0], trap).action_tokens == [[1]]  # a sequence at its length limit needs no allowed next token
@@ -256,7 +256,7 @@ def test_nothing_may_follow_is_an_error_where_a_sequence_comes_to_it() -> None:
         draw(policy, [1], trap)
 
 
-def test_nothing_needs_to_follow_the_end() -> None:
+def test_a_mask_need_not_allow_any_token_after_eos() -> None:
     policy = Tables(torch.zeros(3, 3), eos_token_ids=(1,))
     trap = [[NO, YES, NO], [NO, NO, NO], [NO, NO, YES]]
     batch = draw(policy, [0] + [2] * 9, trap, max_new_tokens=5)  # the first ends at once and waits for the others
@@ -264,7 +264,7 @@ def test_nothing_needs_to_follow_the_end() -> None:
     assert batch.ended.tolist() == [True] + [False] * 9
 
 
-def test_an_end_that_must_wait_cannot_be_all_that_may_follow() -> None:
+def test_a_mask_that_allows_only_eos_is_refused_before_the_minimum_length() -> None:
     policy = Tables(torch.zeros(3, 3), eos_token_ids=(0,))
     only_end = [[YES, NO, NO]] * 3
     for temperature in (0.0, 1.0):

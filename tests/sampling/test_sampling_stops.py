@@ -98,7 +98,7 @@ def test_a_stop_sequence_longer_than_the_text_so_far_is_found_whole(char_tokeniz
     assert int(batch.num_actions) == 40 + len(text)
 
 
-def test_the_loop_ends_with_the_last_sequence(char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_ends_with_the_last_unfinished_sequence(char_tokenizer: PreTrainedTokenizerFast) -> None:
     policy = ScriptedPolicy({"a": spell("bc."), "b": [EOS]}, char_tokenizer)
     continued(policy, ["a", "b"], stop_sequences=(".",))
     assert policy.steps == 2
@@ -144,20 +144,20 @@ def completed(tokenizer: PreTrainedTokenizerFast, stops: Sequence[str], context:
 
 
 @pytest.mark.parametrize(("stop", "length"), [("é", 3), ("né", 3), ("🙂", 9), ("é b🙂", 9), ("x", 0)])
-def test_letters_of_several_tokens_are_stops_too(stop: str, length: int) -> None:
+def test_a_stop_sequence_may_contain_characters_of_several_tokens(stop: str, length: int) -> None:
     tokenizer = byte_tokenizer()
     tokens = tokenizer("né b🙂!")["input_ids"]
     assert completed(tokenizer, [stop], [], tokens) == length
 
 
-def test_eight_tokens_without_text_may_lie_in_a_stop_sequence() -> None:
+def test_tokens_without_text_inside_a_stop_sequence_do_not_prevent_the_stop() -> None:
     backend = Tokenizer(models.WordLevel({"a": 0, "b": 1, "~": 2}, unk_token="~"))
     backend.decoder = decoders.Sequence([decoders.Replace("~", ""), decoders.Fuse()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert completed(tokenizer, ["ab"], [], [0, 0, *[2] * 8, 1]) == 11
 
 
-def test_a_space_that_a_first_piece_loses_still_counts() -> None:
+def test_a_leading_space_that_decoding_drops_counts_for_a_stop_sequence() -> None:
     tokenizer = piece_tokenizer()
     assert completed(tokenizer, [" stop"], [1], [2, 3]) == 1
     assert completed(tokenizer, ["e "], [1], [1, 3, 4]) == 3
@@ -166,7 +166,7 @@ def test_a_space_that_a_first_piece_loses_still_counts() -> None:
     assert int(continued(policy, [" on"], stop_sequences=(" stop",)).num_actions) == 1
 
 
-def test_the_text_of_a_special_token_can_be_a_stop() -> None:
+def test_the_text_of_a_special_token_can_be_a_stop_sequence() -> None:
     assert completed(piece_tokenizer(), ["</s>"], [1], [4, 5, 4]) == 2
 
 
@@ -193,7 +193,7 @@ def test_no_prompts_make_no_trajectories(char_tokenizer: PreTrainedTokenizerFast
     assert "logprobs" in batch
 
 
-def test_modules_sample_in_evaluation_mode_and_return_to_their_own(char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_runs_in_evaluation_mode_and_restores_the_mode(char_tokenizer: PreTrainedTokenizerFast) -> None:
     policy = ScriptedPolicy({"a": [EOS]}, char_tokenizer)
     policy.module = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5).eval()).train()
     policy.module[1].eval()
@@ -202,6 +202,6 @@ def test_modules_sample_in_evaluation_mode_and_return_to_their_own(char_tokenize
     assert [part.training for part in policy.module.modules()] == [True, True, False]
 
 
-def test_a_point_mass_has_logprob_zero_where_greedy_drew(char_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_greedy_sampling_stores_log_probs_of_zero(char_tokenizer: PreTrainedTokenizerFast) -> None:
     batch = continued(ScriptedPolicy({"a": [EOS]}, char_tokenizer), ["a"], temperature=0.0)
     assert batch["sampling_logprobs"].tolist() == [[0.0, 0.0]]

@@ -70,7 +70,7 @@ def test_the_loss_and_its_gradient_are_those_of_transformers(
         assert torch.allclose(got, parameter.grad, atol=2e-6), name
 
 
-def test_a_step_is_one_of_adamw(
+def test_an_optimizer_step_of_sft_equals_one_of_adamw(
     make_trainer: Make, tiny_gpt2: PreTrainedModel, char_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     plain = copy.deepcopy(tiny_gpt2)
@@ -164,12 +164,14 @@ def test_epochs_are_converted_to_steps(make_trainer: Make, tiny_gpt2: PreTrained
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 1}, {"batch_size": 64, "micro_batch_size": 7}], ids=str)
-def test_batches_of_any_size_train(make_trainer: Make, tiny_gpt2: PreTrainedModel, options: dict[str, Any]) -> None:
+def test_sft_trains_with_batches_of_any_size(
+    make_trainer: Make, tiny_gpt2: PreTrainedModel, options: dict[str, Any]
+) -> None:
     steps = make_sft(make_trainer, tiny_gpt2, PAIRS, **options).steps()
     assert all(0 < next(steps)["loss/total"] < 50 for _ in range(5))
 
 
-def test_the_order_comes_back_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
+def test_the_order_of_samples_is_restored_with_the_state(make_trainer: Make, tiny_gpt2: PreTrainedModel) -> None:
     first = make_sft(make_trainer, copy.deepcopy(tiny_gpt2), TEXTS, batch_size=2)
     steps = first.steps()
     for _ in range(4):
