@@ -74,7 +74,7 @@ def test_each_kind_of_change_is_made() -> None:
     assert changes("f(a)") == {("f(a)", "pass")}
 
 
-def test_what_does_not_run_is_not_changed() -> None:
+def test_lines_that_do_not_run_are_not_mutated() -> None:
     assert not changes(
         '"""Text."""\nimport a\nx: Literal[3]\ny = f"{3}"\ndef f(z: Literal[3] = a) -> Literal[3]: yield z'
     )

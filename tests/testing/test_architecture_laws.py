@@ -98,12 +98,12 @@ def test_a_wrong_architecture_breaks_the_law(case: Wrong, monkeypatch: pytest.Mo
     assert_broken(architectures, case, wrong("architectures", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(architectures, WRONG)
 
 
 @pytest.mark.parametrize("law", laws_in(architectures), ids=law_name)
-def test_every_law_is_about_the_cores_architectures(law: Law) -> None:
+def test_every_law_of_architectures_applies_to_those_of_the_core(law: Law) -> None:
     # That they keep them, as they are without options, is seen in test_own_packages.py.
     assert law.when(installed("architectures", "rlcore:causal_lm"))
     assert law.when(installed("architectures", "rlcore:seq2seq_lm")) == (law.name != FROZEN)
@@ -124,5 +124,5 @@ def test_causal_lm_keeps_the_law_with_options(name: str, law: Law) -> None:
 @pytest.mark.parametrize("law", [law for law in laws_in(architectures) if law.name != PLAIN], ids=law_name)
 @pytest.mark.parametrize("name", ["mistral", "t5"])
 @pytest.mark.usefixtures("wrong_site")
-def test_an_architecture_is_tried_with_the_model_it_names(name: str, law: Law) -> None:
+def test_an_architecture_is_tested_with_the_model_that_it_names(name: str, law: Law) -> None:
     assert_kept(law, wrong("architectures", name), but=["unfrozen_layers_are_the_top_ones"])

@@ -65,7 +65,7 @@ def acme(site: Site) -> Site:
 
 
 @pytest.mark.usefixtures("acme")
-def test_the_laws_are_those_of_the_dist_of_every_component_and_of_its_kind() -> None:
+def test_a_dist_has_the_laws_of_dists_components_and_their_kinds() -> None:
     found = [case.id for case in cases("acme")]
     assert found[0] == "plugin-it_loads"
     assert {"plugin-the_import_is_light", "reward-polite-the_name_is_legal", ORDER} <= set(found)
@@ -75,7 +75,7 @@ def test_the_laws_are_those_of_the_dist_of_every_component_and_of_its_kind() -> 
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_law_about_options_is_held_where_there_are_options() -> None:
+def test_laws_about_options_apply_only_to_components_with_options() -> None:
     found = [case.id for case in cases("acme")]
     assert "reward-polite-options_round_trip" in found
     assert "rollout_store-list-options_round_trip" not in found
@@ -92,12 +92,12 @@ def test_options_go_to_one_of_two_components_that_share_a_name(site: Site) -> No
 
 
 @pytest.mark.usefixtures("acme")
-def test_dists_are_called_as_pip_calls_them() -> None:
+def test_names_of_dists_are_normalised_as_pip_does() -> None:
     assert [case.id for case in cases("ACME")] == [case.id for case in cases("acme")]
 
 
 @pytest.mark.usefixtures("acme")
-def test_every_law_of_the_kit_says_what_it_is_about() -> None:
+def test_every_law_of_the_kit_has_a_description() -> None:
     for kind, module in MODULES.items():
         laws = laws_in(importlib.import_module(module))
         assert laws, f"no law about {kind}"
@@ -108,7 +108,7 @@ def test_every_law_of_the_kit_says_what_it_is_about() -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_dist_that_is_not_installed_is_named_with_its_like() -> None:
+def test_a_dist_that_is_not_installed_is_an_error_with_similar_names() -> None:
     with pytest.raises(ConformanceError, match=r"no installed dist called 'acne' .* did you mean 'acme'\?"):
         cases("acne")
 
@@ -124,13 +124,13 @@ def test_a_dist_that_is_not_installed_is_named_with_its_like() -> None:
         ({"expected_failures": {ORDER + "s": "why"}}, f"did you mean '{ORDER}'"),
     ],
 )
-def test_a_name_that_stands_for_nothing_is_refused(given: dict[str, dict[str, str]], message: str) -> None:
+def test_a_name_of_no_law_or_component_is_refused(given: dict[str, dict[str, str]], message: str) -> None:
     for choose in (conformance, check_plugin):
         with pytest.raises(ConformanceError, match=message):
             choose("acme", **given)
 
 
-def test_a_plugin_that_does_not_load_is_not_hidden_behind_the_names_it_lacks(site: Site) -> None:
+def test_a_plugin_that_does_not_load_is_reported_before_its_missing_names(site: Site) -> None:
     site.install("acme", {"acme_plugin.py": "raise RuntimeError('no disk')"}, entry="acme_plugin")
     found = cases("acme", options={"polite": {}})
     assert {case.law.kind for case in found} == {"plugin"}
@@ -140,7 +140,7 @@ def test_a_plugin_that_does_not_load_is_not_hidden_behind_the_names_it_lacks(sit
 
 
 @pytest.mark.usefixtures("acme")
-def test_parameters_are_named_and_marked() -> None:
+def test_conformance_gives_each_case_its_id_and_the_mark_of_an_expected_failure() -> None:
     expected = {ORDER: "it counts places", "the_name_is_legal": "an old name"}
     parameters = conformance("acme", expected_failures=expected)
     marks = {each.id: each.marks for each in parameters}
@@ -178,7 +178,7 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
         check_plugin("acme", expected_failures={ORDER: "places"})
 
 
-def test_whatever_a_component_raises_is_in_the_report(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_exception_of_a_component_is_in_the_report(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     _keep_to_kinds(monkeypatch, "component")
     bad = REWARDS.replace("class List:\n    pass", "raise SystemExit('no licence')")
     site.install("acme", {"acme_plugin.py": PLUGIN, "acme_rewards.py": bad}, entry="acme_plugin")
@@ -213,7 +213,7 @@ def test_in_pytest_each_law_is_a_test_of_its_own(acme: Site, tmp_path: Path) -> 
     assert "1 xfailed" in said
 
 
-def test_the_kit_and_laws_about_what_is_light_import_nothing_heavy() -> None:
+def test_the_kit_and_laws_of_light_components_import_nothing_heavy() -> None:
     light = ("rlcore_testing", *(MODULES[kind] for kind in ("plugin", "component", "rewards", "loggers", "pipelines")))
     code = (
         "import importlib, sys\n"
@@ -236,7 +236,7 @@ def _keep_to_kinds(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_component_whose_declarations_cannot_be_read_has_its_laws_held(site: Site) -> None:
+def test_laws_apply_to_a_component_whose_declarations_cannot_be_read(site: Site) -> None:
     trainers = """
         from rlcore import hookimpl
 
@@ -257,7 +257,7 @@ def test_a_component_whose_declarations_cannot_be_read_has_its_laws_held(site: S
 
 
 @pytest.mark.usefixtures("acme")
-def test_without_pytest_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_without_pytest_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest", None)
     with pytest.raises(ConformanceError, match=r"pip install 'rlcore\[testing\]', or call check_plugin"):
         conformance("acme")

@@ -37,7 +37,7 @@ HELD = [
 
 @pytest.mark.parametrize(("model", "law"), HELD, ids=lambda each: each if isinstance(each, str) else law_name(each))
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_law_is_kept(trainer: str, model: str, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_decoders_keep_the_law(trainer: str, model: str, law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
     described = runs.Tiny.of
 
     def of_model(*args: Any, **changes: Any) -> runs.Tiny:

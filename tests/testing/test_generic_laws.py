@@ -207,7 +207,7 @@ def test_a_wrong_dist_breaks_the_law(case: Wrong, site: Site) -> None:
     assert_broken(dist, case, DISTS[case.who].install(site))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(dist, WRONG)
 
 
@@ -224,7 +224,7 @@ def test_a_single_module_has_no_types_to_ship(site: Site) -> None:
     assert not law.when(site.subject("acme"))
 
 
-def test_a_disabled_dist_does_not_pass_for_one_that_loads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_dist_breaks_the_law_that_it_loads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     DISTS["right"].install(site)
     monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "acme")
     from rlcore.plugins.discovery import discover
@@ -234,7 +234,7 @@ def test_a_disabled_dist_does_not_pass_for_one_that_loads(site: Site, monkeypatc
         law_called(dist, "it_loads")(Subject("acme", plugins))
 
 
-def test_the_working_folder_is_left_alone(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laws_leave_the_working_folder_unchanged(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     subject = DISTS["right"].install(site)

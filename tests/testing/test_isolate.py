@@ -49,7 +49,7 @@ def draw_all() -> tuple[float, float, float]:
     return random.random(), np.random.random(), float(torch.rand(1))  # noqa: NPY002  the same
 
 
-def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
+def test_a_law_that_never_ends_is_stopped_and_the_alarm_is_restored() -> None:
     before = signal.getsignal(signal.SIGALRM)
     message = r"not finished after 0\.2 s, while in .*: check that every loop yields or ends"
     with pytest.raises(LawBroken, match=message), time_limit(0.2):
@@ -58,7 +58,7 @@ def test_what_never_ends_is_ended_and_the_alarm_put_back() -> None:
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
-def test_the_alarm_of_another_is_left_alone() -> None:
+def test_an_alarm_set_by_the_program_is_kept() -> None:
     signal.setitimer(signal.ITIMER_REAL, 1000)
     try:
         with time_limit(0.01):

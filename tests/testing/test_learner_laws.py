@@ -35,7 +35,7 @@ def test_each_law_names_an_example_that_differs_in_every_call(law: Law) -> None:
         law(wrong("architectures", "learns-Unseeded"))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(learners, WRONG)
 
 

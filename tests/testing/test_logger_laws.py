@@ -59,7 +59,7 @@ def test_a_wrong_logger_breaks_the_law(case: Wrong) -> None:
     assert_broken(loggers, case, wrong("loggers", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(loggers, WRONG)
 
 
@@ -82,7 +82,7 @@ def test_a_wrong_logger_breaks_no_other_law(law: Law) -> None:
     assert expected <= broken <= expected | {"untouched", "clingy", "table", "counting", "curious", "scored"}
 
 
-def test_a_strict_environment_is_no_hindrance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_laws_hold_in_an_environment_with_strict_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLCORE_STRICT_PLUGINS", "1")
     (law,) = (law for law in laws_in(loggers) if law.name == "close_releases_files_and_threads")
     law(wrong("loggers", "right"))

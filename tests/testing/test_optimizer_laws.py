@@ -47,7 +47,7 @@ def test_a_wrong_schedule_breaks_the_law(case: Wrong) -> None:
     assert_broken(schedulers, case, wrong("schedulers", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(optimizers, OPTIMIZERS)
     assert_all_seen(schedulers, SCHEDULERS)
 
@@ -59,7 +59,7 @@ def test_sgd_with_momentum_keeps_the_law(law: Law) -> None:
 
 @pytest.mark.parametrize("law", laws_in(optimizers), ids=law_name)
 @pytest.mark.usefixtures("wrong_site")
-def test_without_weight_decay_its_law_is_not_held(law: Law) -> None:
+def test_the_law_of_weight_decay_does_not_apply_to_an_optimizer_without_it(law: Law) -> None:
     assert_kept(law, wrong("optimizers", "undecaying"), but=["weight_decay_is_read_from_each_group"])
 
 
@@ -70,5 +70,5 @@ def test_a_schedule_with_a_level_part_keeps_the_law(law: Law) -> None:
 
 @pytest.mark.parametrize("law", laws_in(schedulers), ids=law_name)
 @pytest.mark.usefixtures("wrong_site")
-def test_without_warm_up_its_law_is_not_held(law: Law) -> None:
+def test_the_law_of_warm_up_does_not_apply_to_a_schedule_without_it(law: Law) -> None:
     assert_kept(law, wrong("schedulers", "no_warm_up"), but=["warm_up_rises_to_lr"])

@@ -123,11 +123,11 @@ def test_a_mutated_loss_differs_from_the_independent_implementation(name: str, m
     assert says in str(caught.value)
 
 
-def test_ppo_with_every_clip_and_the_whole_distribution_equals_its_oracle() -> None:
+def test_ppo_with_every_clip_and_exact_entropy_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(subject("ppo", clip_value=0.05, kl_estimator="full", entropy_coef=0.01))
 
 
-def test_ppo_with_state_between_rounds_equals_its_oracle() -> None:
+def test_ppo_with_state_between_rounds_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(
         subject("ppo", kl_target=1.0, kl_horizon=100, score_scaling="running", missing_eos_penalty=0.1, score_max=0.4)
     )
@@ -138,7 +138,7 @@ def test_two_processes_equal_an_independent_implementation(name: str) -> None:
     two_processes_equal_the_oracle(subject(name))
 
 
-def test_ppo_ends_its_epochs_where_the_oracle_does() -> None:
+def test_ppo_ends_its_epochs_where_the_independent_implementation_does() -> None:
     it_equals_its_oracle(attrs.evolve(subject("ppo"), options={**SMALL["ppo"], "epochs": 4, "target_kl": 2e-4}))
 
 
@@ -165,7 +165,7 @@ def reinforce(run: Recorded) -> Iterator[Loss]:
 
 
 @pytest.mark.usefixtures("wrong_site")
-def test_a_trainer_with_a_loop_of_its_own_equals_its_oracle() -> None:
+def test_a_trainer_with_a_loop_of_its_own_equals_an_independent_implementation() -> None:
     it_equals_its_oracle(attrs.evolve(wrong("trainers", "right"), oracles={"right": reinforce}))
 
 
@@ -176,7 +176,7 @@ def test_two_processes_equal_the_oracle_only_if_a_trainer_looks_at_all_shares() 
     assert_broken(trainers, case, attrs.evolve(wrong("trainers", who), oracles={who: reinforce}))
 
 
-def test_the_laws_apply_to_trainers_with_an_oracle() -> None:
+def test_laws_of_oracles_apply_only_to_trainers_with_an_oracle() -> None:
     for law in (it_equals_its_oracle, two_processes_equal_the_oracle):
         assert law.when(subject("sft"))
         assert not law.when(installed("trainers", "rlcore-sft:sft"))

@@ -85,7 +85,7 @@ def test_a_wrong_sampler_breaks_the_law(case: Wrong) -> None:
     assert_broken(samplers, case, wrong("samplers", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(samplers, WRONG)
 
 
@@ -119,7 +119,7 @@ def test_a_sampler_may_refuse_beta_in_place_of_ignoring_it() -> None:
 
 
 @pytest.mark.usefixtures("wrong_site")
-def test_what_best_of_two_declares_is_needed() -> None:
+def test_the_law_of_frequencies_fails_for_best_of_two_unless_it_declares_itself() -> None:
     subject = wrong("samplers", "best_of_two")
     chance = law_called(samplers, CHANCE)
     assert not chance.when(subject)
@@ -127,7 +127,7 @@ def test_what_best_of_two_declares_is_needed() -> None:
         chance(subject)
 
 
-def test_the_probability_is_pearsons() -> None:
+def test_the_probability_of_frequencies_is_that_of_pearsons_test() -> None:
     counts = torch.tensor([30.0, 14.0, 34.0, 45.0, 57.0, 20.0]).double()
     seen = chi_square_probability(counts, torch.full((6,), 1 / 6).double())
     assert seen == pytest.approx(float(stats.chisquare(counts.numpy()).pvalue), rel=1e-6)

@@ -20,7 +20,7 @@ def test_a_wrong_strategy_breaks_the_law(case: Wrong) -> None:
     assert_broken(shardings, case, wrong("shardings", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert_all_seen(shardings, WRONG)
 
 

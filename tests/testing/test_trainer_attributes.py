@@ -66,7 +66,7 @@ def test_the_kit_follows_sections_of_the_configuration(tmp_path: Path) -> None:
     assert (ran.config.gen.top_k, ran.config.run.root) == (4, str(tmp_path))
 
 
-def test_pipelines_are_called_with_the_section_data() -> None:
+def test_laws_pass_the_data_section_to_pipelines() -> None:
     (law,) = (law for law in laws_in(pipelines) if law.name == "long_rows_are_truncated_or_refused")
     with pytest.raises(LawBroken, match="has no BOS token"):
         law(wrong("pipelines", "triples", sections={"data": {"add_bos": True}}))

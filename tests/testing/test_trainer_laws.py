@@ -83,7 +83,7 @@ def test_a_wrong_trainer_breaks_the_law(case: Wrong) -> None:
     assert_broken(trainers, case, wrong("trainers", case.who))
 
 
-def test_every_law_is_seen_to_fail() -> None:
+def test_every_law_fails_for_at_least_one_wrong_component() -> None:
     assert {law.name for law in WITHOUT_ORACLES} == {case.law for case in WRONG}
 
 
@@ -107,7 +107,7 @@ def test_a_stop_does_not_depend_on_data_or_a_forward_pass(name: str) -> None:
     law_called(trainers, "stop_is_honoured_at_a_yield")(wrong("trainers", name))
 
 
-def test_a_trainer_that_makes_its_samples_no_likelier_says_what_it_lowers() -> None:
+def test_a_trainer_may_declare_the_metric_that_learning_lowers() -> None:
     law_called(trainers, "it_learns")(wrong("trainers", "prefers"))
 
 

@@ -95,7 +95,7 @@ def test_functions_that_write_files_or_reach_the_system_are_not_called() -> None
     assert keeps_no_state(unparsable)
 
 
-def test_rows_of_files_are_columns_too(tmp_path: Path) -> None:
+def test_columns_of_files_are_passed_in_the_trial_call(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps({"question": "q", "answer": str(i)}) + "\n" for i in range(3))
     )
@@ -107,7 +107,7 @@ def test_rows_of_files_are_columns_too(tmp_path: Path) -> None:
             train(tmp_path, prompts=source, reward_fn=lambda outputs, right: list(map(float, right)), **renamed)
 
 
-def test_the_call_can_be_left_out_and_the_signature_is_checked_still(tmp_path: Path) -> None:
+def test_the_trial_call_of_a_reward_can_be_disabled_and_its_signature_is_still_checked(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         train(tmp_path, reward_fn=unparsable, run={"check_functions": False})
     with pytest.raises(RewardError, match="zzz"):
@@ -172,7 +172,7 @@ def test_a_function_that_keeps_state_or_needs_the_tokenizer_is_not_called(tmp_pa
     assert total == 0
 
 
-def test_what_is_seen_to_keep_no_state() -> None:
+def test_functions_without_state_are_recognised() -> None:
     pattern, word = __import__("re").compile("x"), ("a", 1)
     assert keeps_no_state(unparsable)
     assert keeps_no_state(
@@ -183,7 +183,7 @@ def test_what_is_seen_to_keep_no_state() -> None:
     assert not keeps_no_state(trl_reward(noting))
 
 
-def test_conversations_are_called_with_their_messages_alone(tmp_path: Path) -> None:
+def test_the_trial_call_for_conversations_passes_their_messages_only(tmp_path: Path) -> None:
     talk = [{"prompt": [{"role": "user", "content": "why ?"}]}] * 2
 
     def judge(messages: list[Any], completions: list[Any] = ()) -> list[float]:  # type: ignore[assignment]
@@ -198,7 +198,7 @@ def test_conversations_are_called_with_their_messages_alone(tmp_path: Path) -> N
             train(tmp_path, prompts=talk, reward_fn=function)
 
 
-def test_a_signature_of_trl_is_adapted_by_itself() -> None:
+def test_a_reward_function_with_the_signature_of_trl_is_adapted_automatically() -> None:
     def accuracy(completions: list[Any], prompts: list[Any], answer: list[str], **rest: Any) -> list[float]:
         assert {"completion_ids", "trainer_state", "log_metric"} <= rest.keys()
         assert not {"samples", "outputs", "messages", "tokenizer"} & rest.keys()
@@ -218,13 +218,13 @@ def test_a_signature_of_trl_is_adapted_by_itself() -> None:
             assert found.totals == expected
 
 
-def test_a_column_of_that_name_is_the_column() -> None:
+def test_a_column_named_completions_is_passed_in_place_of_trl_completions() -> None:
     prompts = [Prompt("a", (0,), {"completions": 5.0})]
     found = Rewards.build(lambda completions, outputs: completions)(prompts, ["x"], tokenizer=None, output_tokens=[[0]])
     assert found.totals == [5.0]
 
 
-def test_the_call_leaves_the_run_as_it_would_be_without_it(tmp_path: Path) -> None:
+def test_the_trial_call_of_a_reward_does_not_change_the_run(tmp_path: Path) -> None:
     def noisy(outputs: list[str]) -> list[float]:
         return [random.random() + np.random.rand() + float(torch.rand(())) for _ in outputs]  # noqa: NPY002
 

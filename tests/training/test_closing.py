@@ -98,7 +98,9 @@ def test_a_component_may_keep_the_folder_of_a_run_whose_first_step_fails(
     assert [len(list(tmp_path.glob(f"{name}/*/config.yaml"))) for name in ("lost", "kept")] == [0, 1]
 
 
-def test_they_are_closed_when_the_run_fails(tmp_path: Path, held: tuple[Held, Held]) -> None:
+def test_the_sampler_and_registered_rewards_are_closed_when_the_run_fails(
+    tmp_path: Path, held: tuple[Held, Held]
+) -> None:
     held[1].call = lambda outputs: ["good"] * len(outputs)
     with pytest.raises(RewardError):
         train(tmp_path)

@@ -43,7 +43,7 @@ class _Rank:
         return [*values, "another"] if len(self.passed) == 1 else values
 
 
-def test_other_rows_on_a_rank_are_named_with_their_numbers() -> None:
+def test_differing_rows_of_a_rank_are_named_with_their_counts() -> None:
     here, there = {"data.samples": "23 rows", "seed": 0}, {"data.samples": "15 rows", "seed": 0}
     ranks = Gathered(agree_on_identity, here, there, here, there)
     with pytest.raises(RanksError) as caught:
@@ -54,7 +54,7 @@ def test_other_rows_on_a_rank_are_named_with_their_numbers() -> None:
     )
 
 
-def test_data_that_only_one_rank_has_are_named() -> None:
+def test_data_that_only_one_rank_has_are_an_error_that_names_them() -> None:
     here, there = {"seed": 0}, {"seed": 0, "data.prompts": "3 rows"}
     for first, other in ((here, there), (there, here)):
         with pytest.raises(RanksError, match=r"\n  data.prompts: .*'3 rows' on rank"):

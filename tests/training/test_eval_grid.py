@@ -18,13 +18,13 @@ def swept(changes: dict[str, Any], base: SamplingConfig = BASE) -> dict[str, Sam
     return dict(eval_samplings(base, changes))
 
 
-def test_without_lists_there_is_one_way_without_a_suffix() -> None:
+def test_without_lists_there_is_one_evaluation_without_a_suffix() -> None:
     assert swept({}) == {"": BASE}
     (only,) = swept({"temperature": 0.5, "beta": 2}).values()
     assert (only.temperature, only.beta, only.top_k, only.max_new_tokens) == (0.5, 2.0, 3, 7)
 
 
-def test_what_evaluation_does_not_say_is_that_of_training_and_what_it_says_holds() -> None:
+def test_evaluation_uses_the_sampling_options_of_training_unless_it_sets_its_own() -> None:
     (kept,) = swept({"top_k": 0}).values()
     assert (kept.stop_sequences, kept.eos_token_ids, kept.temperature) == (("x",), (4,), 0.9)
     (other,) = swept({"stop_sequences": ["y", "z"], "eos_token_ids": None}).values()
@@ -67,7 +67,7 @@ def test_an_option_that_is_a_list_is_swept_by_a_list_of_lists() -> None:
         ({"batch_size": [1, 2]}, r"eval.gen.batch_size = \[1, 2\]: cannot be a list: it does not change the samples"),
     ],
 )
-def test_what_cannot_be_swept_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_option_that_cannot_be_swept_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(eval_samplings(BASE, changes))
 
@@ -97,7 +97,7 @@ def test_a_name_without_a_suffix_stands_for_the_best_of_the_sweep(metric: str, m
     assert find_score(METRICS, metric, SUFFIXES, mode) == score
 
 
-def test_what_is_not_finite_is_never_the_best() -> None:
+def test_a_metric_that_is_not_finite_is_never_the_best() -> None:
     metrics = {"eval/m@beta=0": math.nan, "eval/m@beta=4": math.inf, "eval/m@beta=9": 2.0}
     assert find_score(metrics, "eval/m", SUFFIXES, "max") == 2.0
     broken = find_score({"eval/m@beta=0": math.nan}, "eval/m", SUFFIXES, "max")

@@ -64,7 +64,7 @@ def test_every_combination_is_evaluated_and_named(make_trainer: Make) -> None:
     assert len(rows) == 8
 
 
-def test_each_prompt_is_completed_as_often_as_asked_and_alike_after_every_step(make_trainer: Make) -> None:
+def test_every_evaluation_samples_the_set_number_of_completions_with_the_same_seeds(make_trainer: Make) -> None:
     def reward_fn(outputs: list[str]) -> list[float]:
         return [float(sum(map(ord, output))) for output in outputs]
 
@@ -98,7 +98,7 @@ def test_a_policy_whose_values_come_from_elsewhere_can_be_swept(make_trainer: Ma
     assert {"eval/response/length_mean@beta=0", "eval/response/length_mean@beta=4"} <= metrics.keys()
 
 
-def test_evaluation_samples_as_training_does_but_for_what_it_says(make_trainer: Make) -> None:
+def test_evaluation_samples_like_training_except_for_its_own_options(make_trainer: Make) -> None:
     mask = torch.ones(32, 32).bool()
     mask[:, 1] = False
     sections = {
@@ -123,7 +123,7 @@ def test_evaluation_samples_as_training_does_but_for_what_it_says(make_trainer: 
     assert not trainer.run.sampling.is_exact
 
 
-def test_log_probs_of_a_sampler_stand_only_where_nothing_was_masked(make_trainer: Make) -> None:
+def test_log_probs_of_a_sampler_are_not_reused_with_a_mask(make_trainer: Make) -> None:
     assert sft_run(make_trainer).sampling.is_exact
     assert not sft_run(make_trainer, inputs={"logit_mask": torch.ones(32, 32)}).sampling.is_exact
 
@@ -145,12 +145,12 @@ def test_a_sampler_that_takes_no_mask_is_refused_by_name(make_trainer: Make) -> 
     check_evaluation(plainly)
 
 
-def test_a_mask_of_another_size_is_known_before_the_first_step(make_trainer: Make) -> None:
+def test_a_mask_of_the_wrong_size_is_refused_before_the_first_step(make_trainer: Make) -> None:
     with pytest.raises(DataError, match="has 30 rows and 30 columns, and the model chooses among 32 tokens"):
         sft_run(make_trainer, inputs={"logit_mask": torch.ones(30, 30)})
 
 
-def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mask_with_a_dead_end_causes_a_warning(make_trainer: Make, capsys: pytest.CaptureFixture[str]) -> None:
     mask = torch.ones(32, 32)
     sft_run(make_trainer, inputs={"logit_mask": mask})
     mask[EOS] = 0.0  # the end token needs no allowed next token
@@ -168,7 +168,7 @@ def test_a_mask_that_leads_nowhere_is_told_of(make_trainer: Make, capsys: pytest
     assert "allows EOS after no token" in capsys.readouterr().err
 
 
-def test_a_prompt_that_nothing_may_follow_is_known_before_the_first_step(make_trainer: Make) -> None:
+def test_a_prompt_after_which_the_mask_allows_nothing_is_refused_before_the_first_step(make_trainer: Make) -> None:
     mask = torch.ones(32, 32)
     mask[2] = 0.0  # c, the last token of the second prompt
     with pytest.raises(DataError, match=r"logit_mask\[2\]: allows no token after .* evaluation prompt 1, 'bc'"):
@@ -193,7 +193,7 @@ SWEPT = {"every": 1, "gen": {"temperature": [0, 1]}}
         ("eval/reward/one", {"every": 1}, r"eval/reward/one': evaluations yield no such"),
     ],
 )
-def test_a_metric_that_no_evaluation_yields_is_known_before_the_first_step(
+def test_a_metric_that_no_evaluation_yields_is_refused_before_the_first_step(
     make_trainer: Make, metric: str, evaluation: dict[str, Any], message: str
 ) -> None:
     sections = {"gen": GEN, "eval": evaluation, "checkpoint": {**BEST, "metric": metric}}
@@ -207,7 +207,7 @@ def test_a_metric_that_no_evaluation_yields_is_known_before_the_first_step(
     ["eval/reward/mean", "eval/reward/mean@temperature=1", "eval/reward/two", "eval/response/length_mean@temperature=0",
      "eval/time_s"],
 )  # fmt: skip
-def test_a_metric_that_evaluations_yield_is_taken(make_trainer: Make, metric: str) -> None:
+def test_a_metric_that_evaluations_yield_is_accepted_before_the_first_step(make_trainer: Make, metric: str) -> None:
     sections = {"gen": GEN, "eval": SWEPT, "checkpoint": {**BEST, "metric": metric}}
     rewards = {"one": lambda outputs: [0.0] * len(outputs), "two": lambda outputs: [1.0] * len(outputs)}
     inputs = {"prompts": ["a", "bc"], "reward_fn": rewards}
@@ -246,7 +246,7 @@ def test_responses_that_the_context_cuts_short_are_counted_in_one_warning(make_t
         assert f"context={context}" in shown
 
 
-def test_what_functions_of_the_users_yield_is_not_foretold(make_trainer: Make) -> None:
+def test_metrics_of_user_functions_are_accepted_before_they_are_known(make_trainer: Make) -> None:
     sections = {"eval": {"every": 1}, "checkpoint": {**BEST, "metric": "eval/anything"}}
     sft_run(make_trainer, **sections)
     sections["checkpoint"]["metric"] = "anything"
@@ -310,7 +310,7 @@ def test_completions_of_an_evaluation_are_those_of_a_single_process(make_trainer
     assert [row["output"] for _, row in sorted(rows, key=lambda pair: pair[0])] == alone
 
 
-def test_none_of_a_metric_function_is_left_out_of_its_mean(make_trainer: Make) -> None:
+def test_a_metric_of_none_is_left_out_of_the_mean(make_trainer: Make) -> None:
     run = sft_run(make_trainer, inputs={"metric_fn": lambda outputs: {"some": [None, 3.0], "no": [None, None]}})
     metrics, rows = evaluate(run)
     assert metrics["eval/some"] == 3.0

@@ -35,7 +35,9 @@ def test_the_first_by_name_is_chosen_of_architectures_that_fit_equally_well() ->
 
 
 @pytest.mark.parametrize("architectures", [[], [architecture("silent")], [architecture("other", fits=fits(0))]])
-def test_a_model_that_no_architecture_takes_needs_one_named(architectures: list[Component[Any]]) -> None:
+def test_a_model_that_fits_no_architecture_is_an_error_that_asks_for_a_name(
+    architectures: list[Component[Any]],
+) -> None:
     with pytest.raises(
         InputsError, match=r"model = 'model': no installed architecture takes it .* model\.architecture"
     ):

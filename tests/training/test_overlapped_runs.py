@@ -52,7 +52,7 @@ def lines(folder: Path, name: str) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "reinforce", "rft"])
-def test_a_run_learns_and_writes_the_same(tmp_path: Path, trainer: str) -> None:
+def test_scoring_during_sampling_does_not_change_training_or_files(tmp_path: Path, trainer: str) -> None:
     ours = train(tmp_path, "ours", overlap=True, trainer=trainer)
     theirs = train(tmp_path, "theirs", overlap=False, trainer=trainer)
     assert lines(tmp_path, "ours") == lines(tmp_path, "theirs")
@@ -79,7 +79,7 @@ def test_a_stop_in_the_middle_of_a_round_finishes_the_step(tmp_path: Path) -> No
         (True, 0, "gen.batch_size = 0 samples all prompts at once"),
     ],
 )
-def test_what_cannot_be_overlapped_is_scored_afterwards_with_a_warning(
+def test_rewards_that_cannot_overlap_with_sampling_are_computed_afterwards_with_a_warning(
     make_trainer: Callable[..., Any], tells: bool, size: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def plain(policy: Any, prompts: Any, sampling: Any, *, generator: Any = None) -> Trajectories:
@@ -111,7 +111,7 @@ def in_company(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_and_write_the_same(tmp_path: Path) -> None:
+def test_scoring_during_sampling_on_two_ranks_does_not_change_training_or_files(tmp_path: Path) -> None:
     call_on_two_ranks(
         "test_overlapped_runs:in_company", {"folder": str(tmp_path)}, what="overlapping rewards on two ranks"
     )

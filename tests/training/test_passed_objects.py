@@ -148,7 +148,7 @@ class Misnamed:
         ({"loggers": [Recorder]}, r"loggers\[0\] = Recorder: is a class"),
     ],
 )  # fmt: skip
-def test_what_is_no_observer_or_logger_is_refused_before_the_run(
+def test_an_object_that_is_no_observer_or_logger_is_refused_before_the_run(
     tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputsError, match=message):

@@ -62,12 +62,12 @@ OTHER = {
 
 
 @pytest.mark.parametrize("pair", SAME.values(), ids=SAME)
-def test_what_makes_no_difference_is_no_difference(pair: tuple[Plugin, Plugin]) -> None:
+def test_irrelevant_differences_of_plugins_between_ranks_are_accepted(pair: tuple[Plugin, Plugin]) -> None:
     agree_on_plugins(Recorded([pair[1]]), found(pair[0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pair", OTHER.values(), ids=OTHER)
-def test_what_differs_is_refused(pair: tuple[Plugin, Plugin]) -> None:
+def test_differing_plugins_between_ranks_are_refused(pair: tuple[Plugin, Plugin]) -> None:
     with pytest.raises(RanksError):
         agree_on_plugins(Recorded([pair[1]]), found(pair[0]))  # type: ignore[arg-type]
 

@@ -216,7 +216,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "rlcore-overlap"]
 
 
-def test_what_sampling_raises_ends_the_thread_and_asks_about_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_sampling_ends_the_scoring_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     asked, gate = threading.Event(), threading.Event()
 
@@ -291,14 +291,14 @@ def test_a_reward_that_calls_sys_exit_is_an_error_also_beside_sampling() -> None
         run(leave, overlap=True)
 
 
-def test_a_sampler_that_tells_of_some_or_none_has_the_rest_scored_in_the_end() -> None:
+def test_rows_that_a_sampler_did_not_report_are_scored_at_the_end() -> None:
     _, theirs = run(by_number, overlap=False)
     for parts in ([], PARTS[1:3]):
         _, ours = run(by_number, overlap=True, sampled=Sampled(parts=parts))
         assert torch.equal(ours.scores, theirs.scores)
 
 
-def test_a_sample_without_a_choice_is_named_by_its_place() -> None:
+def test_a_sample_without_chosen_tokens_is_named_by_its_index() -> None:
     class Nothing(Sampled):
         @property
         def batch(self) -> Trajectories:

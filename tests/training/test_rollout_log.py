@@ -66,7 +66,7 @@ def outputs(folder: Path) -> list[tuple[int, str]]:
     return [(row["step"], row["output"]) for row in read(folder)]
 
 
-def test_a_line_says_what_was_sampled_and_what_it_was_worth(tmp_path: Path) -> None:
+def test_a_line_of_the_rollout_log_has_the_response_and_its_scores(tmp_path: Path) -> None:
     world = World(1, tmp_path, "all")
     add(world.ranks[0], ["abc", "d."])
     add(world.ranks[0], ["e"], by_name={"first": [1.5], "second": [None]}, name="x", ids=[1, 2], model=object())
@@ -108,7 +108,7 @@ def test_ranks_need_not_score_equally_often(tmp_path: Path) -> None:
     assert outputs(tmp_path) == [(1, "a"), (1, "b"), (1, "c"), (3, "f")]
 
 
-def test_nothing_is_kept_while_paused_even_where_that_raises(tmp_path: Path) -> None:
+def test_no_rollouts_are_logged_while_logging_is_paused(tmp_path: Path) -> None:
     world = World(1, tmp_path, 2)
     with suppress(ValueError), world.ranks[0].paused():
         with world.ranks[0].paused():
@@ -120,7 +120,7 @@ def test_nothing_is_kept_while_paused_even_where_that_raises(tmp_path: Path) -> 
     assert outputs(tmp_path) == [(1, "c")]
 
 
-def test_lines_there_is_no_room_for_wait_and_are_missed_at_the_end(
+def test_lines_that_do_not_fit_on_the_disk_are_retried_and_counted_at_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = World(1, tmp_path, "all")
@@ -142,17 +142,17 @@ def test_lines_there_is_no_room_for_wait_and_are_missed_at_the_end(
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 0.5, "x", [1, ("a", None)], {"a": {"b": []}}])
-def test_what_json_has_a_form_for_is_plain(value: Any) -> None:
+def test_values_that_json_can_represent_count_as_plain(value: Any) -> None:
     assert is_plain(value)
 
 
 @pytest.mark.parametrize("value", [object(), torch.ones(1), [object()], {"a": torch}, {1: 2}, {1, 2}, b"x", print])
-def test_what_json_would_change_is_not_plain(value: Any) -> None:
+def test_values_that_json_would_change_do_not_count_as_plain(value: Any) -> None:
     assert not is_plain(value)
 
 
 @pytest.mark.parametrize("keep", ["none", "all", 0, 3])
-def test_how_many_are_kept_is_a_number_or_a_word(keep: Any) -> None:
+def test_the_number_of_logged_rollouts_is_a_number_or_a_word(keep: Any) -> None:
     assert structure(RunConfig, {"rollouts": keep}).rollouts == keep
 
 
@@ -160,7 +160,7 @@ def test_how_many_are_kept_is_a_number_or_a_word(keep: Any) -> None:
     ("keep", "said"),
     [("al", "a whole number or one of 'none', 'all'; did you mean 'all'"), (-1, "at least 0"), (1.5, "a whole number")],
 )
-def test_anything_else_is_refused(keep: Any, said: str) -> None:
+def test_an_invalid_number_of_logged_rollouts_is_refused(keep: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"rollouts = .*{said}"):
         structure(RunConfig, {"rollouts": keep})
 

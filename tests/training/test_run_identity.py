@@ -73,7 +73,9 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "run.seed"])
-def test_what_changes_the_result_is_refused_unless_it_is_accepted(name: str, finished: Path, tmp_path: Path) -> None:
+def test_resuming_with_an_option_that_changes_the_result_is_refused_unless_accepted(
+    name: str, finished: Path, tmp_path: Path
+) -> None:
     changes, message = CHANGES[name]
     with pytest.raises(ConfigError, match=message):
         resume(finished, tmp_path, changes)
@@ -92,13 +94,13 @@ def test_another_seed_is_refused_even_if_it_is_accepted(finished: Path, tmp_path
             resume(finished, tmp_path, changes, *accepted)
 
 
-def test_all_differences_come_in_one_error(finished: Path, tmp_path: Path) -> None:
+def test_all_differences_from_the_earlier_run_are_listed_in_one_error(finished: Path, tmp_path: Path) -> None:
     changes = merge({"run": {"seed": 1}, "gen": {"top_k": 2}}, CHANGES["data.prompts"][0])
     with pytest.raises(ConfigError, match=r"data\.prompts was .*; gen\.top_k was 0, is 2; run\.seed was 0, is 1\. "):
         resume(finished, tmp_path, changes, "model")
 
 
-def test_what_does_not_change_the_result_may_change(finished: Path, tmp_path: Path) -> None:
+def test_options_that_do_not_change_the_result_may_change_on_resuming(finished: Path, tmp_path: Path) -> None:
     changes = {
         "eval": {"every": 1, "samples": 2, "gen": {"temperature": 0.1}}, "checkpoint": {"every": 1, "keep_last": 5},
         "loggers": ["console"], "run": {"rollouts": "none", "time_s": 1000},
@@ -157,7 +159,7 @@ def test_accepted_changes_stay_on_record(finished: Path, tmp_path: Path) -> None
     assert recorded["identity"]["gen.temperature"] == 0.5
 
 
-def test_another_number_of_prompts_cannot_be_continued(finished: Path, tmp_path: Path) -> None:
+def test_resuming_with_another_number_of_prompts_is_refused(finished: Path, tmp_path: Path) -> None:
     more = {"prompts": [*PROMPTS, {"prompt": "e", "label": 0}]}
     with pytest.raises(ConfigError, match=r"data\.prompts was '2 rows, sha256 \w+', is '3 rows, sha256"):
         resume(finished, tmp_path, more)

@@ -86,14 +86,14 @@ def test_the_echo_that_torchrun_sends_within_a_second_is_no_second_press(
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_other_ranks_stop_without_a_word() -> None:
+def test_other_ranks_stop_without_printing_anything() -> None:
     process = start("graceful", RANK="1")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=300)
     assert (out, err) == ("saved\n", "")
 
 
-def test_handlers_are_put_back() -> None:
+def test_signal_handlers_are_restored_after_a_run() -> None:
     def mine(number: int, frame: object) -> None: ...
 
     before = signal.signal(signal.SIGTERM, mine)
@@ -129,7 +129,7 @@ def test_a_stop_asked_for_in_code_leaves_the_first_signal_graceful() -> None:
         assert stop.requested
 
 
-def test_other_threads_install_nothing() -> None:
+def test_a_run_in_another_thread_installs_no_signal_handlers() -> None:
     before = signal.getsignal(signal.SIGINT)
     seen = []
 

@@ -47,7 +47,7 @@ def make_batch(*, gap: float = 0.0, kl: float = 0.0, rows: int = 10) -> Trajecto
         (0.1, -2.1, True, ["log-probs are not those", "far below 0"]),
     ],
 )
-def test_what_samples_of_the_policy_cannot_give_is_reported(
+def test_log_probs_that_cannot_come_from_the_policy_are_reported(
     gap: float, kl: float, full: bool, found: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(is_full_precision=full)

@@ -25,13 +25,13 @@ def test_every_stored_batch_is_taken_once_in_the_order_of_storing() -> None:
     assert len(store) == 0
 
 
-def test_one_batch_comes_out_as_it_is() -> None:
+def test_a_store_returns_the_very_batch_that_was_put_in() -> None:
     store, batch = MemoryStore(), rows([1, 2])
     store.append(batch)
     assert store.take() is batch
 
 
-def test_an_empty_store_says_so() -> None:
+def test_taking_from_an_empty_store_is_an_error() -> None:
     with pytest.raises(LookupError, match="empty"):
         MemoryStore().take()
 

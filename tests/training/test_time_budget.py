@@ -15,7 +15,7 @@ from rlcore_testing.small import make_gpt2
 
 
 @pytest.mark.parametrize(("budget_s", "steps"), [(900, 0), (1e6, 2)])
-def test_the_time_before_a_stop_counts(
+def test_a_time_budget_includes_the_time_before_a_resume(
     budget_s: float, steps: int, make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     def make(name: str, **run: Any) -> Any:

@@ -45,13 +45,13 @@ def train(folder: Path, trainer: dict[str, Any], name: str = "run", **given: Any
 
 
 @pytest.mark.parametrize("micro", [0, 2])
-def test_of_demonstrations_the_chosen_tokens_count(tmp_path: Path, by_hand: None, micro: int) -> None:
+def test_for_demonstrations_the_chosen_tokens_count(tmp_path: Path, by_hand: None, micro: int) -> None:
     trainer = {"name": "sft", "batch_size": 4, "micro_batch_size": micro}
     rows = train(tmp_path, trainer, samples=SAMPLES, eval_samples=SAMPLES, loggers=["jsonl"])
     assert [row["perf/tokens_per_s"] for row in rows] == [14 / 0.25] * 4
 
 
-def test_ilql_learns_from_what_sft_does(tmp_path: Path, by_hand: None) -> None:
+def test_ilql_counts_the_same_tokens_as_sft(tmp_path: Path, by_hand: None) -> None:
     trainer = {"name": "ilql", "batch_size": 4}
     rows = train(tmp_path, trainer, samples=SAMPLES, rewards=[1.0, 0.0, 2.0, -1.0], loggers=["jsonl"])
     assert [row["perf/tokens_per_s"] for row in rows] == [14 / 0.25] * 4
@@ -66,7 +66,7 @@ def test_ilql_learns_from_what_sft_does(tmp_path: Path, by_hand: None) -> None:
     ],
     ids=lambda trainer: trainer["name"],
 )
-def test_of_rollouts_the_sampled_tokens_count_once(tmp_path: Path, by_hand: None, trainer: dict[str, Any]) -> None:
+def test_for_rollouts_the_sampled_tokens_count_once(tmp_path: Path, by_hand: None, trainer: dict[str, Any]) -> None:
     lengths: list[int] = []
 
     def reward_fn(output_tokens: list[list[int]]) -> list[float]:
@@ -104,7 +104,7 @@ def _numbers(output_tokens: list[list[int]]) -> list[float]:
     return [float(i) for i in range(len(output_tokens))]
 
 
-def test_tokens_of_all_processes_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_per_second_counts_those_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))  # for the processes that import this file
     arguments = {"folder": str(tmp_path)}
     sft, reinforce = call_on_two_ranks("test_tokens_per_s:in_company", arguments, what="counting on two ranks")

@@ -29,7 +29,7 @@ def test_ragged_sequences_are_padded_on_the_right() -> None:
     assert len(batch) == 3
 
 
-def test_demonstrations_are_whole_unless_said_otherwise() -> None:
+def test_demonstrations_count_as_ended_unless_set_otherwise() -> None:
     assert Trajectories.stack([[1, 2]], [[F, T]]).ended.tolist() == [T]
 
 
@@ -68,7 +68,7 @@ def test_a_column_of_several_numbers_a_sequence_is_neither_trimmed_nor_padded(si
     assert torch.equal(joined["each"], numbers[[2, 1]])
 
 
-def test_only_the_columns_that_are_asked_for_stay() -> None:
+def test_selecting_columns_keeps_only_those() -> None:
     kept = ragged().with_only("scores")
     assert list(kept.columns) == ["scores"]
     assert torch.equal(kept.tokens, ragged().tokens)
@@ -84,7 +84,7 @@ def test_adding_columns_leaves_the_old_batch_alone() -> None:
     assert new["scores"].tolist() == [0, 0, 0]
 
 
-def test_rows_take_every_array_along_and_drop_columns_nobody_needs() -> None:
+def test_selecting_rows_applies_to_every_array_and_drops_columns_of_padding() -> None:
     part = ragged().rows(torch.tensor([1, 0]))
     assert part.tokens.tolist() == [[4, 5, 31], [1, 2, 3]]
     assert part.action_mask.tolist() == [[F, T, F], [F, T, T]]
@@ -123,7 +123,7 @@ def test_splitting_visits_every_sequence_once_in_order() -> None:
     assert torch.cat([part["scores"] for part in parts]).tolist() == [10, 20, 30]
 
 
-def test_batches_under_each_other_are_as_wide_as_the_widest() -> None:
+def test_concatenated_batches_are_as_wide_as_the_widest() -> None:
     narrow = Trajectories.stack([[1, 2]], [[F, T]], ended=[False]).with_columns(
         values=torch.tensor([[0.0, 5.0]]), scores=torch.tensor([1.0])
     )
@@ -145,7 +145,7 @@ def test_splitting_and_concatenating_gives_the_batch_back() -> None:
     assert torch.equal(batch.action_mask, ragged().action_mask)
 
 
-def test_one_more_token_is_chosen_behind_the_last_real_one_and_the_first_stays_so() -> None:
+def test_an_extended_batch_has_one_more_chosen_token_after_the_last_real_one() -> None:
     longer = ragged().extended()
     assert longer.action_mask.tolist() == [
         [F, T, F, T, F, F],
@@ -156,13 +156,13 @@ def test_one_more_token_is_chosen_behind_the_last_real_one_and_the_first_stays_s
     assert longer.ended.tolist() == [T, F, T]
 
 
-def test_the_token_more_is_not_real_so_that_a_full_context_stays_within_bounds() -> None:
+def test_the_further_token_of_an_extended_batch_does_not_count_as_real() -> None:
     assert ragged().extended().mask[:, :5].tolist() == ragged().mask.tolist()
     assert not ragged().extended().mask[:, 5].any()
 
 
 @pytest.mark.parametrize("lacking", [0, 1])
-def test_batches_of_other_columns_do_not_go_under_each_other(lacking: int) -> None:
+def test_concatenating_batches_with_different_columns_is_an_error(lacking: int) -> None:
     parts = [Trajectories.stack([[1, 2]], [[F, T]]).with_columns(values=torch.zeros(1, 2)) for _ in range(2)]
     parts[lacking] = Trajectories.stack([[1, 2]], [[F, T]])
     with pytest.raises(MissingColumn, match="values"):

@@ -33,7 +33,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("arguments", [["tell.py", "a b", "-c"], ["-m", "tell", "a b", "-c"]], ids=["file", "module"])
-def test_a_process_is_as_python_starts_it(
+def test_a_forked_process_equals_one_that_python_started(
     ending: str, arguments: list[str], tmp_path: Path, warm_python: WarmPython
 ) -> None:
     (tmp_path / "tell.py").write_text(TELL + ENDINGS[ending])
@@ -62,13 +62,13 @@ def test_processes_that_run_together_are_told_apart(tmp_path: Path, warm_python:
     assert [(each.returncode, each.stdout) for each in done] == [(4, "4\n"), (5, "5\n")]
 
 
-def test_strings_have_other_hashes_in_processes_that_run_together(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_forked_processes_have_different_string_hashes(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "order.py").write_text("print(hash('a word'))\n")
     done = warm_python.run_together(["order.py"], cwd=tmp_path, environments=[os.environ] * 2, timeout_s=600)
     assert done[0].stdout != done[1].stdout
 
 
-def test_what_takes_too_long_is_killed_with_what_it_started(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_a_process_that_takes_too_long_is_killed_with_its_children(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "stay.py").write_text(
         "import subprocess, time\nprint(subprocess.Popen(['sleep', '600']).pid, flush=True)\ntime.sleep(600)\n"
     )
@@ -79,7 +79,7 @@ def test_what_takes_too_long_is_killed_with_what_it_started(tmp_path: Path, warm
     assert warm_python.run(["-m", "this"], cwd=tmp_path, environment=os.environ).returncode == 0
 
 
-def test_no_two_processes_draw_the_same(tmp_path: Path, warm_python: WarmPython) -> None:
+def test_no_two_forked_processes_draw_the_same_random_numbers(tmp_path: Path, warm_python: WarmPython) -> None:
     (tmp_path / "draw.py").write_text(
         "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.rand(1).item())\n"
     )
@@ -89,7 +89,7 @@ def test_no_two_processes_draw_the_same(tmp_path: Path, warm_python: WarmPython)
     assert not set(first) & set(second)
 
 
-def test_what_is_interrupted_leaves_nothing_running(tmp_path: Path) -> None:
+def test_an_interrupted_test_leaves_no_process_running(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     (tmp_path / "stay.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
