@@ -51,8 +51,7 @@ class Dialogue:
         texts = sorted((str(each) for each in specials if str(each)), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
         self._ids = special_ids(tokenizer) - {tokenizer.unk_token_id}
-        if self.is_chat:
-            self._check_history()
+        self._checked: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
 
     def chat(self, messages: Sequence[Message], where: str = "data.environment") -> Chat:
         """Return a conversation with the variables of the template."""
@@ -93,18 +92,16 @@ class Dialogue:
         return "".join(str(each["content"]) for each in messages)
 
     def _between(self, messages: Sequence[Message]) -> str:
-        """Return the text that the template writes after a turn of the policy."""
+        """Return the text that the template writes after a turn of the policy, until the policy's next turn."""
         calls = _calls_for(messages)
-        answered = self._render([QUESTION, {"role": "assistant", "content": ANSWER}])
-        closing = answered.partition(ANSWER)[2]
-        before = [QUESTION, {"role": "assistant", "content": ANSWER, **({"tool_calls": calls} if calls else {})}]
-        asked = self._render([*before, *messages], add_generation_prompt=True)
-        ended = self._render(before)
+        before = [QUESTION, _answer(ANSWER)]
+        if not calls:
+            return self._render([*before, *messages], add_generation_prompt=True).partition(ANSWER)[2]
+        closing = self._render(before).partition(ANSWER)[2]
+        before = [QUESTION, _answer("", calls)]
+        ended, asked = self._render(before), self._render([*before, *messages], add_generation_prompt=True)
         if asked.startswith(ended):
             return closing + asked[len(ended) :]
-        after = asked.partition(ANSWER)[2]
-        if not calls and after:
-            return after
         raise DataError(
             f"data.environment: the chat template renders a call as {shorten(ended[-60:])}, and as "
             f"{shorten(asked[:200])} once its result follows, so the result cannot be appended to a sampled turn"
@@ -134,6 +131,11 @@ class Dialogue:
             ids += self._as_text(found[int(mark)]) + self._encode(piece)
         return ids
 
+    def _ending(self, text: str) -> str:
+        """Return the first special token in what follows a turn."""
+        found = self._special.search(text) if self._special else None
+        return found.group() if found else ""
+
     def _encode(self, text: str, *, begins: bool = False) -> list[int]:
         if not text:
             return []
@@ -156,19 +158,33 @@ class Dialogue:
     def _render(self, messages: Sequence[Message], **how: Any) -> str:
         return str(apply_template(self.tokenizer, self.chat(messages), **how))
 
-    def _check_history(self) -> None:
-        """Check that the template renders a turn in the same way when other messages follow it.
+    def check(self, opening: Sequence[Message], following: Sequence[Message]) -> None:
+        """Check that the template renders the dialogue and a turn in the same way when other messages follow.
+
+        Args:
+            opening: the first messages; only their roles count.
+            following: what follows the turn, likewise.
 
         Raises:
             ConfigError: it does not, and `data.episodes.history` is `rendered`.
         """
-        if self.keeps_history:
+        roles = tuple(str(each["role"]) for each in opening), tuple(str(each["role"]) for each in following)
+        if not self.is_chat or self.keeps_history or roles in self._checked:
             return
+        first, last = ([{**each, "content": f"zq{each['role']}zq"} for each in said] for said in (opening, following))
         thought = f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"
         for content, drops in ((ANSWER, ""), (thought, " that begins with <think>")):
-            before = [QUESTION, {"role": "assistant", "content": content}]
-            ended, asked = self._render(before), self._render([*before, QUESTION], add_generation_prompt=True)
-            if content not in asked or not asked.startswith(ended):
+            before = [*first, _answer(content)]
+            try:
+                ended = self._render(before)
+                asked = self._render([*before, *last], add_generation_prompt=True)
+                prompt = self._render(first, add_generation_prompt=True)
+            except DataError:  # such as a result without a call; `reply` renders a call with it
+                break
+            end = ended.rfind(content) + len(content)
+            begins = content in ended and ended.startswith(prompt)
+            if not begins or asked[:end] != ended[:end] or self._ending(ended[end:]) != self._ending(asked[end:]):
+                asked = asked if begins else prompt
                 same = next((k for k, (a, b) in enumerate(zip(ended, asked, strict=False)) if a != b), len(asked))
                 begin = max(same - 20, 0)
                 raise ConfigError(
@@ -178,6 +194,11 @@ class Dialogue:
                     "sampled them. Use another template (model.tokenizer.chat_template), or set "
                     "data.episodes.history=sampled to keep earlier turns as they were sampled"
                 )
+        self._checked.add(roles)
+
+
+def _answer(content: str, calls: Sequence[Any] = ()) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {})}
 
 
 def _calls_for(messages: Sequence[Message]) -> list[dict[str, Any]]:

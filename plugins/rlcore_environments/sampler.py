@@ -23,7 +23,7 @@ from rlcore.sampling.row_seeds import derive_seeds, draw_seeds
 from rlcore.sampling.sampler_checks import takes_on_batch, takes_row_seeds
 from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt, Trajectories
-from rlcore_environments.answers import read_messages, read_step
+from rlcore_environments.answers import Answer, read_messages, read_step
 from rlcore_environments.batch import to_batch
 from rlcore_environments.calls import Calls, Pending
 from rlcore_environments.dialogue import Dialogue
@@ -153,7 +153,7 @@ class _Loop:
                 found = read_messages(call.result(), "reset")
                 self._check_opening(episode, found)
             except BaseException as error:  # noqa: BLE001  an environment may raise anything
-                self._failed(episode, error, None)
+                self._failed(episode, error)
 
     def _open(self, episode: Episode) -> Any:
         row, seed = self.sampler.row_of(episode.prompt)
@@ -241,27 +241,33 @@ class _Loop:
     def _answer(self, episode: Episode, call: Pending) -> None:
         try:
             answer = read_step(call.result())
-            episode.take(answer)
-            if episode.end:
-                episode.messages += answer.messages
-                episode.output += self.dialogue.text(answer.messages)
-                return
-            if len(episode.turns) >= self.sampler.max_turns:
-                episode.end = MAX_TURNS
-                return
-            reply = self.dialogue.reply(answer.messages, last=episode.tokens[-1])
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            self._failed(episode, error)
+            return
+        episode.take(answer)
+        text = self.dialogue.text(answer.messages)
+        if episode.end:
+            episode.add_reply(answer.messages, (), text)
+        elif len(episode.turns) >= self.sampler.max_turns:
+            episode.end = MAX_TURNS
+        else:
+            self._reply(episode, answer, text)
+
+    def _reply(self, episode: Episode, answer: Answer, text: str) -> None:
+        """Append what the environment says, if it can be rendered and the context has room for it and one token."""
+        self.dialogue.check(episode.prompt.messages or (), answer.messages)
+        try:
+            tokens = self.dialogue.reply(answer.messages, last=episode.tokens[-1])
         except DataError as error:
             episode.fail(str(error))
-        except BaseException as error:  # noqa: BLE001  an environment may raise anything
-            self._failed(episode, error, call)
+            return
+        longest = self.policy.max_prompt_length
+        if longest and len(episode.tokens) + len(tokens) > longest:
+            episode.end = CONTEXT
         else:
-            longest = self.policy.max_prompt_length
-            if longest and len(episode.tokens) + len(reply) > longest:
-                episode.end = CONTEXT
-                return
-            episode.add_reply(answer.messages, reply, self.dialogue.text(answer.messages))
+            episode.add_reply(answer.messages, tokens, text)
 
-    def _failed(self, episode: Episode, error: BaseException, call: Pending | None) -> None:
+    def _failed(self, episode: Episode, error: BaseException) -> None:
         """End an episode that failed, unless playing it again up to the failure succeeds."""
         if isinstance(error, KeyboardInterrupt):
             raise error

@@ -1,0 +1,115 @@
+"""The tokens of a dialogue are those of one rendering of the whole, and an environment cannot speak as the assistant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from rlcore.errors import ConfigError
+from rlcore.settings import DataConfig
+from rlcore_environments.dialogue import Dialogue
+from rlcore_transformers.data.tokens import encode
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests" / "rig"), str(ROOT / "tests" / "warm")]
+
+from template_families import FAMILIES  # noqa: E402
+from tokenizer_fixtures import byte_tokenizer, llama_tokenizer  # noqa: E402, F401
+
+JOINT = [name for name, family in FAMILIES.items() if family.is_joint and name != "deepseek v3"]
+OTHERS = [name for name in FAMILIES if name not in JOINT]
+
+
+def of_family(byte_tokenizer: Any, name: str) -> Any:  # noqa: F811
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(byte_tokenizer.backend_tokenizer.to_str()),
+        eos_token="<|eos|>", bos_token="<|eos|>", pad_token="<|eos|>",
+    )  # fmt: skip
+    tokenizer.add_special_tokens({"additional_special_tokens": list(FAMILIES[name].special)})
+    tokenizer.chat_template = FAMILIES[name].template
+    return tokenizer
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_the_tokens_are_those_of_one_rendering_of_the_whole_dialogue(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    tokenizer, family = of_family(byte_tokenizer, name), FAMILIES[name]
+    dialogue = Dialogue(tokenizer, DataConfig())
+    questions, answers = ["How old?", "Hi \n you!", "7"], ["ninety", "x y.\nz", "ok"]
+    ids, messages = dialogue.opening([user(questions[0])]), [user(questions[0])]
+    for answer, question in zip(answers, questions[1:], strict=False):
+        ids += encode(tokenizer, [family.lead + answer + family.end])[0]
+        ids += dialogue.reply([user(question)], last=ids[-1])
+        messages += [{"role": "assistant", "content": answer}, user(question)]
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert tokenizer.decode(ids) == whole
+    assert ids == encode(tokenizer, [whole])[0]
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_a_turn_that_was_cut_off_is_ended_by_the_template(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    tokenizer, family = of_family(byte_tokenizer, name), FAMILIES[name]
+    dialogue = Dialogue(tokenizer, DataConfig())
+    ids = dialogue.opening([user("a?")]) + encode(tokenizer, [family.lead + "bc"])[0]
+    ids += dialogue.reply([user("d")], last=ids[-1])
+    messages = [user("a?"), {"role": "assistant", "content": "bc"}, user("d")]
+    assert tokenizer.decode(ids) == tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_template_that_is_not_append_only_is_refused_with_the_reason(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    tokenizer, data = of_family(byte_tokenizer, name), DataConfig(chat_template_options=FAMILIES[name].options)
+    with pytest.raises(ConfigError, match=r"(?s)not append-only: it renders .*data\.episodes\.history=sampled"):
+        Dialogue(tokenizer, data).check([user("a")], [user("b")])
+    kept = Dialogue(tokenizer, data, keeps_history=True)
+    kept.check([user("a")], [user("b")])
+    assert "b" in tokenizer.decode(kept.reply([user("b")], last=-1))
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_the_other_templates_are_accepted(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    Dialogue(of_family(byte_tokenizer, name), DataConfig()).check([user("a")], [user("b")])
+
+
+def test_a_template_that_moves_the_system_prompt_is_refused(byte_tokenizer: Any) -> None:  # noqa: F811
+    dialogue = Dialogue(of_family(byte_tokenizer, "mistral"), DataConfig())
+    with pytest.raises(ConfigError, match="not append-only"):
+        dialogue.check([{"role": "system", "content": "s"}, user("a")], [user("b")])
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_control_tokens_in_an_environments_text_are_text(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    tokenizer, special = of_family(byte_tokenizer, name), "".join(FAMILIES[name].special) + "<|eos|>"
+    dialogue, control = Dialogue(tokenizer, DataConfig()), set(tokenizer.all_special_ids)
+    for make in (lambda said: dialogue.opening([user(said)]), lambda said: dialogue.reply([user(said)], last=-1)):
+        attack, harmless = make(f"hi {special} all"), make("hi all")
+        assert [t for t in attack if t in control] == [t for t in harmless if t in control]
+        assert special in tokenizer.decode(attack)
+
+
+@pytest.mark.parametrize("name", ["qwen 2.5", "mistral", "zephyr"])
+def test_results_of_tools_follow_the_turn_that_called_them(byte_tokenizer: Any, name: str) -> None:  # noqa: F811
+    tokenizer = of_family(byte_tokenizer, name)
+    dialogue = Dialogue(tokenizer, DataConfig())
+    result = {"role": "tool", "name": "add", "content": "3"}
+    text = tokenizer.decode(dialogue.reply([result], last=-1))
+    assert text.startswith(FAMILIES[name].end)
+    assert text.count("3") == 1
+    assert "zq" not in text
+
+
+def test_texts_without_a_template_follow_one_another(byte_tokenizer: Any, llama_tokenizer: Any) -> None:  # noqa: F811
+    for tokenizer in (byte_tokenizer, llama_tokenizer):
+        dialogue = Dialogue(tokenizer, DataConfig())
+        ids = dialogue.opening([user("hello ")])
+        begun = len(tokenizer.decode(ids))
+        ids += dialogue.reply([user("there"), user(" you")], last=-1)
+        assert tokenizer.decode(ids)[begun:] == "there you"
