@@ -40,6 +40,7 @@ class Episode:
         failure: why it failed.
         info: the last `info` of the environment.
         by_name: sums of rewards that have names.
+        retries: how often it was played again.
     """
 
     index: int
@@ -58,6 +59,7 @@ class Episode:
     failure: str = ""
     info: Mapping[str, Any] = attrs.field(factory=dict)
     by_name: dict[str, float] = attrs.field(factory=dict)
+    retries: int = 0
 
     def begin(self) -> None:
         """Take the tokens of the prompt."""

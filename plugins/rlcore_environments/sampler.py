@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlcore.components import describe_error
 from rlcore.config import evolve
 from rlcore.data.text import render_outputs
 from rlcore.errors import ConfigError, DataError, RLCoreError
@@ -25,7 +26,7 @@ from rlcore.settings import SamplingConfig
 from rlcore.types import Episodes, Prompt, Trajectories
 from rlcore_environments.answers import Answer, read_messages, read_step
 from rlcore_environments.batch import to_batch
-from rlcore_environments.calls import Calls, Pending
+from rlcore_environments.calls import Calls, Pending, finished
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, FAILED, MAX_NEW_TOKENS, MAX_TURNS, Episode
 from rlcore_environments.factory import Factory, check_environment
@@ -149,11 +150,15 @@ class _Loop:
         """Make the environment of each episode, and reset it."""
         pending = [(episode, self.sampler.calls.start(self._open, episode)) for episode in episodes]
         for episode, call in pending:
-            try:
-                found = read_messages(call.result(), "reset")
-                self._check_opening(episode, found)
-            except BaseException as error:  # noqa: BLE001  an environment may raise anything
-                self._failed(episode, error)
+            self._begin(episode, call)
+
+    def _begin(self, episode: Episode, call: Pending) -> None:
+        try:
+            found = read_messages(call.result(), "reset")
+        except BaseException as error:  # noqa: BLE001  an environment may raise anything
+            self._failed(episode, error)
+            return
+        self._check_opening(episode, found)
 
     def _open(self, episode: Episode) -> Any:
         row, seed = self.sampler.row_of(episode.prompt)
@@ -268,20 +273,40 @@ class _Loop:
             episode.add_reply(answer.messages, tokens, text)
 
     def _failed(self, episode: Episode, error: BaseException) -> None:
-        """End an episode that failed, unless playing it again up to the failure succeeds."""
+        """Play an episode that failed again up to its last turn, as often as `retries` allows, or end it as failed."""
         if isinstance(error, KeyboardInterrupt):
             raise error
+        if episode.retries < self.sampler.options.retries and self.sampler.factory.replayable:
+            episode.retries += 1
+            self._close(episode)
+            again = self.sampler.calls.start(self._replay, episode)
+            if episode.turns:
+                self._answer(episode, again)
+            else:
+                self._begin(episode, again)
+            return
         episode.fail_with(error)
 
+    def _replay(self, episode: Episode) -> Any:
+        """Return what a new environment answers to the last turn of an episode, or to its reset if there is none."""
+        found = finished(self._open(episode))
+        environment: Any = episode.environment
+        for turn in episode.turns:
+            found = finished(environment.step(turn))
+        return found
+
     def close(self, episodes: Sequence[Episode]) -> None:
-        """Close every environment that has the method; an error in it is logged once."""
-        opened = [(episode, getattr(episode.environment, "close", None)) for episode in episodes]
-        pending = [(episode, self.sampler.calls.start(close)) for episode, close in opened if callable(close)]
-        for episode, call in pending:
+        """Close every environment that has the method; an error in it is logged."""
+        for call in [call for episode in episodes if (call := self._close(episode)) is not None]:
             try:
                 call.result()
             except Exception as error:  # noqa: BLE001  the episode is over, and its tokens are known
-                log.warning("an environment could not be closed", where=episode.where, error=f"{error}"[:200])
+                log.warning("an environment could not be closed", error=describe_error(error))
+
+    def _close(self, episode: Episode) -> Pending | None:
+        """Begin to close the environment of an episode, if it has the method; nobody closes it again."""
+        close, episode.environment = getattr(episode.environment, "close", None), None
+        return self.sampler.calls.start(close) if callable(close) else None
 
 
 def turn_seed(seed: int, index: int) -> int:

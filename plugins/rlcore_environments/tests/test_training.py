@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from env_games import TEMPLATE, Echo
 
 import rlcore
+from rlcore.errors import ConfigError, InputsError, UnknownEnvironment
 from rlcore_testing.small import make_gpt2, make_tokenizer
 
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -45,3 +47,111 @@ def test_a_trainer_learns_from_episodes_without_a_reward_function(name: str, tmp
     assert [role for role, _ in said] == ["assistant", "user"] * 3
     total = sum(each.get("reward", 0.0) for each in first["transcript"])
     assert first["reward"] == total == sum(text.count("a") for role, text in said if role == "assistant")
+
+
+def test_an_environment_and_a_reward_function_both_count_by_weight(tmp_path: Path) -> None:
+    def turns_left(
+        turns: Any, messages: Any, transcript: Any, info: Any, outputs: Any, samples: Any, level: Any
+    ) -> list[float]:
+        for row in zip(turns, messages, transcript, info, outputs, samples, level, strict=True):
+            said, whole, record, about, output, sample, number = row
+            assert [m["content"] for m in whole if m["role"] == "assistant"] == said
+            assert [m["role"] for m in whole[:2]] == ["user", "user"]  # the row's prompt and the environment's opening
+            assert [m["content"] for m in record] == [m["content"] for m in whole[2:]]
+            assert about["end"] == "done"
+            assert number == 7
+            assert sample.endswith(output)
+        return [10.0 + len(each) for each in turns]
+
+    result = run(
+        tmp_path, trainer={"name": "grpo", **TRAINERS["grpo"]}, prompts=[{"prompt": "ab", "level": 7}] * 2,
+        reward_fn=[(turns_left, 0.5), {"fn": "environment", "weight": 3.0}],
+    )  # fmt: skip
+    for row in lines(result, "rollouts.jsonl"):
+        assert row["reward/turns_left"] == 13.0
+        assert row["reward"] == 0.5 * 13.0 + 3.0 * row["reward/environment"]
+
+
+class Fails(Echo):
+    """Half of the rows fail at the second turn."""
+
+    def step(self, turn: Any) -> Any:
+        if turn.index == 1 and self.seed % 2:
+            raise OSError("away")
+        return super().step(turn)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_failed_episodes_have_no_score_and_nothing_is_learned_from_them(name: str, tmp_path: Path) -> None:
+    rows = [{"prompt": "ab", "seed": seed} for seed in (1, 2, 4, 6)]
+    result = run(
+        tmp_path, trainer={"name": name, **TRAINERS[name]}, environment=Fails, prompts=rows, reward_fn=constant,
+        eval={"at_end": False},
+    )  # fmt: skip
+    found = lines(result, "rollouts.jsonl")
+    failed = [row for row in found if row["transcript"][-1]["role"] == "failure"]
+    assert failed
+    assert all(row["reward"] is None and row["reward/constant"] is None for row in failed)
+    assert all(row["reward"] is not None for row in found if row not in failed)
+    first = lines(result, "metrics.jsonl")[0]
+    assert first["reward/unscored"] == len([row for row in failed if row["step"] == 1])
+
+
+def constant(outputs: Any) -> list[float]:
+    return [1.0] * len(outputs)
+
+
+def test_tools_are_called_and_their_results_are_read(tmp_path: Path) -> None:
+    result = run(tmp_path, environment=None, tools=[double], trainer={"name": "reinforce", "rollouts": 4})
+    assert result.metrics["episode/turns"] == 1.0  # random letters call no tool
+    assert "double" in (result.run_dir / "config.yaml").read_text()
+
+
+def double(number: int) -> int:
+    """Double a number.
+
+    Args:
+        number: The number.
+    """
+    return 2 * number
+
+
+def test_a_run_goes_on_exactly_where_it_was_stopped(tmp_path: Path) -> None:
+    trainer = {"name": "ppo", **TRAINERS["ppo"]}
+    whole = run(tmp_path / "whole", trainer=trainer, run=at(tmp_path / "whole", steps=4))
+    run(tmp_path / "parts", trainer=trainer, run=at(tmp_path / "parts", steps=2))
+    parts = run(tmp_path / "parts", trainer=trainer, run=at(tmp_path / "parts", steps=4, resume="auto"))
+    for name in ("rollouts.jsonl",):
+        assert lines(whole, name) == lines(parts, name)
+    mine, other = (dict(each.policy.module.named_parameters()) for each in (whole, parts))
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+
+def at(folder: Path, **run: Any) -> dict[str, Any]:
+    return {"root": str(folder), "name": "run", "report": False, **run}
+
+
+def test_an_environment_is_named_in_a_file_as_a_module_and_its_attribute(tmp_path: Path) -> None:
+    result = run(tmp_path, environment="env_games:Echo", trainer={"name": "reinforce", "rollouts": 4})
+    assert "environment: env_games:Echo" in (result.run_dir / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"environment": "wordel"}, UnknownEnvironment, "no environment is called 'wordel'"),
+        ({"environment": Echo, "tools": [double]}, InputsError, "environment and tools: pass one of them"),
+        ({"environment": None, "tools": [3]}, InputsError, "must be a list of functions"),
+        ({"prompts": None}, InputsError, "the environment has no rows of its own, so give prompts"),
+        ({"data": {"episodes": {"max_turn": 3}}}, ConfigError, "data.episodes.max_turn.*max_turns"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(given: Any, error: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
+        run(tmp_path, trainer={"name": "reinforce", "rollouts": 4}, **given)
+
+
+def test_the_core_names_the_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLCORE_DISABLE_PLUGINS", "rlcore-environments")
+    with pytest.raises(ConfigError, match="data.environment = .*comes with rlcore-environments, which is installed, but disabled"):
+        run(tmp_path, trainer={"name": "reinforce", "rollouts": 4})
