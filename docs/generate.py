@@ -15,9 +15,9 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS))
 
-from generators import arguments, configuration, conformance, errors, hooks, moved, protocols, run  # noqa: E402  # needs the path set above
+from generators import arguments, configuration, conformance, errors, hooks, houses, moved, protocols, run  # noqa: E402  # needs the path set above
 
-GENERATORS = (arguments, configuration, hooks, protocols, run, errors, conformance, moved)
+GENERATORS = (arguments, configuration, hooks, protocols, run, errors, conformance, moved, houses)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     stale = [path for path, text in pages.items() if _read(arguments.into / path) != text]
     # Pages of removed hooks or protocols are out of date too.
     folders = {Path(path).parent for path in pages} - {Path()}
-    there = {page.relative_to(arguments.into).as_posix() for at in folders for page in (arguments.into / at).glob("*")}
+    there = {
+        page.relative_to(arguments.into).as_posix() for at in folders for page in arguments.into.glob(f"{at}/*.md")
+    }
     left = sorted(there - pages.keys())
     if arguments.check:
         for path in [*stale, *left]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,9 +27,11 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The modules that generate pages; they are in the documentation folder and are not installed."""
     monkeypatch.syspath_prepend(DOCS)
     import generate
-    from generators import docstrings, errors, hooks, protocols
+    from generators import docstrings, errors, hooks, houses, protocols
 
-    yield SimpleNamespace(main=generate.main, docstrings=docstrings, errors=errors, hooks=hooks, protocols=protocols)
+    yield SimpleNamespace(
+        main=generate.main, docstrings=docstrings, errors=errors, hooks=hooks, houses=houses, protocols=protocols
+    )
     for name in [name for name in sys.modules if name.partition(".")[0] in {"generate", "generators"}]:
         del sys.modules[name]
 
@@ -171,3 +174,18 @@ def test_every_error_is_in_the_catalogue(generators: Any, tmp_path: Path) -> Non
 
     with pytest.raises(generators.docstrings.Undocumented, match="do not agree on LostKeys"):
         generators.errors.pages(generators.errors.error_classes() | {"LostKeys": LostKeys})
+
+
+def test_the_picture_of_the_packages_has_each_above_those_that_it_requires(generators: Any, tmp_path: Path) -> None:
+    needs = {"rlcore": [], "rlcore-a": ["rlcore"], "rlcore-b": ["rlcore", "rlcore_a"], "rlcore-c": ["rlcore-b==0.1.*"]}
+    for name, below in needs.items():
+        folder = tmp_path if name == "rlcore" else tmp_path / "plugins" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ", ".join(f'"{each}"' for each in [*below, "torch>=2"])
+        (folder / "pyproject.toml").write_text(f'[project]\nname = "{name}"\ndependencies = [{lines}]\n')
+    found = generators.houses.requirements(tmp_path)
+    assert found == {"rlcore-a": set(), "rlcore-b": {"rlcore-a"}, "rlcore-c": {"rlcore-b"}}
+    assert [generators.houses.level_of(name, found) for name in sorted(found)] == [0, 1, 2]
+    picture = generators.houses.draw(found)
+    heights = {name: int(re.search(rf'y="(\d+)"[^>]*>{name}<', picture)[1]) for name in needs}  # type: ignore[index]
+    assert heights["rlcore-c"] < heights["rlcore-b"] < heights["rlcore-a"] < heights["rlcore"]
