@@ -1,28 +1,25 @@
-"""Answers with verdicts: one for each answer (`unpaired`) or for each of its steps (`stepwise`)."""
+"""Answers with a verdict each: the pipeline `unpaired`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlcore.errors import DataError
 from rlcore.safe_text import shorten
-from rlcore.types import UNLABELLED, LabelledSample, Pair, Sample, SteppedSample
+from rlcore.types import LabelledSample, Pair
 from rlcore_preferences.answers import Exchange, number_rows, read_content, tokenise_answers
 from rlcore_preferences.preferences import read_preference
 from rlcore_preferences.token_rows import are_token_ids, read_token_ids
 from rlcore_transformers.data.chat import template_variables
 from rlcore_transformers.data.rows import ANSWERS, load_rows
-from rlcore_transformers.data.tokens import encode as encode_texts
-from rlcore_transformers.data.tokens import encode_continuations, missing_opening, opening_tokens, shorter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rlcore.settings import DataConfig
-
-SEPARATOR = "\n"
-"""Text after every step of an answer; the label of the step is that of its last token."""
 
 
 def build_unpaired(
@@ -79,74 +76,8 @@ def _read_label(row: Mapping[str, Any], where: str) -> bool:
     raise DataError(f"{where}: 'label' is {shorten(label)}; it must be true for a desirable completion, else false")
 
 
-def build_stepwise(
-    source: Any, tokenizer: PreTrainedTokenizerBase, data: DataConfig, *, max_length: int, what: str = "samples"
-) -> list[SteppedSample]:
-    """Read and tokenise answers in steps with a verdict each, in their order.
-
-    A row is a mapping with `prompt` (or `data.prompt_column`), a string, `completions`, a list of strings, and
-    `labels`, one true or false for each. Each step is followed by a line break, whose last token has the label. A row
-    that is longer than `data.max_sample_tokens` or the model's context is cut at the end; cut to the context, it may
-    have no label left.
-
-    The arguments are those of `rlcore.protocols.SamplePipeline`.
-
-    Raises:
-        DataError: a row is invalid, or `data.max_sample_tokens` leaves no step of it; the message names the first one.
-    """
-    rows = list(number_rows(load_rows(source, tokenizer, data, what, answers=("completion", *ANSWERS)), what))
-    read = [_read_steps(row, data.prompt_column, where) for where, row in rows]
-    prompts = encode_texts(tokenizer, [prompt for prompt, _, _ in read], lambda i: rows[i][0])
-    flat = [step for _, steps, _ in read for step in steps]
-    tokens = iter(encode_continuations(tokenizer, flat))
-    (separator,) = encode_continuations(tokenizer, [SEPARATOR])
-    opening = opening_tokens(tokenizer, data.add_bos)
-    made = []
-    for prompt, (_, steps, labels), (where, _) in zip(prompts, read, rows, strict=True):
-        ids = missing_opening(prompt, opening) + prompt
-        start, marks = len(ids), [UNLABELLED] * len(ids)
-        for _, label in zip(steps, labels, strict=True):
-            step = [*next(tokens), *separator]
-            ids += step
-            marks += [UNLABELLED] * (len(step) - 1) + [int(label)]
-        made.append(_fit(ids, marks, start, data.max_sample_tokens, max_length, where))
-    return made
-
-
-build_stepwise.example_rows = [  # type: ignore[attr-defined]  # read by the conformance kit
-    {
-        "prompt": "ab" * (1 + i % 3),
-        "completions": ["c" * (1 + i % 4), "de"][: 1 + i % 2],
-        "labels": [True, i % 3 == 0][: 1 + i % 2],
-    }
-    for i in range(10)
-]
-
-
-def _read_steps(row: Mapping[str, Any], prompt_column: str, where: str) -> tuple[str, Sequence[str], Sequence[bool]]:
-    prompt, steps, labels = (row.get(key) for key in (prompt_column, "completions", "labels"))
-    if not isinstance(prompt, str):
-        raise DataError(
-            f"{where}: '{prompt_column}' is {shorten(prompt)}; the prompt of an answer in steps is a string"
-        )
-    if not isinstance(steps, list | tuple) or not steps or not all(isinstance(step, str) for step in steps):
-        raise DataError(f"{where}: 'completions' is {shorten(steps)}; it must be a list of strings, one for each step")
-    if (
-        not isinstance(labels, list | tuple)
-        or len(labels) != len(steps)
-        or any(label not in (0, 1) for label in labels)
-    ):
-        raise DataError(
-            f"{where}: 'labels' is {shorten(labels)}; it must be one true or false for each of {len(steps)} steps"
-        )
-    return prompt, steps, labels
-
-
-def _fit(ids: list[int], marks: list[int], start: int, limit: int, max_length: int, where: str) -> SteppedSample:
-    size = len(ids)
-    ids = ids[: shorter(limit, max_length) or None]
-    marks = marks[: len(ids)]
-    if 0 < limit == len(ids) and all(mark == UNLABELLED for mark in marks):
-        raise DataError(f"{where}: no step ends within data.max_sample_tokens = {limit}; raise it, or remove the row")
-    chosen = tuple(k > 0 and k >= start for k in range(len(ids)))
-    return SteppedSample(Sample(tuple(ids), chosen, ended=len(ids) == size), tuple(marks))
+def __getattr__(name: str) -> object:
+    if name not in ("SEPARATOR", "build_stepwise"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} has moved: import it from rlcore_reward.stepwise", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module("rlcore_reward.stepwise"), name)

@@ -1,4 +1,4 @@
-"""Registration of the pipelines `preferences`, `unpaired` and `stepwise`."""
+"""Registration of the pipelines `preferences` and `unpaired`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlcore.hookspecs import Register
 
 @hookimpl
 def register_pipelines(register: Register) -> None:
-    """Register the tokenisation of preferences, of labelled answers and of labelled steps."""
+    """Register the tokenisation of preferences and of labelled answers."""
     register(
         "preferences",
         "rlcore_preferences.preferences:build_preferences",
@@ -20,10 +20,4 @@ def register_pipelines(register: Register) -> None:
         "rlcore_preferences.labelled_answers:build_unpaired",
         summary="tokenise answers, each labelled desirable or not",
         formerly="rlcore:unpaired",
-    )
-    register(
-        "stepwise",
-        "rlcore_preferences.labelled_answers:build_stepwise",
-        summary="tokenise answers in steps, each labelled correct or not",
-        formerly="rlcore:stepwise",
     )

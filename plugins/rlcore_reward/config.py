@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from rlcore.config import config, option
 from rlcore.settings import BatchOptions, OptimizerConfig
+from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
 
 CENTERING = "Eisenstein et al. 2023, arXiv:2312.09244, eq. 2"
 LIGHTMAN = "Lightman et al. 2023, arXiv:2305.20050"
@@ -38,6 +39,13 @@ class RewardConfig(BatchOptions):
     optimizer: OptimizerConfig = option(
         OptimizerConfig(lr=1e-4), "optimizer, learning-rate schedule, gradient clipping"
     )
+
+
+@config
+class SequenceScorerConfig(TransformerConfig):
+    """A model that scores whole sequences: how it is loaded, and which of its parameters train."""
+
+    speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
 
 
 @config

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from rlcore.errors import ConfigError
 from rlcore_reward.config import RewardModelConfig
-from rlcore_transformers.models.scorer import ModelScorer
+from rlcore_reward.scorer import ModelScorer
 
 
 def place(scorer: ModelScorer, config: RewardModelConfig) -> None:

@@ -1,4 +1,4 @@
-"""Registration of the trainer and the reward; light, since every command imports it."""
+"""Registration of trainers, rewards, scorers and the data form of steps; light, since every command imports it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,31 @@ def register_trainers(register: Register) -> None:
 
 
 @hookimpl
+def register_pipelines(register: Register) -> None:
+    """Register the tokenisation of labelled steps."""
+    register(
+        "stepwise",
+        "rlcore_reward.stepwise:build_stepwise",
+        summary="tokenise answers in steps, each labelled correct or not",
+        formerly="rlcore:stepwise",
+    )
+
+
+@hookimpl
 def register_architectures(register: Register) -> None:
-    """Register the architecture `step_scorer`."""
+    """Register the architectures `sequence_scorer` and `step_scorer`."""
+    register(
+        "sequence_scorer",
+        "rlcore_reward.scorer:build_sequence_scorer",
+        config="rlcore_reward.config:SequenceScorerConfig",
+        summary="any AutoModelForSequenceClassification with one label, such as a reward model",
+        sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
+        formerly="rlcore:sequence_scorer",
+    )
     register(
         "step_scorer",
-        "rlcore_transformers.models.step_scorer:build_step_scorer",
-        config="rlcore_transformers.models.model_options:SequenceScorerConfig",
+        "rlcore_reward.step_scorer:build_step_scorer",
+        config="rlcore_reward.config:SequenceScorerConfig",
         summary="any AutoModelForTokenClassification with two labels, which judges each step of an answer",
     )
 

@@ -9,14 +9,13 @@ import torch
 from rlcore.errors import ConfigError
 from rlcore.settings import DataConfig
 from rlcore.types import SteppedSample
-from rlcore_preferences.labelled_answers import SEPARATOR, build_stepwise
-from rlcore_reward.config import ProcessRewardModelConfig
+from rlcore_reward.config import ProcessRewardModelConfig, SequenceScorerConfig
 from rlcore_reward.loss import combine_steps
 from rlcore_reward.placement import place
 from rlcore_reward.process_trainer import stack_steps
+from rlcore_reward.step_scorer import StepScorer, load_step_scorer
+from rlcore_reward.stepwise import SEPARATOR, build_stepwise
 from rlcore_transformers.data.tokens import shorter
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.step_scorer import StepScorer, load_step_scorer
 
 
 class ProcessRewardModel:

@@ -15,7 +15,7 @@ from rlcore.training import Meter, Order, Run, disable_dropout, eval_mode, micro
 from rlcore.types import Metrics, SteppedSample, Trajectories
 from rlcore_reward.config import ProcessRewardConfig
 from rlcore_reward.loss import step_loss
-from rlcore_transformers.models.step_scorer import StepScorer
+from rlcore_reward.step_scorer import StepScorer
 
 
 class ProcessRewardTrainer:

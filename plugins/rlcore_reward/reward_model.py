@@ -10,12 +10,11 @@ from transformers import PreTrainedTokenizerBase
 
 from rlcore.errors import ConfigError, ModelError
 from rlcore.types import Trajectories
-from rlcore_reward.config import RewardModelConfig
+from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.placement import place
+from rlcore_reward.scorer import ModelScorer, load_sequence_scorer
 from rlcore_transformers.data.chat import Chat, apply_template, template_variables
 from rlcore_transformers.data.tokens import shorter
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.scorer import ModelScorer, load_sequence_scorer
 
 Message = Mapping[str, Any]
 

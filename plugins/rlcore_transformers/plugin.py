@@ -115,14 +115,6 @@ def register_architectures(register: Register) -> None:
         sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
         formerly="rlcore:seq2seq_lm",
     )
-    register(
-        "sequence_scorer",
-        "rlcore_transformers.models.scorer:build_sequence_scorer",
-        config="rlcore_transformers.models.model_options:SequenceScorerConfig",
-        summary="any AutoModelForSequenceClassification with one label, such as a reward model",
-        sections={"tokenizer": "rlcore_transformers.models.model_options:TokenizerConfig"},
-        formerly="rlcore:sequence_scorer",
-    )
 
 
 @hookimpl

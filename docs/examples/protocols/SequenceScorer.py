@@ -3,8 +3,8 @@
 import torch
 
 from rlcore.types import Trajectories
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.scorer import build_sequence_scorer
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.scorer import build_sequence_scorer
 
 # A language model gets a new head; the folder of a reward model keeps its own.
 scorer = build_sequence_scorer("gpt2", SequenceScorerConfig())

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.scorer import build_sequence_scorer
+from rlcore_reward.step_scorer import build_step_scorer
 from rlcore_testing import Case, conformance
 from rlcore_testing.small import make_llama, make_tokenizer
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.scorer import build_sequence_scorer
-from rlcore_transformers.models.step_scorer import build_step_scorer
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rlcore-reward-")) / "rm"
 torch.manual_seed(0)

@@ -15,13 +15,12 @@ import rlcore
 from rlcore.errors import ConfigError, DataError, ModelError
 from rlcore.rewards import Rewards
 from rlcore.types import Prompt
-from rlcore_reward.config import ProcessRewardModelConfig
+from rlcore_reward.config import ProcessRewardModelConfig, SequenceScorerConfig
 from rlcore_reward.loss import combine_steps, step_loss
 from rlcore_reward.process_reward_model import ProcessRewardModel
 from rlcore_reward.process_trainer import stack_steps
+from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_testing.small import make_gpt2, make_llama, make_tokenizer
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.scorer import build_sequence_scorer
 
 LINE = 29  # the id of "?", which this tokenizer writes for a line break
 ROWS = [

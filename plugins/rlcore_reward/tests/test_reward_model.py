@@ -21,11 +21,10 @@ from rlcore.rewards import Rewards
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt
 from rlcore_preferences.preferences import build_preferences
-from rlcore_reward.config import RewardModelConfig
+from rlcore_reward.config import RewardModelConfig, SequenceScorerConfig
 from rlcore_reward.reward_model import RewardModel
+from rlcore_reward.scorer import build_sequence_scorer
 from rlcore_testing.small import EOS, LETTERS, PAD, PROMPTS, make_gpt2, make_llama, make_tokenizer
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.scorer import build_sequence_scorer
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }} {{ m.content }}"

@@ -14,9 +14,10 @@ from rlcore.plugins.builtin import published
 from rlcore.plugins.registry import all_registries
 from rlcore.settings import RunConfig, SamplingConfig, TrainConfig
 from rlcore_ppo.config import PPOConfig
+from rlcore_reward.config import SequenceScorerConfig
 from rlcore_sft.config import SFTConfig
 from rlcore_tools.synonyms import LibraryName, component_names, synonyms
-from rlcore_transformers.models.model_options import CausalLMConfig, SequenceScorerConfig, TokenizerConfig
+from rlcore_transformers.models.model_options import CausalLMConfig, TokenizerConfig
 
 OPTIONS = [
     pytest.param(each, id=f"{library}:{name}")

@@ -20,6 +20,7 @@ from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.head_input import head_reads
 from rlcore_transformers.models.heads import BranchValue, ForwardPass, ValueSource
 from rlcore_transformers.models.input_layout import InputLayout
+from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.speed.exactness import FAILURES, probe_tokens, tolerance
 from rlcore_transformers.models.speed.frozen_trunk import FrozenTrunk, TrunkFollower
 from rlcore_transformers.models.speed.fused_logprobs import rows_for_the_head, score_tokens
@@ -78,7 +79,7 @@ def run_in_groups(
     return run(tokens, mask, action_mask)
 
 
-class ActorCritic(nn.Module):
+class ActorCritic(ModelModule):
     """The model and its heads: one forward pass computes everything that trains, also when the module is wrapped.
 
     Args:

@@ -14,16 +14,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore.errors import ModelError
 from rlcore.sharding.divided import DividedModule
 from rlcore.sharding.shards import Shards, TensorStream
-from rlcore_transformers.models.classifier import SequenceClassifier
-from rlcore_transformers.models.forward import ActorCritic
 from rlcore_transformers.models.freezing import blocks_of
 from rlcore_transformers.models.model_files import file_layout, read_model, write_model
+from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.peft.adapters import find_adapters
 from rlcore_transformers.models.peft.layers import merged_weights
 from rlcore_transformers.models.quantization import is_quantized
 from rlcore_transformers.models.save_load import export_policy, load_policy, read_heads, save_policy, save_start
 
-M = TypeVar("M", ActorCritic, SequenceClassifier)
+M = TypeVar("M", bound=ModelModule)
 
 
 class ModelLearner(DividedModule, Generic[M]):

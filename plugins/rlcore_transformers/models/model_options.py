@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -73,13 +75,6 @@ class LanguageModelConfig(TransformerConfig):
 
 
 @config
-class SequenceScorerConfig(TransformerConfig):
-    """A model that scores whole sequences: how it is loaded, and which of its parameters train."""
-
-    speed: SpeedConfig = option(ALL_ON, "techniques of speed, each of which can be switched off")
-
-
-@config
 class CausalLMConfig(LanguageModelConfig):
     """A decoder-only language model: which parameters train, its value function, and how it runs."""
 
@@ -131,3 +126,10 @@ class TokenizerConfig:
     options: Mapping[str, Any] = option(
         {}, "other arguments of the tokenizer class; `transformers` ignores unknown names"
     )
+
+
+def __getattr__(name: str) -> object:
+    if name != "SequenceScorerConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{name} has moved: import it from rlcore_reward.config", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module("rlcore_reward.config"), name)

@@ -8,7 +8,7 @@ COMPONENTS = [
         "architectures",
         f"scores-{name}",
         f"wrong_scorers:{name}.build",
-        "rlcore_transformers.models.model_options:SequenceScorerConfig",
+        "rlcore_reward.config:SequenceScorerConfig",
     )
     for name in NAMES
 ]

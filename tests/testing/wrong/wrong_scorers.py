@@ -5,7 +5,7 @@ import json
 import torch
 
 from rlcore.types import Trajectories
-from rlcore_transformers.models.scorer import ModelScorer, build_sequence_scorer
+from rlcore_reward.scorer import ModelScorer, build_sequence_scorer
 
 
 class Wrong(ModelScorer):

@@ -10,18 +10,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
 from rlcore.types import Trajectories
-from rlcore_transformers.models import loading
-from rlcore_transformers.models.classifier import (
+from rlcore_reward.classifier import (
     SEQUENCES,
     SequenceClassifier,
     has_head,
     is_classifier,
     load_classifier,
 )
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.padding_token import settle_padding
+from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import vocabulary_size
 from rlcore_transformers.models.learner import ModelLearner
-from rlcore_transformers.models.model_options import SequenceScorerConfig
-from rlcore_transformers.models.padding_token import settle_padding
 from rlcore_transformers.models.policy_parts import check_vocabulary, prepare
 from rlcore_transformers.models.save_load import starting_point
 from rlcore_transformers.models.speed import SpeedReport
@@ -57,7 +57,7 @@ def build_sequence_scorer(
 ) -> ModelScorer:
     """Build a scorer from a model specification.
 
-    The model's padding token is one that occurs in no text (`rlcore_transformers.models.padding_token`), so that plain
+    The model's padding token is one that occurs in no text (`rlcore_reward.padding_token`), so that plain
     `transformers` finds the same last token as this scorer.
 
     Args:

@@ -19,6 +19,7 @@ from rlcore.types import to_device
 from rlcore_transformers.models import loading
 from rlcore_transformers.models.freezing import is_encoder_decoder
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
+from rlcore_transformers.models.model_module import ModelModule
 from rlcore_transformers.models.model_options import ALL_ON, SpeedConfig, TransformerConfig
 from rlcore_transformers.models.peft.inject import activate, attach, heads_of, unwrap
 from rlcore_transformers.models.speed import TechniqueRefused
@@ -56,7 +57,7 @@ SEQUENCES = ClassifierKind(
 """One number for each sequence."""
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(ModelModule):
     """A sequence classifier with one label that takes sequences padded on any side.
 
     It calls the model of `transformers` as a plain user would, on sequences padded on the right with the padding token
@@ -95,10 +96,6 @@ class SequenceClassifier(nn.Module):
             require_same(self.model, "packed scores", packed, padded, offset=1.0)
         self.longest = longest
         return longest
-
-    def lockstep_copy(self, memo: dict[int, Any], *, every_block: bool = False) -> SequenceClassifier:  # noqa: ARG002
-        """Return a copy, which runs every block once in each forward pass; `memo` is that of `copy.deepcopy`."""
-        return copy.deepcopy(self, memo)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return the score of each sequence: float[B].

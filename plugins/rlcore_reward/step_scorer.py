@@ -12,12 +12,12 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 from rlcore.errors import ModelError
 from rlcore.profiling import note_scored
 from rlcore.types import Trajectories
+from rlcore_reward.classifier import ClassifierKind, SequenceClassifier, has_head, load_classifier
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.scorer import ModelScorer
 from rlcore_transformers.models import loading
-from rlcore_transformers.models.classifier import ClassifierKind, SequenceClassifier, has_head, load_classifier
-from rlcore_transformers.models.model_options import SequenceScorerConfig
 from rlcore_transformers.models.policy_parts import check_vocabulary, prepare
 from rlcore_transformers.models.save_load import starting_point
-from rlcore_transformers.models.scorer import ModelScorer
 from rlcore_transformers.models.speed.activations import checkpoint_activations
 from rlcore_transformers.models.tokenizers import load_tokenizer
 

@@ -16,10 +16,11 @@ from transformers import (
 
 from rlcore.errors import ModelError
 from rlcore.types import Trajectories
+from rlcore_reward.config import SequenceScorerConfig
+from rlcore_reward.padding_token import PADDING
+from rlcore_reward.scorer import ModelScorer, build_sequence_scorer
 from rlcore_testing.small import EOS, PAD, make_gpt2, make_llama, make_t5, make_tokenizer
-from rlcore_transformers.models.model_options import SequenceScorerConfig, SpeedConfig
-from rlcore_transformers.models.padding_token import PADDING
-from rlcore_transformers.models.scorer import ModelScorer, build_sequence_scorer
+from rlcore_transformers.models.model_options import SpeedConfig
 
 WORDS = ([3, 4, 5, EOS], [8, 9, EOS], [1, 2, 3, 4, 5, 6, EOS])
 
