@@ -43,6 +43,7 @@ MOVED: dict[str, str] = {
     "rlcore.data.tokens": "rlcore_transformers.data.tokens",
     "rlcore.data.torch_defaults": "rlcore.data.user_code",
     "rlcore.data.turns": "rlcore_transformers.data.turns",
+    "rlcore.loggers.console_options": "rlcore.loggers.console",
     "rlcore.loggers.headline": "rlcore.loggers.tables",
     "rlcore.loggers.notebook": "rlcore_report.notebook",
     "rlcore.models": "rlcore_transformers.models",

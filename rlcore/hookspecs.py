@@ -388,7 +388,7 @@ class ParallelFiles(Protocol):
 
     def stage(
         self, folder: Path, ranks: Ranks, *, weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
-    ) -> StagedParts:
+    ) -> StagedFiles:
         """Write what each process keeps of weights and of other tensors to a temporary folder; collective."""
         ...
 
@@ -401,7 +401,7 @@ class ParallelFiles(Protocol):
         ...
 
 
-class StagedParts(Protocol):
+class StagedFiles(Protocol):
     """Folders of tensors that are written and not yet part of a checkpoint."""
 
     @property

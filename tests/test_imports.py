@@ -37,7 +37,7 @@ LIGHT_MODULES = (
     "rlcore",
     "rlcore.checkpoints.manifest",
     "rlcore.checkpoints.run_folder",
-    "rlcore.loggers.console_options",
+    "rlcore.loggers.console",
     "rlcore.loggers.tables",
     "rlcore_transformers.models.model_options",
     "rlcore.optim",

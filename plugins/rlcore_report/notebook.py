@@ -11,10 +11,8 @@ from html import escape
 from typing import Any
 
 import attrs
-from rich.text import Text
 
-from rlcore.loggers.console import TIME_KEYS, ConsoleLogger
-from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.console import ConsoleConfig, ConsoleLogger
 from rlcore.loggers.tables import MAX_CELLS, html_table, short_name, show_cell, show_number
 from rlcore.protocols import RunView
 from rlcore.safe_text import visible
@@ -81,6 +79,12 @@ class NotebookLogger(ConsoleLogger):
         self._refreshed = -REFRESH_S
         self._output = display(_Page("", ""), display_id=True)
         super().__init__(config, run)
+        self._refresh()
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the line of a training step or an evaluation."""
+        super().metrics(step, metrics)
+        self._refresh()
 
     def close(self, error: BaseException | None) -> None:
         """Add the summary; if the run has ended without an error, also plot its lines."""
@@ -90,21 +94,15 @@ class NotebookLogger(ConsoleLogger):
         if error is None:
             plot(self._lines)
 
-    def _print_line(
-        self, kind: str, step: int, cells: Sequence[tuple[str, float]], metrics: Mapping[str, float]
-    ) -> None:
-        seconds = next((float(metrics[key]) for key in TIME_KEYS if key in metrics), None)
+    def _print_line(self, kind: str, step: int, cells: Sequence[tuple[str, float]], seconds: float | None) -> None:
         self._lines.append(_Line(kind, step, {label: float(value) for label, value in cells}, seconds))
 
-    def _print_table(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    def _print_rows(self, rows: Sequence[Mapping[str, Any]], title: str) -> None:
         self._completions = (title, rows)
         self._refresh()
 
-    def _print(self, text: Text) -> None:
-        self._summary.append(visible(text.plain))
-
-    def _advance(self, step: int) -> None:  # noqa: ARG002  the bar reads it from the run
-        self._refresh()
+    def _print(self, text: str, word: str = "", style: str = "") -> None:  # noqa: ARG002  the text has no style
+        self._summary.append(visible(word + text))
 
     def _refresh(self) -> None:
         if time.monotonic() - self._refreshed >= REFRESH_S:

@@ -45,10 +45,14 @@ def on_run_closed(run: RunView) -> None:
 
 @hookimpl
 def wrap_component(component: Component[Any]) -> Callable[[Any], Any] | None:
-    """Replace the console in a notebook."""
-    # IPython is imported in every notebook, so elsewhere nothing has to be imported to find out.
-    if component.kind != "loggers" or component.qualified != "rlcore:console" or "IPython" not in sys.modules:
+    """Replace the plain console: by one with colours and tables, or in a notebook by one output."""
+    if component.kind != "loggers" or component.qualified != "rlcore:console":
         return None
-    from rlcore_report.notebook import in_notebook, is_notebook
+    if "IPython" in sys.modules:  # it is in every notebook, so elsewhere it need not be imported to find out
+        from rlcore_report.notebook import in_notebook, is_notebook
 
-    return in_notebook if is_notebook() else None
+        if is_notebook():
+            return in_notebook
+    from rlcore_report.console import on_rich
+
+    return on_rich

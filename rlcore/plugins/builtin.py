@@ -76,7 +76,7 @@ def register_loggers(register: Register) -> None:
     register(
         "console",
         "rlcore.loggers.console:ConsoleLogger",
-        config="rlcore.loggers.console_options:ConsoleConfig",
+        config="rlcore.loggers.console:ConsoleConfig",
         summary="one line per step, with a progress bar on a terminal",
     )
     register("jsonl", "rlcore.loggers.jsonl:JsonlLogger", summary="metrics.jsonl and completions.jsonl; always enabled")

@@ -14,7 +14,7 @@ from rlcore.checkpoints.rng import capture_rng, restore_rng
 from rlcore.checkpoints.run_folder import RunDir
 from rlcore.checkpoints.state import divided_tensors, load_state, named_parts, save_state
 from rlcore.errors import CheckpointError, ConfigError, Diverged
-from rlcore.hookspecs import StagedParts
+from rlcore.hookspecs import StagedFiles
 from rlcore.logging import get_logger
 from rlcore.plugins.registry import find_parallel_files
 from rlcore.profiling import timed
@@ -150,7 +150,7 @@ class Saver:
         self.saved_at = run.step
         return outcome
 
-    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedParts | None:
+    def _stage(self, trainer: Trainer, state: dict[str, Any]) -> StagedFiles | None:
         """Write what each process keeps of weights and moments, if the processes write it in parallel."""
         if not self._parallel:
             return None

@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from rlcore.components import Dropped
-from rlcore.loggers.console import ConsoleLogger
-from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.console import ConsoleConfig
 from rlcore.loggers.terminal import TerminalConsole
 from rlcore.plugins.switches import Fence
 from rlcore.settings import TrainConfig
+from rlcore_report.console import RichConsole
 
 ESCAPE = "\x1b"
 
@@ -36,7 +36,7 @@ class SomeRun:
 class Screen:
     """A console logger, and the text it has printed."""
 
-    logger: ConsoleLogger
+    logger: RichConsole
     run: SomeRun
     file: io.StringIO
 
@@ -55,7 +55,7 @@ def make_screen(
     file = io.StringIO()
     console = TerminalConsole(file=file, width=width, force_terminal=terminal, highlight=False)
     some_run = SomeRun(tmp_path, **run)
-    return Screen(ConsoleLogger(config or ConsoleConfig(), some_run, console=console), some_run, file)
+    return Screen(RichConsole(config or ConsoleConfig(), some_run, console=console), some_run, file)
 
 
 PPO = {

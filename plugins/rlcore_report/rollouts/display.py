@@ -12,8 +12,8 @@ from rich.text import Text
 
 from rlcore._version import __version__
 from rlcore.loggers.conversations import display_row
-from rlcore.loggers.tables import make_table
 from rlcore.loggers.terminal import make_console, make_list
+from rlcore_report.completions_table import make_table
 from rlcore_report.rollouts.read import RunSummary
 from rlcore_report.run_files import Row
 

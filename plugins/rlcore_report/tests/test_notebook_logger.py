@@ -14,8 +14,9 @@ import pytest
 from console_screens import SomeRun
 
 import rlcore
-from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.console import ConsoleConfig
 from rlcore.plugins.registry import registries
+from rlcore_report.console import on_rich
 from rlcore_report.notebook import NotebookLogger, is_notebook
 from rlcore_report.plugin import wrap_component
 from rlcore_testing.small import make_gpt2, make_tokenizer
@@ -99,7 +100,7 @@ def test_without_matplotlib_a_notebook_shows_the_table_only(
 def test_a_script_that_imports_ipython_does_not_count_as_a_notebook() -> None:
     assert "IPython" in sys.modules
     assert not is_notebook()
-    assert wrap_component(registries().loggers.get("console")) is None
+    assert wrap_component(registries().loggers.get("console")) is on_rich
 
 
 @pytest.mark.slow

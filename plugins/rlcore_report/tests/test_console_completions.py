@@ -1,4 +1,4 @@
-"""Tests of the console logger: tables of completions, and the final summary."""
+"""Tests of the console with rich: tables of completions, and the final summary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from console_screens import ESCAPE, PPO, SomeRun, make_screen
 from rich.console import Console
 
-from rlcore.loggers.console import ConsoleLogger
-from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.console import ConsoleConfig
 from rlcore.settings import EvalConfig, TrainConfig
+from rlcore_report.console import RichConsole
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def test_the_number_of_shown_completions_is_that_of_the_evaluation_unless_set(tm
     config = TrainConfig(eval=EvalConfig(show=1))
     for option, expected in ((None, 1), (3, 3), (0, 0)):
         file = io.StringIO()
-        logger = ConsoleLogger(ConsoleConfig(show=option), SomeRun(tmp_path, config=config), console=Console(file=file))
+        logger = RichConsole(ConsoleConfig(show=option), SomeRun(tmp_path, config=config), console=Console(file=file))
         logger.completions(1, rows(5))
         assert file.getvalue().count("answer") == expected
 

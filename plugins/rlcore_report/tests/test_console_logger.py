@@ -1,4 +1,4 @@
-"""Tests of the console logger: step lines and the progress bar."""
+"""Tests of the console with rich: step lines and the progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from console_screens import ESCAPE, PPO, make_screen
 
 from rlcore import logging
-from rlcore.loggers.console_options import ConsoleConfig
+from rlcore.loggers.console import ConsoleConfig
 
 
 def test_a_step_is_one_line_with_the_numbers_that_matter(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_the_variable_no_color_disables_colours(tmp_path: Path, monkeypatch: pyt
 def test_a_pipe_gets_plain_lines_from_the_real_standard_output(tmp_path: Path) -> None:
     program = (
         "import sys; from types import SimpleNamespace as N; from pathlib import Path\n"
-        "from rlcore.loggers.console import ConsoleLogger; from rlcore.loggers.console_options import ConsoleConfig\n"
+        "from rlcore.loggers.console import ConsoleConfig; from rlcore_report.console import RichConsole\n"
         "run = N(dir=Path(sys.argv[1]), step=0, total_steps=3, config=None, headline=(), take_unreported=list)\n"
-        "logger = ConsoleLogger(ConsoleConfig(), run)\n"
+        "logger = RichConsole(ConsoleConfig(), run)\n"
         "logger.metrics(1, {'reward/mean': .5}); logger.close(None)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
