@@ -254,7 +254,7 @@ def _law_kind(component: Component[Any]) -> str:
 
 
 def _laws(kind: str) -> list[Law]:
-    return laws_in(importlib.import_module(MODULES[kind]))
+    return laws_in(importlib.import_module(MODULES[kind])) if kind in MODULES else []
 
 
 def _fits(law: Law, subject: Subject) -> bool:
