@@ -1,0 +1,117 @@
+"""The environment `reasoning_gym`: questions of procedural families, scored by the library."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
+
+from rlcore.errors import ConfigError
+from rlcore.protocols import Step, Turn
+from rlcore_reasoning_gym.config import FamilyOptions, ReasoningGymConfig
+from rlcore_reasoning_gym.families import WHERE, checked_family, make_dataset
+
+STRIDE = 2**26
+"""Distance of the seeds of two questions of one episode; the seeds of rows are below it."""
+
+
+class ReasoningGym:
+    """A factory of episodes with the tasks of reasoning-gym (`rlcore.protocols.EnvironmentFactory`).
+
+    Args:
+        config: its options.
+
+    Raises:
+        ConfigError: a family, an option of a family or a level is unknown to the library.
+    """
+
+    def __init__(self, config: ReasoningGymConfig) -> None:
+        named = config.families
+        listed = [named] if isinstance(named, str) else list(named)
+        given = named if isinstance(named, Mapping) else {name: FamilyOptions() for name in listed}
+        self.config, self.max_turns = config, config.questions
+        self.families = {name: checked_family(name, options, config.level) for name, options in given.items()}
+        self.instructions = SYSTEM_PROMPTS.get(config.instructions or "", config.instructions or "").strip()
+
+    def make(self) -> Questions:
+        """Return the environment of one episode."""
+        return Questions(self)
+
+    def rows(self, split: str) -> list[dict[str, Any]] | None:
+        """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`.
+
+        Rows to train on whose question is also one to evaluate on are left out.
+
+        Raises:
+            ConfigError: none is left to train on.
+        """
+        first = self.config.seed + self.config.eval_rows
+        evals = [self.row(seed) for seed in range(self.config.seed, first)]
+        if split == "eval":
+            return evals or None
+        seen = {self.question(row)[0]["question"] for row in evals}
+        rows = [self.row(seed) for seed in range(first, first + self.config.train_rows)]
+        found = [row for row in rows if self.question(row)[0]["question"] not in seen]
+        if not found:
+            raise ConfigError(f"{WHERE}: every question to train on is also one to evaluate on; lower eval_rows")
+        return found
+
+    def row(self, seed: int) -> dict[str, Any]:
+        """Return the row of a seed: its family and level are drawn with it."""
+        draw = random.Random(seed)  # noqa: S311  no secret
+        (family,) = draw.choices(list(self.families), [options.weight for options in self.families.values()])
+        level = self.families[family].level
+        return {"seed": seed, "family": family, "level": draw.randint(*level) if isinstance(level, tuple) else level}
+
+    def question(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        """Return the question of a row, and the library's dataset that scores answers to it."""
+        options = self.families[row["family"]].options
+        dataset = make_dataset(row["family"], row["level"], options, row["seed"])
+        return dataset[0], dataset
+
+
+class Questions:
+    """One episode: one or several questions of a family, each answered in a turn (`rlcore.protocols.Environment`).
+
+    Args:
+        factory: the factory that made it.
+    """
+
+    def __init__(self, factory: ReasoningGym) -> None:
+        self._factory, self._left = factory, 0
+        self._scores: list[float] = []
+
+    def reset(self, row: Mapping[str, Any], *, seed: int) -> str:
+        """Return the first question; a row may name its `family` and `level`, else both are drawn with the seed."""
+        named = {key: row[key] for key in ("family", "level") if row.get(key) is not None}
+        if named.get("family", "") not in ("", *self._factory.families):
+            raise ValueError(f"the row names the family {named['family']!r}, which is not in {WHERE}")
+        self._row, self._left = {**self._factory.row(seed), **named}, self._factory.config.questions
+        self._entry, self._dataset = self._factory.question(self._row)
+        return "\n\n".join(filter(None, [self._factory.instructions, self._entry["question"]]))
+
+    def step(self, turn: Turn) -> Step:
+        """Score an answer, and return the next question if there is one."""
+        if not self._left:
+            raise RuntimeError("step was called before reset, or after the last question")
+        self._left -= 1
+        tag, level = self._factory.config.answer_tag, self._row["level"]
+        answer = extract_answer(turn.text, tag) if tag else turn.text.strip()
+        score = float(self._dataset.score_answer(answer, self._entry))
+        self._scores.append(score)
+        info = {"success": min(self._scores) >= 1, "answer": answer, "oracle": self._entry["answer"]}
+        text = self._next_question(self._scores[-1]) if self._left else ()
+        return Step(
+            text, {self._row["family"]: score}, done=not self._left,
+            info=info if level is None else {**info, "level": level},
+        )  # fmt: skip
+
+    def _next_question(self, score: float) -> str:
+        levels = self._factory.families[self._row["family"]].level
+        self._row["seed"] += STRIDE
+        if isinstance(levels, tuple):
+            self._row["level"] = min(max(self._row["level"] + (1 if score >= 1 else -1), levels[0]), levels[1])
+        self._entry, self._dataset = self._factory.question(self._row)
+        return f"{'Right' if score >= 1 else 'Wrong'}. The next question:\n\n{self._entry['question']}"

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import rlcore
+from rlcore_testing.small import make_llama, make_tokenizer
+
+
+def test_grpo_trains_two_steps_on_a_mixture(tmp_path: Path) -> None:
+    model = make_llama()
+    model.config.max_position_embeddings = 1024  # rotary: it has no weights of positions
+    result = rlcore.train(
+        model, tokenizer=make_tokenizer(), trainer={"name": "grpo", "rollouts": 8, "num_generations": 4},
+        environment={
+            "name": "reasoning_gym", "families": {"chain_sum": {"level": [0, 1]}, "gcd": {}}, "train_rows": 8,
+            "eval_rows": 4, "instructions": None, "questions": 2,
+        },
+        gen={"max_new_tokens": 3}, run={"root": str(tmp_path), "name": "run", "steps": 2, "report": False}, loggers=[],
+    )  # fmt: skip
+    assert result.metrics["episode/turns"] == 2.0
+    assert result.metrics["eval/episode/done"] == 1.0
+    rows = [json.loads(line) for line in (result.run_dir / "rollouts.jsonl").read_text().splitlines()]
+    assert len(rows) == 16
+    assert {name for name in result.metrics if name.startswith("environment/")} >= {"environment/chain_sum"}
+    assert all("The next question" in row["transcript"][1]["content"] for row in rows)
