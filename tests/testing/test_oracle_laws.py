@@ -20,7 +20,6 @@ from rlcore import ops
 from rlcore.optim import Updater, micro_batches
 from rlcore_ilql import trainer as ilql_trainer
 from rlcore_testing import LawBroken, Recorded, Subject
-from rlcore_testing.laws import trainers
 from rlcore_testing.laws.trainer_oracle import it_equals_its_oracle, two_processes_equal_the_oracle
 from rlcore_transformers.models.policy import ModelPolicy
 
@@ -172,8 +171,8 @@ def test_a_trainer_with_a_loop_of_its_own_equals_an_independent_implementation()
 @pytest.mark.usefixtures("wrong_site")
 def test_two_processes_equal_the_oracle_only_if_a_trainer_looks_at_all_shares() -> None:
     who = "looks-at-its-share"
-    case = Wrong("two_processes_equal_the_oracle", who, "in two processes")
-    assert_broken(trainers, case, attrs.evolve(wrong("trainers", who), oracles={who: reinforce}))
+    case = Wrong("trainers", "two_processes_equal_the_oracle", who, "in two processes")
+    assert_broken(case, attrs.evolve(wrong("trainers", who), oracles={who: reinforce}))
 
 
 def test_laws_of_oracles_apply_only_to_trainers_with_an_oracle() -> None:
