@@ -138,12 +138,21 @@ def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
 
 
 def gae(
-    rewards: Tensor, values: Tensor, action_mask: Tensor, *, gamma: float, lam: float, bootstrap: Tensor | None = None
+    rewards: Tensor,
+    values: Tensor,
+    action_mask: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    turn_gamma: float | None = None,
+    turn_lam: float | None = None,
+    bootstrap: Tensor | None = None,
 ) -> Tensor:
     """Return generalised advantage estimates over the chosen tokens of each sequence.
 
     delta_t = r_t + gamma V_{t+1} - V_t,   A_t = delta_t + gamma lam A_{t+1},
-    where t + 1 is the next *chosen* token: tokens between (of another speaker or a tool) are skipped.
+    where t + 1 is the next *chosen* token: tokens between (of another speaker or a tool) are skipped. From the last
+    token of a turn to the first of the next, `turn_gamma` and `turn_lam` take the place of gamma and lam.
 
     Args:
         rewards: float[B, T].
@@ -151,6 +160,9 @@ def gae(
         action_mask: bool[B, T].
         gamma: discount, in [0, 1].
         lam: in [0, 1]; 0 is one-step TD, 1 is the Monte-Carlo return minus V.
+        turn_gamma: discount between two turns, in [0, 1]; gamma if omitted.
+        turn_lam: likewise, lam if omitted. With gamma = lam = 1, this is GAE over turns: a token's advantage is the
+            rest of its turn's reward, plus V of the next turn, minus V of the token, and so on.
         bootstrap: float[B], V after the last chosen token; zero if omitted (the sequences have ended).
 
     Returns:
@@ -161,10 +173,15 @@ def gae(
     advantages = torch.zeros_like(values)
     following = values.new_zeros(len(values)) if bootstrap is None else bootstrap
     running = values.new_zeros(len(values))
+    is_inside = torch.nn.functional.pad(action_mask[:, 1:], (0, 1))  # the next token belongs to the same turn
+    between = gamma if turn_gamma is None else turn_gamma
+    discounts = torch.full_like(values, between).masked_fill(is_inside, gamma)
+    weights = torch.full_like(values, between * (lam if turn_lam is None else turn_lam))
+    weights = weights.masked_fill(is_inside, gamma * lam)
     for t in range(values.shape[1] - 1, -1, -1):
         chosen = action_mask[:, t]
-        delta = rewards[:, t] + gamma * following - values[:, t]
-        running = torch.where(chosen, delta + gamma * lam * running, running)
+        delta = rewards[:, t] + discounts[:, t] * following - values[:, t]
+        running = torch.where(chosen, delta + weights[:, t] * running, running)
         following = torch.where(chosen, values[:, t], following)
         advantages[:, t] = running * chosen
     return advantages

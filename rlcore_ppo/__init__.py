@@ -5,6 +5,7 @@ One round samples responses, scores them, and learns from them for a few epochs.
     r_t     = -beta KL_t  (+ the score, at the last chosen token)           shaping.py, trainer.py
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lam A_{t+1},    R_t = A_t + V_t               rlcore.ops.gae
+    from the last token of a turn of an episode to the first of the next, gamma and lam are turn_gamma and turn_lam
     A      <- (A - mean A) / max(std A, min)  over the whole round          rlcore.ops.whiten
     rho_t   = pi(a_t) / pi_old(a_t)
     L_pg    = sum_t max(-A_t rho_t, -A_t clip(rho_t, 1 - eps, 1 + eps)) / n       loss.py

@@ -12,6 +12,7 @@ from rlcore.settings import BatchOptions
 ZIEGLER = "Ziegler et al. 2019, arXiv:1909.08593"
 SCHULMAN = "Schulman et al. 2017, arXiv:1707.06347"
 HUANG = "Huang et al. 2024, arXiv:2403.17031"
+VAGEN = "gamma_turn and gamma_token of VAGEN, NeurIPS 2025"
 ANDRYCHOWICZ = "Andrychowicz et al. 2021, arXiv:2006.05990"
 
 
@@ -25,6 +26,13 @@ class PPOConfig(BatchOptions):
 
     gamma: float = option(1.0, "discount per chosen token", ge=0, le=1)
     lam: float = option(0.95, "weight of later TD errors in the advantages", ge=0, le=1, source="arXiv:1506.02438")
+    turn_gamma: float | None = option(
+        None, "discount from one turn of an episode to the next; if omitted, gamma", ge=0, le=1, source=VAGEN
+    )
+    turn_lam: float | None = option(
+        None, "lam from one turn of an episode to the next; with gamma = lam = 1, advantages are those of turns",
+        ge=0, le=1, source=VAGEN,
+    )  # fmt: skip
     clip: float = option(0.2, "how far the ratio may leave 1 before its gradient stops", ge=0, le=1, source=SCHULMAN)
     clip_value: float = option(
         0.0, "how far a value may leave the old one before its gradient stops, in units of the score; 0: no clipping",

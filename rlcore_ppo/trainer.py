@@ -153,7 +153,10 @@ class PPOTrainer:
             rewards = rewards - self.kl.value * batch["kl"].masked_fill(~chosen, 0.0)
             self.kl.update(kl, len(batch))
         bootstrap = batch.columns.get("bootstrap")
-        advantages = ops.gae(rewards, batch["values"], chosen, gamma=config.gamma, lam=config.lam, bootstrap=bootstrap)
+        advantages = ops.gae(
+            rewards, batch["values"], chosen, gamma=config.gamma, lam=config.lam, turn_gamma=config.turn_gamma,
+            turn_lam=config.turn_lam, bootstrap=bootstrap,
+        )  # fmt: skip
         returns = advantages + batch["values"]
         metrics |= _explained(returns, batch["values"], chosen)
         if config.whiten_advantages:

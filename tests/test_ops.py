@@ -164,6 +164,18 @@ def test_lambda_one_is_the_monte_carlo_return_less_the_value() -> None:
     assert out[~mask].abs().sum() == 0
 
 
+def test_the_discount_between_turns_differs_from_that_inside_a_turn() -> None:
+    mask = torch.tensor([[F, T, T, F, T, T]])
+    rewards, values = torch.tensor([[9.0, 0, 1, 9, 0, 4]]), torch.tensor([[9.0, 2, 1, 9, 3, 2]])
+    out = ops.gae(rewards, values, mask, gamma=1.0, lam=1.0, turn_gamma=0.5, turn_lam=0.5)
+    # from the end: 4 - 2; 4 - 3; 1 + .5 * 3 - 1 + .25 * 1; 1 + .5 * 3 - 2 + .25 * 1
+    assert out.tolist() == [[0.0, 0.75, 1.75, 0.0, 1.0, 2.0]]
+    ended = ops.gae(rewards, values, mask, gamma=1.0, lam=1.0, turn_gamma=0.5, bootstrap=torch.tensor([6.0]))
+    assert ended.tolist() == [[0.0, 0.5 * 7 + 1 - 2, 0.5 * 7 + 1 - 1, 0.0, 7.0 - 3, 7.0 - 2]]
+    plain = ops.gae(rewards, values, mask, gamma=0.9, lam=0.7)
+    assert torch.equal(plain, ops.gae(rewards, values, mask, gamma=0.9, lam=0.7, turn_gamma=0.9, turn_lam=0.7))
+
+
 def test_a_sequence_does_not_change_its_neighbours_advantages() -> None:
     generator = torch.Generator().manual_seed(4)
     rewards, values = torch.randn(3, 5, generator=generator), torch.randn(3, 5, generator=generator)
