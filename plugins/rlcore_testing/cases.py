@@ -36,6 +36,7 @@ MODULES = {
     "optimizers": "rlcore_testing.laws.optimizers",
     "schedulers": "rlcore_testing.laws.schedulers",
     "shardings": "rlcore_testing.laws.shardings",
+    "environments": "rlcore_testing.laws.environments",
     "commands": "rlcore_testing.laws.commands",
 }
 """Kind of law → module that defines its laws."""

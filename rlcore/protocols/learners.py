@@ -289,7 +289,9 @@ class Architecture(Protocol):
 
     The conformance kit tests an architecture with GPT-2 and Llama, or with T5 and BART if its options include those of
     `seq2seq_lm`. An architecture for other models sets an attribute `example_model`, a function that returns one, with
-    the same weights in every call.
+    the same weights in every call; for models that are none of `transformers`, it also sets `reference_logprobs`, a
+    function of such a model and the token ids of one sequence that returns the log-probs of the token after each of
+    them, float[T, V], with which the kit compares scores.
 
     An architecture with the attribute `scores_sequences = True` builds a `SequenceScorer`, and is called as
     `build(spec, config, tokenizer=...)`; `sequence_scorer` is one.

@@ -24,6 +24,7 @@ from rlcore_testing.laws import (
     commands,
     components,
     dist,
+    environments,
     learners,
     loggers,
     optimizers,
@@ -39,6 +40,7 @@ from rlcore_testing.laws import (
 
 LAWS: dict[str, ModuleType] = {
     "dists": dist, "components": components, "architectures": architectures, "commands": commands,
+    "environments": environments,
     "learners": learners, "loggers": loggers, "optimizers": optimizers, "schedulers": schedulers,
     "pipelines": pipelines, "rewards": rewards, "samplers": samplers, "scorers": scorers, "shardings": shardings,
     "rollout_stores": stores, "trainers": trainers,

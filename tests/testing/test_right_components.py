@@ -60,6 +60,12 @@ OF_GROUPS = {
     "it_learns", "losses_are_finite", "padding_changes_nothing", "micro_batches_change_nothing",
     "two_processes_equal_one",
 }  # fmt: skip
+OF_OTHERS = [
+    FROZEN, "the_seed_determines_random_weights", "a_saved_folder_equals_its_model",
+    "plain_transformers_loads_what_was_saved", "outputs_of_a_head_are_returned_by_name",
+    "a_head_trains_with_the_policy", "heads_are_saved", "advantages_are_those_of_the_head_that_steers",
+]  # fmt: skip
+"""Laws that are not about an architecture in plain torch without further heads."""
 # One process is enough: that a new one loads what was saved is seen in test_own_packages.py.
 OF_ARCHITECTURES = {law.name for law in laws_in(LAWS["architectures"])} - {"plain_transformers_loads_what_was_saved"}
 TOP_LAYERS = {"unfrozen_layers": 1, "value_layers": 1}
@@ -79,6 +85,7 @@ RIGHT = [
         Right("architectures", f"acme-wrong:{model}", but=[FROZEN], only=OF_ARCHITECTURES)
         for model in ("mistral", "t5")
     ),
+    Right("architectures", "acme-wrong:recurrent", but=OF_OTHERS, only=OF_ARCHITECTURES),
     *(
         Right("commands", name)
         for name in ("acme-wrong:right", "acme-wrong:bare", *(f"rlcore:{name}" for name, _, _ in COMMANDS))

@@ -15,6 +15,7 @@ from rlcore_testing.rig.policies import (
     FOLDERS,
     build,
     examples,
+    is_of_transformers,
     make_dialogues,
     perturb,
     require_close,
@@ -87,7 +88,7 @@ def the_module_excludes_the_reference(subject: Subject) -> None:
         )
 
 
-@law(ARCHITECTURES)
+@law(ARCHITECTURES, when=is_of_transformers)
 def the_seed_determines_random_weights(subject: Subject) -> None:
     """Random weights and heads of a policy built from a model configuration are determined by torch's seed."""
     batch = make_dialogues()
@@ -101,7 +102,7 @@ def the_seed_determines_random_weights(subject: Subject) -> None:
             )  # fmt: skip
 
 
-@law(ARCHITECTURES)
+@law(ARCHITECTURES, when=is_of_transformers)
 def a_saved_folder_equals_its_model(subject: Subject) -> None:
     """A policy built from a folder that plain transformers saved equals one built from the model in memory.
 
@@ -190,7 +191,7 @@ def loading_raises_the_version(subject: Subject) -> None:
         )
 
 
-@law(ARCHITECTURES)
+@law(ARCHITECTURES, when=is_of_transformers)
 def plain_transformers_loads_what_was_saved(subject: Subject) -> None:
     """Plain transformers, in a new process without plugins, loads model and tokenizer from a saved folder.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlcore_testing.law import LawBroken, Subject, law, require
-from rlcore_testing.rig.policies import CLOSE, build, examples, make_dialogues, require_close, score
-from rlcore_testing.rig.reference_transformers import action_logprobs
+from rlcore_testing.rig.policies import CLOSE, build, examples, expected_logprobs, make_dialogues, require_close, score
 from rlcore_testing.small import make_tokenizer
 
 ARCHITECTURES = "architectures"
@@ -15,6 +14,8 @@ ARCHITECTURES = "architectures"
 @law(ARCHITECTURES)
 def scores_are_those_of_plain_transformers(subject: Subject) -> None:
     """`score` returns the log-probs of a plain forward pass over each sequence alone, and zero for other tokens.
+
+    An architecture of other models is compared with its own `reference_logprobs` instead.
 
     Sequences are padded on either side, also with EOS, and one has several turns. The encoder of an encoder-decoder
     receives the tokens before the first action token; its decoder starts with `decoder_start_token_id`.
@@ -25,7 +26,7 @@ def scores_are_those_of_plain_transformers(subject: Subject) -> None:
             policy = build(subject, make(), tokenizer=make_tokenizer(pad_is_eos=pad_is_eos))
             require_close(
                 score(policy, batch).logprobs,
-                action_logprobs(make(), batch),
+                expected_logprobs(subject, make(), batch),
                 f"`score(...).logprobs` ({type(make()).__name__}, padding: {side})",
                 "mask padding, count positions of real tokens only, and use the logits that predict each action token",
             )
@@ -119,7 +120,7 @@ def temperature_divides_the_scored_logits(subject: Subject) -> None:
         policy = build(subject, make(), reference=True)
         for temperature in (0.6, 1.7):
             outputs = score(policy, batch, entropy=True, logits=True, temperature=temperature)
-            expected, what = action_logprobs(make(), batch, temperature), f"at temperature {temperature}"
+            expected, what = expected_logprobs(subject, make(), batch, temperature), f"at temperature {temperature}"
             for name, seen in (
                 ("score(...)", score(policy, batch, temperature=temperature)),
                 ("score(..., entropy=True, logits=True)", outputs),

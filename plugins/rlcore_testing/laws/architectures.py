@@ -5,6 +5,10 @@ An architecture that does not support these sets the attribute `example_model` o
 without arguments that returns a small `PreTrainedModel` with random weights, in evaluation mode, with a vocabulary of
 32 tokens. All laws are then checked with that model.
 
+An architecture of models that are none of `transformers` also sets `reference_logprobs`: a function that takes such a
+model and the token ids of one sequence, and returns the log-probs of the token after each of them, float[T, V], as
+plainly as possible. Scores are compared with it, and laws about files of `transformers` do not apply.
+
 The encoder of an encoder-decoder receives the tokens before a sequence's first action token; its decoder starts with
 `decoder_start_token_id`.
 """

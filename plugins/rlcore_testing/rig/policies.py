@@ -17,6 +17,7 @@ from rlcore.errors import PluginError
 from rlcore.protocols import Learner, Policy
 from rlcore.types import PolicyOutputs, Trajectories
 from rlcore_testing.law import LawBroken, Subject, require
+from rlcore_testing.rig.reference_transformers import action_logprobs
 from rlcore_testing.small import make_bart, make_gpt2, make_llama, make_t5, make_tokenizer
 from rlcore_transformers.models.model_options import Seq2SeqLMConfig
 
@@ -73,6 +74,41 @@ def _weights(model: Any) -> dict[str, Tensor]:
         if isinstance(module, nn.Module)
         for name, weight in module.state_dict().items()
     }
+
+
+def is_of_transformers(subject: Subject) -> bool:
+    """Return whether an architecture's models are those of `transformers`: it has no `reference_logprobs`."""
+    try:
+        return getattr(subject.it.target(), "reference_logprobs", None) is None
+    except PluginError:  # the_target_imports reports that
+        return True
+
+
+def expected_logprobs(subject: Subject, model: Any, batch: Trajectories, temperature: float = 1.0) -> Tensor:
+    """Return log-probs of every action token by `reference_logprobs`, or plain transformers: double[B, T], else zero.
+
+    Each sequence is computed alone, without padding.
+
+    Raises:
+        LawBroken: `reference_logprobs` returns another shape.
+    """
+    if is_of_transformers(subject):
+        return action_logprobs(model, batch, temperature)
+    reference: Any = subject.it.target()
+    expected = torch.zeros(batch.tokens.shape, dtype=torch.float64)
+    for row, real in enumerate(batch.mask):
+        at = real.nonzero()[:, 0]
+        tokens = batch.tokens[row, at]
+        with torch.no_grad():
+            found: Tensor = reference.reference_logprobs(model, tokens.tolist())
+        if found.dim() != 2 or len(found) != len(tokens):
+            raise LawBroken(
+                f"`reference_logprobs` should return float[{len(tokens)}, V] for {len(tokens)} tokens; it returned "
+                f"{tuple(found.shape)}; return the log-probs of the token after each of them"
+            )
+        each = (found.double() / temperature).log_softmax(-1)
+        expected[row, at[1:]] = each[:-1].gather(1, tokens[1:, None])[:, 0]
+    return expected.masked_fill(~batch.action_mask, 0.0)
 
 
 def takes_gpt2(subject: Subject) -> bool:

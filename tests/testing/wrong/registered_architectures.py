@@ -26,4 +26,7 @@ COMPONENTS = [
 ] + [
     ("architectures", "mistral", "wrong_architectures:build_mistral", None),
     ("architectures", "t5", "wrong_architectures:build_t5", None),
+    ("architectures", "recurrent", "plain_torch:build_recurrent", None),
+    ("architectures", "Hasty", "plain_torch:build_hasty", None),
+    ("architectures", "Unreferenced", "plain_torch:build_unreferenced", None),
 ]

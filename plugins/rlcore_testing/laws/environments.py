@@ -1,0 +1,241 @@
+"""Laws of environments, which are played without a model: the kit answers with short texts.
+
+An environment may have an attribute `example_turns`, texts with which its episodes get somewhere, and `example_row`, a
+row for `reset` if it has no rows of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from rlcore.components import describe_error
+from rlcore_testing.law import LawBroken, Subject, law, require
+from rlcore_testing.rig.isolate import call_in_new_process
+
+if TYPE_CHECKING:
+    from rlcore_environments.factory import Factory
+
+ENVIRONMENTS = "environments"
+TURNS = ("1", "yes", "a", "", "no idea", "42", "north", "[x]")
+MOST_TURNS = 64
+SEEDS = (0, 1, 2, 2**62)
+Record = list[Any]
+
+
+@law(ENVIRONMENTS)
+def its_answers_can_be_read(subject: Subject) -> None:
+    """`reset` returns messages, and every `step` one of the forms of a step, with finite rewards."""
+    for seed in SEEDS:
+        record = _Episode(_factory(subject), subject, seed).play()
+        require(len(record) > 1, f"with the seed {seed}, no step was made")
+
+
+@law(ENVIRONMENTS)
+def the_same_row_and_seed_give_the_same_episode(subject: Subject) -> None:
+    """Two episodes with the same row, seed and turns have the same messages, rewards and end."""
+    for seed in SEEDS:
+        _same(_alone(subject, seed), _alone(subject, seed), "in a second episode", "take random numbers from `seed`")
+
+
+@law(ENVIRONMENTS)
+def another_process_plays_the_same_episode(subject: Subject) -> None:
+    """A new process, where strings have other hashes, plays the same episode."""
+    arguments = {"name": subject.it.qualified, "options": dict(subject.options), "seed": SEEDS[1]}
+    other = call_in_new_process(f"{__name__}:play_alone", arguments, what=f"an episode of {subject.it}")
+    _same(_alone(subject, SEEDS[1]), other, "in another process", "depend on the arguments alone, not on hash()")
+
+
+@law(ENVIRONMENTS)
+def episodes_do_not_interfere(subject: Subject) -> None:
+    """Episodes that are played turn by turn in alternation are those that are played one after another."""
+    alone = [_alone(subject, seed) for seed in SEEDS]
+    factory = _factory(subject)
+    episodes = [_Episode(factory, subject, seed) for seed in SEEDS]
+    while any([episode.advance() for episode in episodes]):  # noqa: C419  every one of them advances
+        pass
+    for before, episode in zip(alone, episodes, strict=True):
+        _same(before, episode.finish(), "beside others", "keep the state of an episode in its object")
+
+
+def _may_be_called_at_once(subject: Subject) -> bool:
+    """Return whether its `concurrency` is not 1."""
+    return _factory(subject).concurrency != 1
+
+
+@law(ENVIRONMENTS, when=_may_be_called_at_once)
+def threads_change_nothing(subject: Subject) -> None:
+    """Episodes that are played in several threads at once are those of one thread."""
+    alone, factory = [_alone(subject, seed) for seed in SEEDS], _factory(subject)
+    with ThreadPoolExecutor(len(SEEDS)) as pool:
+        found = list(pool.map(lambda seed: _Episode(factory, subject, seed).play(), SEEDS))
+    for before, after in zip(alone, found, strict=True):
+        _same(before, after, "beside other threads", "share nothing that changes, or set `concurrency = 1`")
+
+
+@law(ENVIRONMENTS)
+def global_random_numbers_are_neither_read_nor_changed(subject: Subject) -> None:
+    """An episode does not depend on the global generators of Python, numpy and torch, and leaves them as they are."""
+    import numpy as np
+    import torch
+
+    records = []
+    for number in (1, 2):
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002  the law is about the global one
+        torch.manual_seed(number)
+        before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        records.append(_alone(subject, SEEDS[2]))
+        after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        names = [name for name, a, b in zip(("random", "numpy", "torch"), before, after, strict=True) if a != b]
+        require(
+            not names,
+            f"an episode changes the global generator of {', '.join(names)}; use one of its own, such as "
+            "random.Random(seed)",
+        )
+    _same(*records, "after other global seeds", "use random.Random(seed)")
+
+
+@law(ENVIRONMENTS)
+def it_can_be_closed_at_any_time(subject: Subject) -> None:
+    """`close()`, if there is one, works before `reset`, after it, after a turn, and after the end."""
+    factory = _factory(subject)
+    for turns in (None, 0, 1, MOST_TURNS):
+        episode = _Episode(factory, subject, SEEDS[0], begins=turns is not None)
+        for _ in range(turns or 0):
+            episode.advance()
+        try:
+            episode.finish()
+        except Exception as error:
+            when = "before reset" if turns is None else f"after {turns} turns"
+            raise LawBroken(f"close() {when} raised {describe_error(error)}; it is called whatever happened") from error
+
+
+def _states_no_limit(subject: Subject) -> bool:
+    """Return whether it states no `max_turns`."""
+    return not _factory(subject).max_turns
+
+
+@law(ENVIRONMENTS, when=_states_no_limit)
+def an_episode_ends(subject: Subject) -> None:
+    """An episode ends by itself within 64 turns."""
+    record = _alone(subject, SEEDS[0])
+    require(
+        any(record[-1][2:]),
+        f"an episode goes on after {MOST_TURNS} turns, and the environment states no `max_turns`; set this attribute",
+    )
+
+
+def play_alone(name: str, options: dict[str, Any], seed: int) -> Record:
+    """Play an episode of the environment `name`; runs in another process."""
+    from rlcore.plugins.registry import all_registries
+
+    component = all_registries().environments.get(name)
+    return _alone(Subject(component.dist, (), component, options), seed)
+
+
+def _alone(subject: Subject, seed: int) -> Record:
+    return _Episode(_factory(subject), subject, seed).play()
+
+
+def _factory(subject: Subject) -> Factory:
+    from rlcore_environments.factory import factory_of
+
+    config = subject.config()
+    target: Any = subject.it.target()
+    return factory_of(target if config is None else target(config))
+
+
+class _Episode:
+    """One episode, answered with the example turns in their order from an offset that depends on the seed."""
+
+    def __init__(self, factory: Factory, subject: Subject, seed: int, *, begins: bool = True) -> None:
+        from rlcore_environments.factory import check_environment
+
+        target: Any = subject.it.target()
+        self._texts: Sequence[str] = tuple(getattr(target, "example_turns", TURNS))
+        self._most = min(factory.max_turns or MOST_TURNS, MOST_TURNS)
+        self._tools, self._seed, self._index = bool(factory.tools), seed, 0
+        self._environment: Any = check_environment(factory.make(), factory)
+        self.goes_on, self.record = begins, Record()
+        if begins:
+            self._begin(_row(factory, target))
+
+    def _begin(self, row: Mapping[str, Any]) -> None:
+        from rlcore_environments.answers import read_messages
+
+        found = self._call(lambda: self._environment.reset(dict(row), seed=self._seed), "reset")
+        self.record.append(self._read(lambda: read_messages(found, "reset")))
+
+    def advance(self) -> bool:
+        """Make one turn; return whether the episode goes on."""
+        from rlcore.protocols import Turn
+        from rlcore_environments.answers import read_step
+        from rlcore_environments.tool_calls import parse_calls
+
+        if not self.goes_on:
+            return False
+        text = self._texts[(self._index + self._seed) % len(self._texts)]
+        turn = Turn(text, self._index, tool_calls=parse_calls(text) if self._tools else ())
+        found = self._call(lambda: self._environment.step(turn), f"step {self._index}")
+        answer = self._read(lambda: read_step(found))
+        self.record.append([answer.messages, sorted(answer.rewards.items()), answer.done, answer.truncated])
+        self._index += 1
+        self.goes_on = not (answer.done or answer.truncated) and self._index < self._most
+        return self.goes_on
+
+    def finish(self) -> Record:
+        """Close the environment, and return what was said."""
+        from rlcore_environments.calls import finished
+
+        close = getattr(self._environment, "close", None)
+        if callable(close):
+            finished(close())
+        return _plain(self.record)
+
+    def play(self) -> Record:
+        """Play to the end."""
+        while self.advance():
+            pass
+        return self.finish()
+
+    def _call(self, call: Callable[[], Any], what: str) -> Any:
+        from rlcore_environments.calls import finished
+
+        try:
+            return finished(call())
+        except Exception as error:
+            raise LawBroken(
+                f"{what} with the seed {self._seed} raised {describe_error(error)}; answer what it cannot use with a "
+                "message"
+            ) from error
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        from rlcore_environments.answers import BadAnswer
+
+        try:
+            return read()
+        except BadAnswer as error:
+            raise LawBroken(f"with the seed {self._seed}: {error}") from error
+
+
+def _row(factory: Factory, target: Any) -> Mapping[str, Any]:
+    rows = None if factory.own_rows is None else factory.own_rows("train")
+    found: Mapping[str, Any] = next(iter(rows), {}) if rows is not None else getattr(target, "example_row", {})
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a record as it looks after a journey as JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _same(first: Record, then: Record, when: str, advice: str) -> None:
+    for k, (one, other) in enumerate(zip(first, then, strict=False)):
+        what = "reset returns" if k == 0 else f"step {k - 1} returns"
+        require(one == other, f"{what} {one!r:.120}, but {when} {other!r:.120}; {advice}")
+    require(len(first) == len(then), f"an episode has {len(first) - 1} turns, but {when} {len(then) - 1}; {advice}")

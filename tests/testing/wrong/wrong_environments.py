@@ -1,0 +1,102 @@
+"""Environments, one for each law that they break, and one that breaks none."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from rlcore.protocols import Step, Turn
+
+
+class Right:
+    """It counts down from a number that its seed gives."""
+
+    max_turns = 6
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.left = random.Random(seed).randint(2, 5)
+        return f"{self.left} left"
+
+    def step(self, turn: Turn) -> Any:
+        self.left -= 1
+        return Step(f"{self.left} left", reward=1.0 * (turn.text == "1"), done=self.left == 0)
+
+    def close(self) -> None:
+        pass
+
+
+class NotANumber(Right):
+    def step(self, turn: Turn) -> Any:
+        return Step("on", reward=float("nan"))
+
+
+class Raising(Right):
+    def step(self, turn: Turn) -> Any:
+        return Step(f"{int(turn.text)}")
+
+
+_DRAWS = random.Random(0)
+
+
+class OwnRandom(Right):
+    """Every episode has other numbers, whatever its seed."""
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.left = _DRAWS.randint(2, 10**6)
+        return f"{self.left} left"
+
+
+class Hashing(Right):
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.left = 2
+        return f"{hash('door')}"
+
+
+class Shared(Right):
+    """All episodes count down the same number."""
+
+    state: dict[str, int] = {}  # noqa: RUF012
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        self.state["left"] = 5
+        return "5 left"
+
+    def step(self, turn: Turn) -> Any:
+        self.state["left"] -= 1
+        return Step(f"{self.state['left']} left", done=self.state["left"] <= 0)
+
+
+class GlobalSeed(Right):
+    """It seeds the generator that everybody uses."""
+
+    def reset(self, row: Any, *, seed: int) -> str:
+        random.seed(seed)
+        self.left = random.randint(2, 5)
+        return f"{self.left} left"
+
+
+class Unclosable(Right):
+    def close(self) -> None:
+        self.left += 1  # there is none before reset
+
+
+class Endless(Right):
+    max_turns = 0
+
+    def step(self, turn: Turn) -> Any:
+        return "more"
+
+
+class Waiting(Right):
+    """Its episodes count together, so that threads see the numbers of one another."""
+
+    seen: list[int] = []  # noqa: RUF012
+
+    def step(self, turn: Turn) -> Any:
+        import time
+
+        self.seen.append(1)
+        alone = len(self.seen)
+        time.sleep(0.02)
+        crowded = len(self.seen) > alone
+        return Step("crowded" if crowded else "alone", done=turn.index == 2)
