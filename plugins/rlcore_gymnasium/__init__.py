@@ -1,0 +1,1 @@
+"""Gymnasium environments for language models: observations and actions become texts."""
