@@ -73,7 +73,11 @@ def factory_of(given: Any) -> Factory:
                 f"its class, {type(given).__name__}, or a function that returns a new object"
             )
         raise ConfigError(f"environment = {show(given)}: {FORMS}")
-    if isinstance(given, type) and not callable(getattr(given, "step", None)) and callable(getattr(given, "make", None)):
+    if (
+        isinstance(given, type)
+        and not callable(getattr(given, "step", None))
+        and callable(getattr(given, "make", None))
+    ):
         source = given()
         make = source.make
     _check_arguments(make, given)

@@ -1,8 +1,8 @@
-"""The options of episodes: the section `data.episodes`."""
+"""The options of episodes, which are the section `data.episodes`, and of the environment `tools`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from rlcore.config import config, option
 
@@ -40,3 +40,14 @@ class EpisodeOptions:
     python: str | None = option(
         None, "Python interpreter of that process, such as that of another virtual environment; default: this one"
     )
+
+
+@config
+class ToolOptions:
+    """Options of the environment `tools`."""
+
+    functions: Any = option(None, "functions, or `module:function` of each; their docstrings describe the arguments")
+    max_calls: int = option(16, "most calls in one episode; further ones are answered with an error", ge=1)
+    timeout_s: float = option(10.0, "a call that takes longer is answered with an error", gt=0, le=1e9, unit="seconds")
+    max_output: int = option(4096, "longer results are cut off, with a note of their length", ge=1, unit="characters")
+    role: str = option("tool", "role of the messages with results")

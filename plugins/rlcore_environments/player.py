@@ -70,7 +70,9 @@ class Player:
             source: Any, tokenizer: Any, data: DataConfig, *, max_length: int, what: str = "prompts"
         ) -> list[Prompt]:
             rows = load_rows(source, tokenizer, data, what)
-            seeds = derive_seeds(self.config.run.seed * 1009 + (700 if what == "eval_prompts" else 600), range(len(rows)))
+            seeds = derive_seeds(
+                self.config.run.seed * 1009 + (700 if what == "eval_prompts" else 600), range(len(rows))
+            )
             fields = [_fields(row, data.prompt_column, seed) for row, seed in zip(rows, seeds, strict=True)]
             openings = self._openings(fields, data.prompt_column, what)
             dialogue = self.dialogue(tokenizer)
@@ -81,9 +83,7 @@ class Player:
             if self.factory.tools:
                 complete = [{**each, "tools": list(self.factory.tools)} for each in complete]
             prompts = pipeline(complete, tokenizer, data, max_length=max_length, what=what)
-            return [
-                self._safe(prompt, said, dialogue, data) for prompt, said in zip(prompts, openings, strict=True)
-            ]
+            return [self._safe(prompt, said, dialogue, data) for prompt, said in zip(prompts, openings, strict=True)]
 
         return build
 

@@ -28,7 +28,7 @@ def register_environments(register: Register) -> None:
     register(
         "tools",
         "rlcore_environments.tools:Tools",
-        config="rlcore_environments.tools:ToolOptions",
+        config="rlcore_environments.options:ToolOptions",
         summary="Python functions that the policy may call; an episode ends with a turn that calls none",
     )
 

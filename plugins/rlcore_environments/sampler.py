@@ -219,7 +219,11 @@ class _Loop:
             report(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))
 
     def _give(
-        self, sampling: SamplingConfig, episodes: list[Episode], part: Trajectories, pending: list[tuple[Episode, Pending]]
+        self,
+        sampling: SamplingConfig,
+        episodes: list[Episode],
+        part: Trajectories,
+        pending: list[tuple[Episode, Pending]],
     ) -> None:
         """Append sampled turns to their episodes, and call the environments with them."""
         before = [Prompt("", episode.tokens[-BEFORE:] and tuple(episode.tokens[-BEFORE:])) for episode in episodes]

@@ -8,27 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlcore.components import describe_error
-from rlcore.config import config, option
 from rlcore.data.user_code import load_reference
 from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore_environments.calls import Calls, CallTooLate, finished
 from rlcore_environments.factory import check_tools
-
-
-@config
-class ToolOptions:
-    """Options of the environment `tools`."""
-
-    functions: Any = option(None, "functions, or `module:function` of each; their docstrings describe the arguments")
-    max_calls: int = option(16, "most calls in one episode; further ones are answered with an error", ge=1)
-    timeout_s: float = option(
-        10.0, "a call that takes longer is answered with an error", gt=0, le=1e9, unit="seconds"
-    )
-    max_output: int = option(
-        4096, "longer results are cut off, with a note of their length", ge=1, unit="characters"
-    )
-    role: str = option("tool", "role of the messages with results")
+from rlcore_environments.options import ToolOptions
 
 
 class Tools:
@@ -40,6 +25,8 @@ class Tools:
     Raises:
         ConfigError: there is no function, two have one name, or one has no type hints or docstring for its schema.
     """
+
+    example_turns = ('<tool_call>{"name": "unknown", "arguments": {}}</tool_call>', "<tool_call>{</tool_call>", "42")
 
     def __init__(self, options: ToolOptions) -> None:
         given = options.functions

@@ -169,7 +169,7 @@ def test_each_kind_of_component_has_its_own_error_with_a_common_base() -> None:
             registry.get("x")
         assert isinstance(caught.value, LookupError)
         raised.add(caught.type)
-    assert len(raised) == len(KINDS) == 11
+    assert len(raised) == len(KINDS) == 12
 
 
 def test_two_dists_with_one_name_are_told_apart_by_their_full_names() -> None:

@@ -18,7 +18,6 @@ from rlcore.settings import SamplingConfig
 from rlcore_environments.factory import factory_of
 from rlcore_environments.sampler import EpisodesFailed
 
-
 BAD_SEED = derive_seeds(600, [1])[0]
 """Seed of the second row of a run with the seed 0."""
 
@@ -92,7 +91,10 @@ def test_an_episode_fails_and_the_others_go_on(name: str) -> None:
 
 
 def test_more_failures_than_allowed_end_the_run_with_the_first_of_them() -> None:
-    with pytest.raises(EpisodesFailed, match=r"1 of 2 episodes of 'Made' failed, more than data\.episodes\.max_failed = 0\.2 .*no such door"):
+    with pytest.raises(
+        EpisodesFailed,
+        match=r"1 of 2 episodes of 'Made' failed, more than data\.episodes\.max_failed = 0\.2 .*no such door",
+    ):
         play(environment(fail), ["x"], ["y"], max_failed=0.2)
 
 

@@ -30,7 +30,9 @@ def test_an_episode_has_the_tokens_of_both_speakers_and_trains_on_the_policys(ki
         # The log-probs are those of the policy for the whole sequence.
         score = policy.score(batch.rows(torch.tensor([i]))).logprobs[0]
         mine = batch["logprobs"][i][: len(score)]
-        assert torch.allclose(score[chosen_mask(batch, i, len(score))], mine[chosen_mask(batch, i, len(score))], atol=1e-5)
+        assert torch.allclose(
+            score[chosen_mask(batch, i, len(score))], mine[chosen_mask(batch, i, len(score))], atol=1e-5
+        )
         turns = batch.arguments["turns"][i]
         counts = [float(turn.count("a")) for turn in turns]
         assert batch["rewards"][i].sum() == sum(counts)

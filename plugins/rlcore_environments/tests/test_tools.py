@@ -9,8 +9,9 @@ import pytest
 
 from rlcore.errors import ConfigError
 from rlcore.protocols import Turn
+from rlcore_environments.options import ToolOptions
 from rlcore_environments.tool_calls import parse_calls
-from rlcore_environments.tools import ToolOptions, Tools
+from rlcore_environments.tools import Tools
 
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
@@ -94,7 +95,9 @@ def test_a_broken_call_has_an_error(text: str, error: str) -> None:
 
 
 def test_several_calls_are_read_in_their_order() -> None:
-    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+    text = (
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+    )
     assert [call["name"] for call in parse_calls(text)] == ["f", "g"]
     assert [call["name"] for call in parse_calls('{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}')] == [
         "f", "g",
@@ -114,7 +117,10 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 def test_results_and_errors_are_texts_for_the_policy() -> None:
     tools = Tools(ToolOptions(functions=[add, wait, large, later], timeout_s=0.2, max_output=5, max_calls=6))
     assert [tool["function"]["name"] for tool in tools.tools] == ["add", "wait", "large", "later"]
-    assert tools.tools[0]["function"]["parameters"]["properties"]["a"] == {"type": "integer", "description": "The first."}
+    assert tools.tools[0]["function"]["parameters"]["properties"]["a"] == {
+        "type": "integer",
+        "description": "The first.",
+    }
     found = answers(
         tools, ADD, call("add", a=1), call("add", a=1, b="x"), call("wait", seconds=30), call("large", size=10**7),
         call("later", a=4), call("none"), {"error": "the call is no JSON"}, ADD, ADD,
