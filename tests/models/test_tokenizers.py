@@ -10,6 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from rlcore.config import load_yaml
+from rlcore.data.text import decode
 from rlcore.errors import ConfigError, ModelError
 from rlcore_testing.small import EOS, LETTERS, PAD, make_gpt2, make_tokenizer
 from rlcore_transformers.models.causal import build_causal_lm
@@ -115,3 +116,16 @@ def test_tokenizer_options_may_be_set_in_yaml(folder: Path, tmp_path: Path) -> N
     tokenizer = load_tokenizer("base", load_yaml(tmp_path / "run.yaml")["model"]["tokenizer"])
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("a", "left")
+
+
+def test_a_tokenizer_of_the_backend_alone_decodes_a_batch_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, loud = make_tokenizer(), Loud(tokenizer_object=make_tokenizer().backend_tokenizer, eos_token="</s>")
+    monkeypatch.setattr(PreTrainedTokenizerFast, "_decode", lambda *_, **__: "one by one")
+    assert decode(tokenizer, [[0, 1], [EOS], []], skip_special_tokens=True) == ["ab", "", ""]
+    assert decode(tokenizer, [[0, EOS]], skip_special_tokens=False) == ["a</s>"]
+    assert decode(loud, [[0, 1], [2]], skip_special_tokens=True) == ["ONE BY ONE"] * 2
+
+
+class Loud(PreTrainedTokenizerFast):
+    def _decode(self, *ids: Any, **options: Any) -> str:
+        return str(super()._decode(*ids, **options)).upper()

@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from rlcore.checkpoints.manifest import READ_BESIDE, verify_model
 from rlcore.config import evolve, structure, unstructure
 from rlcore.config.paths import existing_path
+from rlcore.data.text import decode
 from rlcore.errors import ModelError
 from rlcore.logging import get_logger
 from rlcore_transformers.models.hub import base_of, first_line, quiet_transformers
 from rlcore_transformers.models.model_options import TokenizerConfig, TransformerConfig
 
 log = get_logger("models")
+_decode_each = decode.dispatch(object)
+
+
+@decode.register
+def decode_batch(
+    tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool
+) -> list[str]:
+    """Decode token ids by the backend, which takes half the time, unless the tokenizer's class decodes otherwise."""
+    kind, plain = type(tokenizer), PreTrainedTokenizerFast
+    if kind.decode is plain.decode and kind._decode is plain._decode:  # noqa: SLF001  which such classes override
+        return list(
+            tokenizer.backend_tokenizer.decode_batch(
+                [list(row) for row in rows], skip_special_tokens=skip_special_tokens
+            )
+        )
+    return list(_decode_each(tokenizer, rows, skip_special_tokens=skip_special_tokens))
 
 
 def load_tokenizer(
