@@ -72,6 +72,7 @@ MOVED: dict[str, str] = {
     "rlcore.reports": "rlcore_report",
     "rlcore.rewards.deadline": "rlcore.rewards.calls",
     "rlcore.rewards.forms": "rlcore.rewards.chosen_rewards",
+    "rlcore.rewards.trl_functions": "rlcore_tools.trl_functions",
     "rlcore.sampling.active_rows": "rlcore_transformers.sampling.active_rows",
     "rlcore.sampling.draw": "rlcore_transformers.sampling.draw",
     "rlcore.sampling.next_token": "rlcore_transformers.sampling.next_token",

@@ -7,13 +7,15 @@ builds. No hook is called per token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
 if TYPE_CHECKING:
+    import inspect
+
     from torch import Tensor
 
     from rlcore.components import Component
@@ -309,6 +311,24 @@ def adapt_observer(observer: Any) -> object | None:
 
     Returns:
         None to leave the object alone; otherwise an object with observer hooks as methods.
+    """
+
+
+@hookspec
+def adapt_reward_arguments(
+    parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the arguments in the form of another library, for a function that is written for it, or None.
+
+    Called for reward and metric functions that name a parameter which is no argument; the first result in registration
+    order is used.
+
+    Args:
+        parameters: those in the function's signature.
+        arguments: what a function of a run may take, by name, such as `outputs` and the prompts' columns.
+
+    Returns:
+        None to leave the arguments alone; otherwise those from which the function takes what it names.
     """
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register, Uploader
 
 if TYPE_CHECKING:
+    import inspect
+
     from rlcore.protocols import RunView
 
 
@@ -66,6 +69,16 @@ def find_uploader() -> Uploader:
     from rlcore_tools.hub import hub_upload
 
     return hub_upload
+
+
+@hookimpl
+def adapt_reward_arguments(
+    parameters: Sequence[inspect.Parameter], arguments: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the arguments of TRL for a function that names `completions`."""
+    from rlcore_tools.trl_functions import is_of_trl, trl_arguments
+
+    return trl_arguments(arguments) if is_of_trl(parameters, arguments) else None
 
 
 @hookimpl

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rlcore.rewards.calls import CallTooLong, call_within
     from rlcore.rewards.combine import RewardBatch, Rewards
     from rlcore.rewards.score import Scored
-    from rlcore.rewards.trl_functions import trl_reward
 
 __all__ = [
     "CallTooLong",
@@ -18,14 +17,13 @@ __all__ = [
     "Rewards",
     "Scored",
     "call_within",
-    "trl_reward",
 ]
 
 _HOMES = {
     "rlcore.rewards.combine": ("RewardBatch", "Rewards"),
     "rlcore.rewards.calls": ("CallTooLong", "call_within"),
     "rlcore.rewards.score": ("Scored",),
-    "rlcore.rewards.trl_functions": ("trl_reward",),
+    "rlcore.rewards.trl_functions": ("trl_reward",),  # which has moved
 }
 
 __getattr__, __dir__ = lazy(__name__, __all__, _HOMES)

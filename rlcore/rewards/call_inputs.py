@@ -12,10 +12,11 @@ import attrs
 from torch import Tensor
 
 from rlcore.errors import DataError, RewardError
-from rlcore.rewards.trl_functions import is_of_trl, trl_arguments
+from rlcore.plugins.registry import first_result
 from rlcore.types import RESERVED_COLUMNS, Prompt
 
 _ALIASES = dict.fromkeys(("completion", "completions", "response", "responses"), "outputs")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_POSITION = ("samples", "prompts", "outputs")
 
 
@@ -152,11 +153,12 @@ class CallInputs:
         parameters, first = parameters_of(function.call), self.by_position[0]
         if parameters is None:
             return [arguments[first]], {}
-        if is_of_trl(parameters, arguments):
-            arguments = trl_arguments(arguments)
+        if any(p.name not in arguments for p in parameters if p.kind in _NAMED):
+            adapted = first_result("adapt_reward_arguments", parameters=parameters, arguments=arguments)
+            arguments = arguments if adapted is None else adapted
         by_position = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         args = [arguments[name] for name in self.by_position[: len(by_position)]]
-        by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        by_name = [p for p in parameters if p.kind in _NAMED]
         missing = [p for p in by_name if p.default is p.empty and p.name not in arguments]
         missing += [p for p in by_position[len(self.by_position) :] if p.default is p.empty]
         # The first parameter may have any name that does not look like a misspelt argument.

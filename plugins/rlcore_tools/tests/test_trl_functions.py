@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rlcore.errors import RewardError
-from rlcore.rewards import Rewards, trl_reward
+from rlcore.rewards import Rewards
 from rlcore.settings import DataConfig
 from rlcore.types import Prompt
 from rlcore_testing.small import make_tokenizer
+from rlcore_tools.trl_functions import trl_reward
 from rlcore_transformers.data.prompts import build_prompts
 
 CHAT = [{"role": "system", "content": "short."}, {"role": "user", "content": "hi"}]
