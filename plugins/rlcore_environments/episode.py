@@ -13,6 +13,7 @@ from rlcore.safe_text import shorten
 from rlcore.types import Prompt
 from rlcore_environments.answers import Answer, BadAnswer
 from rlcore_environments.calls import CallTooLate
+from rlcore_environments.process import ProcessDied, RemoteError
 
 DONE, TRUNCATED, FAILED = "done", "truncated", "failed"
 MAX_TURNS, MAX_NEW_TOKENS, CONTEXT = "max_turns", "max_new_tokens", "context"
@@ -122,6 +123,10 @@ class Episode:
             raise error
         if isinstance(error, BadAnswer):
             self.fail(str(error))
+        elif isinstance(error, RemoteError):
+            self.fail(f"the environment raised {error}")
+        elif isinstance(error, ProcessDied):
+            self.fail(f"the environment is gone: {error}")
         elif isinstance(error, CallTooLate):
             self.fail(f"the environment {error}")
         else:

@@ -34,8 +34,13 @@ class EpisodeOptions:
         "`rendered`: refuse a chat template that renders earlier turns in another way than they were sampled; "
         "`sampled`: keep earlier turns as they were sampled",
     )
-    isolate: Literal["none", "process"] = option(
-        "none", "`process`: environments run in a process of their own, which is started again if it dies"
+    keep_states: bool = option(
+        True, "keep the keys and values of earlier turns, so that each turn reads only what was added to its episode"
+    )
+    isolate: Literal["none", "process", "episode"] = option(
+        "none",
+        "`process`: environments run in a process of their own, which is started again if it dies; `episode`: each of "
+        "them in one, for libraries with global state",
     )
     python: str | None = option(
         None, "Python interpreter of that process, such as that of another virtual environment; default: this one"

@@ -20,6 +20,7 @@ from rlcore_environments.calls import Calls, CallTooLate, finished
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.factory import Factory, check_environment, factory_of
 from rlcore_environments.options import EpisodeOptions
+from rlcore_environments.process import RemoteError, isolated_factory
 from rlcore_environments.sampler import EpisodeSampler
 from rlcore_transformers.data.rows import load_rows
 from rlcore_transformers.data.tokens import missing_opening, opening_tokens
@@ -44,7 +45,11 @@ class Player:
         self.config = config
         given = unstructure(config.data.episodes)
         self.options: EpisodeOptions = structure(EpisodeOptions, given, where="config", path="data.episodes")
-        self.factory: Factory = factory_of(environment)
+        if self.options.isolate == "none":
+            self.factory: Factory = factory_of(environment)
+        else:
+            one_each = self.options.isolate == "episode"
+            self.factory = isolated_factory(environment, self.options.python, one_each=one_each)
         self._dialogues: dict[int, tuple[Any, Dialogue]] = {}
 
     def rows(self, split: str) -> Sequence[Mapping[str, Any]] | None:
@@ -109,6 +114,8 @@ class Player:
                 raise DataError(f"{what}[{i}]: environment '{self.factory.name}': {error}") from error
             except CallTooLate as error:
                 raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset {error}") from None
+            except RemoteError as error:
+                raise DataError(f"{what}[{i}]: environment '{self.factory.name}': reset raised {error}") from None
             except Exception as error:
                 raise DataError(
                     f"{what}[{i}]: environment '{self.factory.name}': reset raised {describe_error(error)}; the row is "

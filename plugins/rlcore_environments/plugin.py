@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rlcore import hookimpl
 from rlcore.hookspecs import Register
 
 if TYPE_CHECKING:
-    from rlcore.protocols import EpisodePlayer
+    from rlcore.protocols import Decoder, DecoderRequest, EpisodePlayer
     from rlcore.settings import TrainConfig
 
 
@@ -31,6 +32,13 @@ def register_environments(register: Register) -> None:
         config="rlcore_environments.options:ToolOptions",
         summary="Python functions that the policy may call; an episode ends with a turn that calls none",
     )
+
+
+@hookimpl(tryfirst=True)
+def make_decoder(request: DecoderRequest) -> Decoder | None:
+    """Return a decoder that keeps keys and values from turn to turn, while episodes are sampled."""
+    kept = sys.modules.get("rlcore_environments.kept_states")  # which the loop of episodes imports
+    return None if kept is None else kept.turn_decoder(request)
 
 
 @hookimpl

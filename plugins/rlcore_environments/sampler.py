@@ -8,6 +8,7 @@ batch, and with them the results, do not depend on how long an environment takes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +31,7 @@ from rlcore_environments.calls import Calls, Pending, finished
 from rlcore_environments.dialogue import Dialogue
 from rlcore_environments.episode import CONTEXT, FAILED, MAX_NEW_TOKENS, MAX_TURNS, Episode
 from rlcore_environments.factory import Factory, check_environment
+from rlcore_environments.kept_states import KeptStates
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.tool_calls import parse_calls
 
@@ -143,6 +145,7 @@ class _Loop:
     ) -> None:
         self.sampler, self.policy, self.sampling, self.dialogue = sampler, policy, sampling, dialogue
         self.generator, self.logit_mask = generator, logit_mask
+        self.kept = KeptStates()
         if policy.outputs_begin_text:
             raise ConfigError("data.environment: an encoder-decoder begins every output anew; name a causal model")
 
@@ -192,6 +195,9 @@ class _Loop:
             self._sample(group, limit, pending)
         for episode, call in sorted(pending, key=lambda pair: pair[0].index):
             self._answer(episode, call)
+        for episode in live:
+            if episode.end:
+                self.kept.drop(episode.index)
 
     def given(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Return the optional arguments of the sampler of turns."""
@@ -213,7 +219,9 @@ class _Loop:
         options = self.given(group)
         if takes_on_batch(self.sampler.inner):
             options["on_batch"] = report
-        batch = self.sampler.inner(self.policy, prompts, sampling, **options)
+        named = {episode.index: prompt for episode, prompt in zip(group, prompts, strict=True)}
+        with self.kept.of(named) if self.sampler.options.keep_states else nullcontext():
+            batch = self.sampler.inner(self.policy, prompts, sampling, **options)
         left = [i for i in range(len(group)) if i not in reported]
         if left:
             report(left, batch.rows(torch.tensor(left, device=batch.tokens.device)))

@@ -1,0 +1,235 @@
+"""Environments in processes of their own: `data.episodes.isolate`, with the Python of `data.episodes.python`."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from rlcore.errors import ConfigError
+from rlcore.protocols import Turn
+from rlcore.safe_text import show
+from rlcore_environments.factory import Factory, check_tools
+
+WORKER = Path(__file__).with_name("worker.py")
+TAIL = 500
+"""Characters of a process's last output in messages."""
+
+
+class RemoteError(Exception):
+    """What an environment raised in its process: the kind and the message of the exception."""
+
+
+class ProcessDied(Exception):
+    """The process of an environment ended, and its episodes with it."""
+
+
+class Worker:
+    """A process with environments.
+
+    Args:
+        given: what the process loads: `reference` or `pickle`.
+        python: the interpreter.
+
+    Raises:
+        ConfigError: the process does not start, or cannot load the environment.
+    """
+
+    def __init__(self, given: Mapping[str, str], python: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  the user's own interpreter
+                [python, "-u", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                text=True, encoding="utf-8", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ConfigError(f"data.episodes.python = {python!r}: cannot be started: {error.strerror}") from error
+        self._lock, self._ids, self._waiting = threading.Lock(), itertools.count(1), dict[int, Future[Any]]()
+        atexit.register(self.close)
+        begun: Future[Any] = Future()
+        self._waiting[0] = begun
+        threading.Thread(target=self._read, name="rlcore-isolated", daemon=True).start()
+        self._send({**given, "path": _own_folders()})
+        try:
+            begun.result()
+        except (RemoteError, ProcessDied) as error:
+            self.close()
+            raise ConfigError(f"data.environment: its process ({python}) could not load it: {error}") from error
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def call(self, method: str, episode: int = 0, **arguments: Any) -> Any:
+        """Return the answer of the process.
+
+        Raises:
+            RemoteError: the environment raised.
+            ProcessDied: the process has ended.
+        """
+        answer: Future[Any] = Future()
+        number = next(self._ids)
+        self._waiting[number] = answer
+        if not self.is_alive:
+            self._waiting.pop(number, None)
+            raise ProcessDied(self._epitaph())
+        self._send({"id": number, "method": method, "episode": episode, "arguments": arguments})
+        return answer.result()
+
+    def close(self) -> None:
+        """End the process, and what it started."""
+        atexit.unregister(self.close)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, 9)
+        self._process.wait()
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):  # `_read` reports the end
+            assert self._process.stdin is not None  # noqa: S101  it is a pipe
+            self._process.stdin.write(json.dumps(request, default=str) + "\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101  it is a pipe
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            waiting = self._waiting.pop(answer["id"], None)
+            if waiting is None:
+                continue
+            if "error" in answer:
+                waiting.set_exception(RemoteError(answer["error"]))
+            else:
+                waiting.set_result(answer["result"])
+        self._process.wait()
+        for number in list(self._waiting):
+            if (waiting := self._waiting.pop(number, None)) is not None:
+                waiting.set_exception(ProcessDied(self._epitaph()))
+
+    def _epitaph(self) -> str:
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(size - TAIL, 0))
+        last = self._errors.read().decode(errors="replace").strip()
+        return f"its process ended with code {self._process.poll()}" + (f"; its last output: {last}" if last else "")
+
+
+class Workers:
+    """Starts processes when they are needed, one for all episodes or one for each, and again when one has died."""
+
+    def __init__(self, given: Mapping[str, str], python: str, *, one_each: bool) -> None:
+        self._given, self._python, self._one_each = given, python, one_each
+        self._lock, self._shared, self._episodes = threading.Lock(), list[Worker](), itertools.count(1)
+
+    def get(self) -> tuple[Worker, int]:
+        """Return a process for an episode, and the number of the episode."""
+        if self._one_each:
+            return Worker(self._given, self._python), next(self._episodes)
+        with self._lock:
+            if not self._shared or not self._shared[-1].is_alive:
+                self._shared.append(Worker(self._given, self._python))
+            return self._shared[-1], next(self._episodes)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a process stays when an episode ends."""
+        return not self._one_each
+
+    def close(self) -> None:
+        """End all processes that stay."""
+        with self._lock:
+            for worker in self._shared:
+                worker.close()
+            self._shared.clear()
+
+
+class RemoteEnvironment:
+    """One episode in a process."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._worker, self._episode = workers.get()
+
+    def reset(self, row: Mapping[str, Any], *, seed: int) -> Any:
+        """Return the first messages."""
+        return self._worker.call("reset", self._episode, row=dict(row), seed=seed)
+
+    def step(self, turn: Turn) -> Any:
+        """Return the answer to a turn."""
+        calls = [dict(call) for call in turn.tool_calls]
+        return self._worker.call(
+            "step", self._episode, text=turn.text, index=turn.index, truncated=turn.truncated, tool_calls=calls
+        )
+
+    def close(self) -> None:
+        """Close the environment, and end its process if it has one of its own."""
+        try:
+            if self._worker.is_alive:
+                self._worker.call("close", self._episode)
+        finally:
+            if not self._workers.keeps:
+                self._worker.close()
+
+
+def isolated_factory(environment: Any, python: str | None, *, one_each: bool) -> Factory:
+    """Return a factory of environments in processes.
+
+    Args:
+        environment: `module:attribute`, which only the process imports, or a class or factory that can be pickled.
+        python: the interpreter of the process; by default this one.
+        one_each: a process for each episode.
+
+    Raises:
+        ConfigError: the environment cannot be sent to a process, or the process cannot load it.
+    """
+    workers = Workers(_given(environment), python or sys.executable, one_each=one_each)
+    worker, _ = workers.get()
+    about = worker.call("describe")
+    check_tools(about["tools"])
+
+    def rows(split: str) -> Any:
+        return workers.get()[0].call("rows", split=split)
+
+    shutdown: Callable[[], None] = workers.close
+    if one_each:
+        own = None if not about["has_rows"] else {split: worker.call("rows", split=split) for split in ("train", "eval")}
+        worker.close()
+        rows_of = None if own is None else own.__getitem__
+    else:
+        rows_of = rows if about["has_rows"] else None
+    return Factory(
+        name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
+        max_turns=about["max_turns"], concurrency=about["concurrency"], replayable=about["replayable"],
+        own_rows=rows_of, shutdown=shutdown,
+    )  # fmt: skip
+
+
+def _given(environment: Any) -> dict[str, str]:
+    if isinstance(environment, str):
+        return {"reference": environment}
+    try:
+        return {"pickle": base64.b64encode(pickle.dumps(environment)).decode()}
+    except Exception as error:  # pickle raises many kinds
+        raise ConfigError(
+            f"data.episodes.isolate: {show(environment)} cannot be sent to another process ({error}); define it in a "
+            "module, and name it as environment='module:attribute'"
+        ) from error
+
+
+def _own_folders() -> list[str]:
+    """Return the folders of sys.path that belong to no installation: those with the user's modules."""
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    folders = [folder or str(Path.cwd()) for folder in sys.path]
+    return [folder for folder in folders if not folder.startswith(installed) and not folder.endswith(".zip")]

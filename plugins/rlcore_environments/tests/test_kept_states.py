@@ -1,0 +1,68 @@
+"""Tests that keys and values are kept from turn to turn, and that this changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from env_games import Echo, make_player, make_policy, read_prompts
+
+from rlcore.protocols import Policy
+from rlcore.settings import SamplingConfig
+from rlcore.types import Episodes
+from rlcore_transformers.sampling.sampler import sample
+
+ROWS = ["ab", "cde", "f", "ab", "a b c d e f g h", "ab"]
+
+
+def play(policy: Policy, *, keep: bool, size: int = 0) -> Episodes:
+    player = make_player(Echo, data={"episodes": {"keep_states": keep}})
+    prompts = read_prompts(player, policy, ROWS)
+    sampling = SamplingConfig(max_new_tokens=5, batch_size=size, stop_sequences=("b",))
+    return player.sampler(sample)(policy, prompts, sampling, row_seeds=list(range(len(ROWS))))
+
+
+@contextmanager
+def counting(policy: Any) -> Iterator[list[int]]:
+    """Collect the number of tokens of each forward pass of the policy's model."""
+    counts: list[int] = []
+    hook = policy.model.register_forward_pre_hook(
+        lambda module, args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        yield counts
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_kept_states_change_no_token_and_no_log_prob(kind: str, chat: bool, size: int) -> None:
+    policy = make_policy(kind, chat=chat, value_head=True)
+    kept, read = play(policy, keep=True, size=size), play(policy, keep=False, size=size)
+    assert torch.equal(kept.tokens, read.tokens)
+    assert torch.equal(kept.action_mask, read.action_mask)
+    for name in ("logprobs", "values", "rewards"):
+        torch.testing.assert_close(kept[name], read[name], atol=2e-5, rtol=0)
+    score = policy.score(kept.plain)
+    chosen = kept.action_mask
+    torch.testing.assert_close(kept["logprobs"][chosen], score.logprobs[chosen], atol=2e-5, rtol=0)
+
+
+def test_a_later_turn_reads_only_what_was_added_since_the_turn_before() -> None:
+    policy = make_policy()
+    with counting(policy) as kept:
+        batch = play(policy, keep=True)
+    with counting(policy) as read:
+        play(policy, keep=False)
+    turns = max(int(number) for number in batch.numbers["episode/turns"] if number is not None)
+    assert turns == 3
+    # Besides the tokens of the first prompts and of the policy, only those of the environment, with their padding.
+    told = int((batch.mask & ~batch.action_mask).sum())
+    assert sum(kept) < sum(read)
+    assert sum(kept) <= 2 * (told + int(batch.action_mask.sum()))
+    assert len(kept) == len(read)

@@ -1,0 +1,135 @@
+"""The process of isolated environments: it reads requests as lines of JSON, and answers each with a line of JSON.
+
+It runs in any Python, also in one without rlcore, so that it imports nothing but the standard library and the
+environment. What an environment prints goes to the standard error output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import inspect
+import json
+import os
+import pickle
+import sys
+import threading
+from typing import Any
+
+FIELDS = ("messages", "reward", "done", "truncated", "info")
+
+
+class Turn:
+    """What the policy wrote; the attributes are those of `rlcore.protocols.Turn`."""
+
+    def __init__(self, text: str, index: int, truncated: bool, tool_calls: list[Any]) -> None:  # noqa: FBT001
+        self.text, self.index, self.truncated, self.tool_calls = text, index, truncated, tuple(tool_calls)
+
+
+class Server:
+    """Holds the environments of all episodes of this process."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.environments: dict[int, Any] = {}
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        source = _load(given)
+        if isinstance(source, type) and not hasattr(source, "step") and hasattr(source, "make"):
+            source = source()
+        self.source = source
+        self.make = source if isinstance(source, type) or not hasattr(source, "make") else source.make
+
+    def call(self, method: str, episode: int, arguments: dict[str, Any]) -> Any:
+        """Answer one request."""
+        if method == "describe":
+            return {
+                "tools": list(getattr(self.source, "tools", None) or ()),
+                "max_turns": int(getattr(self.source, "max_turns", 0) or 0),
+                "concurrency": int(getattr(self.source, "concurrency", 0) or 0),
+                "replayable": bool(getattr(self.source, "replayable", True)),
+                "has_rows": callable(getattr(self.source, "rows", None)),
+                "name": getattr(self.source, "__name__", type(self.source).__name__),
+            }
+        if method == "rows":
+            rows = self._finished(self.source.rows(arguments["split"]))
+            return None if rows is None else [dict(row) for row in rows]
+        if method == "reset":
+            self.environments[episode] = self.make()
+            return self._finished(self.environments[episode].reset(arguments["row"], seed=arguments["seed"]))
+        if method == "step":
+            return self._finished(self.environments[episode].step(Turn(**arguments)))
+        environment = self.environments.pop(episode, None)
+        close = getattr(environment, "close", None)
+        return self._finished(close()) and None if callable(close) else None
+
+    def _finished(self, found: Any) -> Any:
+        if not inspect.isawaitable(found):
+            return found
+
+        async def wait() -> Any:
+            return await found
+
+        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
+
+
+def _load(given: dict[str, Any]) -> Any:
+    if "pickle" in given:
+        return pickle.loads(base64.b64decode(given["pickle"]))  # noqa: S301  this run wrote it
+    module, _, path = given["reference"].partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return an answer with which JSON and the parent can work: steps as mappings, pairs as mappings of their parts."""
+    if all(hasattr(value, name) for name in FIELDS):
+        return {name: getattr(value, name) for name in FIELDS}
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], (dict, list, str)):
+        return {"messages": value[0], "reward": value[1]}
+    return value
+
+
+def _other(value: Any) -> Any:
+    """Return a plain value in place of one that JSON does not know: a number or list of numpy, a mapping, or a text."""
+    for method in ("tolist", "items"):
+        if hasattr(value, method):
+            return dict(value.items()) if method == "items" else value.tolist()
+    return list(value) if isinstance(value, (set, frozenset, tuple)) else repr(value)
+
+
+def main() -> None:
+    """Answer requests until the standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+    first = json.loads(sys.stdin.readline())
+    sys.path[:1] = first["path"]  # in place of the folder of this file
+
+    def say(answer: dict[str, Any]) -> None:
+        with lock:
+            answers.write(json.dumps(answer, default=_other) + "\n")
+            answers.flush()
+
+    try:
+        server = Server(first)
+    except BaseException as error:  # noqa: BLE001  the parent reports it
+        say({"id": 0, "error": f"{type(error).__name__}: {error}"})
+        return
+    say({"id": 0, "result": None})
+
+    def answer(request: dict[str, Any]) -> None:
+        try:
+            result = _plain(server.call(request["method"], request["episode"], request["arguments"]))
+            say({"id": request["id"], "result": result})
+        except BaseException as error:  # noqa: BLE001  the parent reports it
+            say({"id": request["id"], "error": f"{type(error).__name__}: {error}"})
+
+    for line in sys.stdin:
+        threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
