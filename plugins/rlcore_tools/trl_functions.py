@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+__all__ = ["trl_reward"]
+
 OURS = frozenset({"samples", "outputs", "messages", "output_tokens", "tokenizer"})
 """Arguments of reward functions that those of TRL do not have."""
 
