@@ -40,6 +40,7 @@ class Factory:
         concurrency: most calls at a time; 0 if the author states none.
         replayable: whether the same row, seed and turns have the same answers.
         own_rows: returns the rows of a split, None if there are none.
+        example_turns: texts with which episodes get somewhere, for previews and laws.
         shutdown: ends what all environments share.
     """
 
@@ -50,6 +51,7 @@ class Factory:
     concurrency: int = 0
     replayable: bool = True
     own_rows: Callable[[str], Any] | None = None
+    example_turns: Sequence[str] = ()
     shutdown: Callable[[], Any] | None = None
 
 
@@ -91,6 +93,7 @@ def factory_of(given: Any) -> Factory:
         concurrency=int(getattr(source, "concurrency", 0) or 0),
         replayable=bool(getattr(source, "replayable", True)),
         own_rows=getattr(source, "rows", None),
+        example_turns=tuple(getattr(source, "example_turns", ())),
         shutdown=getattr(source, "shutdown", None),
     )
 

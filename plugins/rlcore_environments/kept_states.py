@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from rlcore.protocols import DecodeStep, DecoderRequest
+from rlcore.protocols import DecoderRequest, DecodeStep
 from rlcore.types import Prompt
 from rlcore_transformers.models.decoding.causal_decoder import CausalDecoder
 

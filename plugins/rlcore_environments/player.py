@@ -7,17 +7,18 @@ from functools import cached_property
 from typing import Any
 
 from rlcore.components import describe_error
-from rlcore.config import structure, unstructure
+from rlcore.config import evolve, structure, unstructure
 from rlcore.errors import ConfigError, DataError
 from rlcore.logging import get_logger
 from rlcore.protocols import PromptPipeline, Sampler
 from rlcore.safe_text import shorten
 from rlcore.sampling.row_seeds import derive_seeds
 from rlcore.settings import DataConfig, TrainConfig
-from rlcore.types import Prompt, is_conversation
+from rlcore.types import Prompt, Sample, is_conversation
 from rlcore_environments.answers import BadAnswer, read_messages
 from rlcore_environments.calls import Calls, CallTooLate, finished
 from rlcore_environments.dialogue import Dialogue
+from rlcore_environments.example import MOST, ExampleTurns, stand_in, to_sample
 from rlcore_environments.factory import Factory, check_environment, factory_of
 from rlcore_environments.options import EpisodeOptions
 from rlcore_environments.process import RemoteError, isolated_factory
@@ -147,6 +148,15 @@ class Player:
         """Return the sampler of episodes."""
         found: Any = EpisodeSampler(sampler, self.factory, self.options, self.dialogue, _row_of)
         return found  # type: ignore[no-any-return]
+
+    def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
+        """Return an episode without a model, as tokens and as a transcript: the policy's turns are example texts."""
+        loop = EpisodeSampler(
+            ExampleTurns(self.factory.example_turns), self.factory, evolve(self.options, max_failed=1.0, max_turns=MOST),
+            self.dialogue, _row_of,
+        )  # fmt: skip
+        batch = loop(stand_in(tokenizer), [prompt], self.config.gen, row_seeds=[0])
+        return to_sample(batch), batch.arguments["transcript"][0]
 
     def close(self) -> None:
         """End what all environments share."""

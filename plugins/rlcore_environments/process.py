@@ -212,7 +212,7 @@ def isolated_factory(environment: Any, python: str | None, *, one_each: bool) ->
     return Factory(
         name=about["name"], make=lambda: RemoteEnvironment(workers), tools=about["tools"],
         max_turns=about["max_turns"], concurrency=about["concurrency"], replayable=about["replayable"],
-        own_rows=rows_of, shutdown=shutdown,
+        own_rows=rows_of, example_turns=about["example_turns"], shutdown=shutdown,
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Server:
                 "max_turns": int(getattr(self.source, "max_turns", 0) or 0),
                 "concurrency": int(getattr(self.source, "concurrency", 0) or 0),
                 "replayable": bool(getattr(self.source, "replayable", True)),
+                "example_turns": list(getattr(self.source, "example_turns", ())),
                 "has_rows": callable(getattr(self.source, "rows", None)),
                 "name": getattr(self.source, "__name__", type(self.source).__name__),
             }

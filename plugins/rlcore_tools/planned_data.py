@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import attrs
 from transformers import PretrainedConfig
 
 from rlcore.components import LANGUAGE_MODEL, SCORER, kind_built
@@ -15,6 +16,7 @@ from rlcore.errors import ConfigError, InputsError
 from rlcore.plugins.switches import configured
 from rlcore.plugins.wrappers import Wrapping
 from rlcore.settings import DataConfig, TrainConfig
+from rlcore.training.environment import open_player, with_rows
 from rlcore.training.inputs import DATA_INPUTS, Inputs
 from rlcore.training.run_components import choose
 from rlcore_tools.shown_rows import Shown, show_rows
@@ -22,6 +24,7 @@ from rlcore_transformers.data.streams import open_stream
 from rlcore_transformers.models.kind import ENCODER_DECODER, declared, kind_of
 from rlcore_transformers.models.tokenizers import load_tokenizer
 
+EPISODE = "example episode"
 STREAMED = 1000
 """Rows of a stream that are read for their lengths."""
 
@@ -48,7 +51,7 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
     if inputs.model is None:
         raise InputsError(f"{where}: model.path is missing: name a hub id or a folder, whose tokenizer is used")
     given = [name for name in ("samples", "prompts", "eval_samples", "eval_prompts") if named[name] is not None]
-    if not given:
+    if not given and inputs.environment is None:
         raise InputsError(f"{where}: has no rows to show: set data.samples or data.prompts")
     chosen = choose(settings, inputs, where, Wrapping(config=settings))
     kind = kind_built(chosen.architecture.component.target())
@@ -61,12 +64,27 @@ def _read(settings: TrainConfig, where: str, num_rows: int) -> list[Shown]:
     data = settings.data
     if data.outputs_begin_text is None:
         data = evolve(data, outputs_begin_text=is_split)
-    found = []
+    found, player = [], None
+    if inputs.environment is not None:
+        player = open_player(chosen.environment, inputs, settings)
+        completed = with_rows(inputs, player)
+        named |= {name: getattr(completed, name) for name in ("prompts", "eval_prompts")}
+        given = [name for name in ("samples", "prompts", "eval_samples", "eval_prompts") if named[name] is not None]
     for name in given:
         build: Any = (chosen.samples if name.endswith("samples") else chosen.prompts).build()
+        if player is not None and name.endswith("prompts"):
+            build = player.pipeline(build)
         source = _taken(named[name], data, settings.run.seed) if name == "samples" else named[name]
         rows: Sequence[Any] = build(source, tokenizer, data, max_length=context, what=name)
         found.append(show_rows(name, rows, source, tokenizer, data, context=context, num_rows=num_rows))
+        if player is not None and name == "prompts":
+            episode, transcript = player.example(rows[0], tokenizer)
+            (shown,) = show_rows(EPISODE, [episode], None, tokenizer, data, context=context).rows
+            said = {f"{i} {each['role']}": each["content"] for i, each in enumerate(transcript)}
+            one = attrs.evolve(shown, values={**shown.values, **said})
+            found.append(attrs.evolve(show_rows(EPISODE, [episode], None, tokenizer, data, context=context), rows=[one]))
+    if player is not None:
+        player.close()
     return found
 
 

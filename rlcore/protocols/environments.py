@@ -9,6 +9,7 @@ import attrs
 
 from rlcore.protocols.algorithms import Sampler
 from rlcore.protocols.pipeline import PromptPipeline
+from rlcore.types import Prompt, Sample
 
 Messages = str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A text, which is a message of the role `user`, a message {role, content}, or a list of messages."""
@@ -100,6 +101,10 @@ class EpisodePlayer(Protocol):
 
     def sampler(self, sampler: Sampler) -> Sampler:
         """Return a sampler of whole episodes that samples each turn with another one; it returns `Episodes`."""
+        ...
+
+    def example(self, prompt: Prompt, tokenizer: Any) -> tuple[Sample, list[dict[str, Any]]]:
+        """Return an episode without a model, for a preview: its tokens, and who said what."""
         ...
 
     def close(self) -> None:
