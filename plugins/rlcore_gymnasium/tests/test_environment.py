@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -19,6 +20,8 @@ LAKE: dict[str, Any] = {
     "id": "FrozenLake-v1", "options": {"is_slippery": False}, "observe": "gym_games:observe", "success_return": 1,
     "actions": ["left", "down", "right", "up"],
 }  # fmt: skip
+
+NUMBERS = itertools.count()
 
 
 def make(**options: Any) -> Gymnasium:
@@ -81,8 +84,9 @@ def test_numbers_are_actions_where_there_are_no_words() -> None:
 def play(game: Any, seed: int) -> Any:
     yield game.reset({}, seed=seed)
     for index in range(20):
-        random.seed(index)  # an episode depends on no global state
-        np.random.seed(index)  # noqa: NPY002  the global state
+        number = next(NUMBERS)  # an episode depends on no global state
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002  the global state
         step = game.step(Turn(str(index % 2), index))
         yield step.messages, step.reward, step.done
         if step.done:

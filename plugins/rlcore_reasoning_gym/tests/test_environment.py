@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -14,6 +15,8 @@ from rlcore.errors import ConfigError
 from rlcore.protocols import Step, Turn
 from rlcore_reasoning_gym.config import ReasoningGymConfig
 from rlcore_reasoning_gym.environment import ReasoningGym
+
+NUMBERS = itertools.count()
 
 
 def make(**options: Any) -> ReasoningGym:
@@ -112,8 +115,9 @@ def test_two_episodes_in_turns_are_the_same_as_one_after_the_other() -> None:
     def play(episode: Any, seed: int) -> Any:
         yield episode.reset({}, seed=seed)
         for index in range(3):
-            random.seed(index)  # an episode depends on no global state
-            np.random.seed(index)  # noqa: NPY002  the global state
+            number = next(NUMBERS)  # an episode depends on no global state
+            random.seed(number)
+            np.random.seed(number)  # noqa: NPY002  the global state
             step = episode.step(answer(index, index))
             yield step.messages, step.reward, step.info["oracle"]
 

@@ -1,0 +1,1 @@
+"""Games of TextArena as an environment: alone, or against players that are functions."""

@@ -1,0 +1,117 @@
+"""The environment `textarena`: one game of TextArena for each episode, with random state of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from rlcore.data.user_code import load_reference
+from rlcore.errors import ConfigError
+from rlcore.protocols import Step, Turn
+from rlcore_textarena.config import TextArenaConfig
+from rlcore_textarena.games import begin_game, check_game
+from rlcore_textarena.own_random import OwnRandom
+
+WHERE = "data.environment"
+MOST_MOVES = 10_000
+"""Turns of the other players between two of the policy, after which the game counts as stuck."""
+
+
+class TextArena:
+    """A factory of episodes with a game of TextArena (`rlcore.protocols.EnvironmentFactory`).
+
+    Args:
+        config: its options.
+
+    Raises:
+        ConfigError: TextArena has no such game, or cannot begin it with these options.
+    """
+
+    def __init__(self, config: TextArenaConfig) -> None:
+        self.config, self.max_turns = config, config.max_turns
+        check_game(config, WHERE)
+        given = config.opponent
+        self.opponent: Any = load_reference(given, f"{WHERE}.opponent") if isinstance(given, str) else given
+        if self.opponent is not None and not callable(self.opponent):
+            raise ConfigError(f"{WHERE}.opponent = {given!r:.80}: must be a function, or `module:function`")
+
+    def make(self) -> Game:
+        """Return the environment of one episode."""
+        return Game(self)
+
+    def rows(self, split: str) -> list[dict[str, Any]] | None:
+        """Return the rows of a split. Their seeds follow one another: first those of `eval`, then those of `train`."""
+        first = self.config.seed + self.config.eval_rows
+        last = first + self.config.train_rows
+        seeds = range(self.config.seed, first) if split == "eval" else range(first, last)
+        return [{"seed": seed} for seed in seeds] or None
+
+
+class Game:
+    """One episode (`rlcore.protocols.Environment`).
+
+    Args:
+        factory: the factory that made it.
+    """
+
+    def __init__(self, factory: TextArena) -> None:
+        self._factory, self._seat = factory, factory.config.seat
+        self._game: Any = None
+
+    def reset(self, row: Mapping[str, Any], *, seed: int) -> str:  # noqa: ARG002  the seed is all
+        """Return the rules and what happened before the policy's first turn."""
+        self._random, self._others = OwnRandom(seed), random.Random(seed)  # noqa: S311  no secret
+        with self._random():
+            self._game = begin_game(self._factory.config, seed)
+        over, text = self._until_my_turn()
+        if over:
+            raise RuntimeError("the game was over before the policy's first turn")
+        return text
+
+    def step(self, turn: Turn) -> Step:
+        """Make a move, let the other players make theirs, and return what happened; the reward comes at the end."""
+        if self._game is None:
+            raise RuntimeError("step was called before reset, or after the end of the game")
+        with self._random():
+            over, _ = self._game.step(turn.text)
+        text = ""
+        if not over:
+            over, text = self._until_my_turn()
+        if not over:
+            return Step(text)
+        with self._random():
+            rewards, infos = self._game.close()
+        self._game = None
+        if not rewards or self._seat not in rewards:
+            raise RuntimeError(f"the game ended without a reward for player {self._seat}: {rewards!r}")
+        reward, info = float(rewards[self._seat]), infos[self._seat]
+        success = reward >= self._factory.config.success_reward
+        found = {"success": success, "invalid_move": float(info.get("invalid_move", False))}
+        return Step(str(info.get("reason") or "The game is over."), reward, done=True, info=found)
+
+    def close(self) -> None:
+        """Leave the game."""
+        self._game = None
+
+    def _until_my_turn(self) -> tuple[bool, str]:
+        """Let the others move; return whether the game is over, and what the policy reads."""
+        for _ in range(MOST_MOVES):
+            with self._random():
+                player, seen = self._game.get_observation()
+                roles = self._game.state.role_mapping
+            lines = [
+                message if sender < 0 else f"[{roles.get(sender, f'Player {sender}')}] {message}"
+                for sender, message, _ in seen
+                if sender != player
+            ]
+            if player == self._seat:
+                return False, "\n".join(lines)
+            move = self._factory.opponent("\n".join(lines), self._others)
+            if not isinstance(move, str):
+                raise TypeError(f"{WHERE}.opponent returned {move!r:.80} ({type(move).__name__}), not a text")
+            with self._random():
+                over, _ = self._game.step(move)
+            if over:
+                return True, ""
+        raise RuntimeError(f"player {self._seat} had no turn among {MOST_MOVES} moves of the others")
