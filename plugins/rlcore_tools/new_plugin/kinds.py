@@ -18,6 +18,7 @@ class PluginKind:
         about: first sentence of the README.
         uses_torch: whether the package imports torch itself.
         uses_transformers: whether it needs the language models and pipelines of `rlcore-transformers`.
+        builds_on: further packages of the repository that it needs.
     """
 
     name: str
@@ -28,6 +29,7 @@ class PluginKind:
     about: str
     uses_torch: bool = False
     uses_transformers: bool = False
+    builds_on: tuple[str, ...] = ()
 
 
 _ALL = (
@@ -95,6 +97,17 @@ _ALL = (
         target="{title}Reward",
         summary="share of given words in the output, minus a length penalty",
         about="A reward for rlcore: the share of given words that occur in an output, minus a penalty for its length.",
+    ),
+    PluginKind(
+        name="environment",
+        registry="environments",
+        noun="environment",
+        target="{title}Environment",
+        summary="guess a number, with answers that say higher or lower",
+        about="An environment for rlcore: a game in which the policy guesses a number and reads whether it is higher "
+        "or lower.",
+        uses_transformers=True,
+        builds_on=("rlcore-environments",),
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}

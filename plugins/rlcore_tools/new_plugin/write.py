@@ -80,7 +80,8 @@ def render(names: Names, kind: PluginKind) -> dict[str, str]:
 
 def _requirements(kind: PluginKind) -> list[str]:
     bounds = requirement(rlcore.__version__)
-    builds_on = [f"rlcore-transformers{bounds.removeprefix('rlcore')}"] if kind.uses_transformers else []
+    names = [*(["rlcore-transformers"] if kind.uses_transformers else []), *kind.builds_on]
+    builds_on = [f"{name}{bounds.removeprefix('rlcore')}" for name in names]
     return [bounds, *builds_on, *(["torch"] if kind.uses_torch else [])]
 
 
