@@ -7,7 +7,7 @@ hold for one call of the sampler of episodes, during which the weights do not ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -113,7 +113,7 @@ class TurnDecoder(CausalDecoder):
         )  # fmt: skip
         self.device = self._prompts.device
         self.keeps = self._takes_positions and len(self._layers) == len(self._cache.layers)
-        self.leave = lambda row, kept: None
+        self.leave: Callable[[int, Kept], None] = _forget
         self._rows = list(range(len(request.prompts)))
         self._read = [list(prompt) for prompt in request.prompts]
         self._written = torch.zeros(len(self._rows), request.max_new_tokens, dtype=torch.long, device=self.device)
@@ -135,9 +135,8 @@ class TurnDecoder(CausalDecoder):
         self._positions = torch.where(columns < before, columns - before + sizes, columns - starts + sizes).clamp(min=0)
         pad = int(self._prompts[0, 0])
         width = length - before
-        self._prompts = torch.tensor(
-            [[pad] * (width - len(suffix)) + list(suffix) for suffix in suffixes], device=device
-        )
+        rows = [[pad] * (width - len(suffix)) + list(suffix) for suffix in suffixes]
+        self._prompts = torch.tensor(rows, device=device)
         self._copies, self._length = None, length
         for i, layer in enumerate(self._layers):
             states = [None if each is None else each.states[i] for each in kept]
@@ -179,3 +178,7 @@ class TurnDecoder(CausalDecoder):
         columns = self._mask[place, : self._length].nonzero()[:, 0]
         states = [(layer.keys[place][:, columns], layer.values[place][:, columns]) for layer in self._layers]
         return Kept([*self._read[place], *written], states)
+
+
+def _forget(row: int, kept: Kept) -> None:
+    """Leave the states of no row."""

@@ -270,12 +270,14 @@ def _provided(hook: str, option: str, value: Any, where: str) -> Any:
 
 
 def first_result(hook: str, **arguments: Any) -> Any:
-    """Return the first result other than None of a hook, in the order of registration; None if there is none.
+    """Return the first result other than None of a hook; None if there is none.
+
+    Implementations are asked in the order of pluggy: those marked `tryfirst`, then the one registered last.
 
     Raises:
         RLCoreError: an implementation raised it; a PluginError, if it raised anything else.
     """
-    for plugin, call in one_by_one(registries().discovery.hooks, hook):
+    for plugin, call in reversed(one_by_one(registries().discovery.hooks, hook)):
         try:
             results = call(**arguments)
         except errors.RLCoreError:
